@@ -2,8 +2,12 @@
 
 mod run_options;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use holdall_files::Existing;
+use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 
 pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
@@ -17,6 +21,7 @@ use crate::commands::bench_step::{
 };
 use crate::commands::caption_scores::CaptionScoresArguments;
 use crate::commands::completions::CompletionsArguments;
+use crate::commands::config_translate::ConfigTranslateArguments;
 use crate::commands::data_check::DataCheckArguments;
 use crate::commands::data_clean::DataCleanArguments;
 use crate::commands::data_pack::DataPackArguments;
@@ -73,6 +78,8 @@ pub enum Command {
     Report(ReportArguments),
     /// Searches for bad pictures and rows, cleans a CSV, packs shards, draws data to try things on
     Data(DataArguments),
+    /// Translates configs of PyTorch projects
+    Config(ConfigArguments),
     /// Brings pretrained models from the Hugging Face hub
     Model(ModelArguments),
     /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
@@ -113,6 +120,21 @@ pub enum DataCommand {
     Pack(DataPackArguments),
     /// Draws pictures with captions and labels, the same for the same seed
     Sample(DataSampleArguments),
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  holdall config translate multitask_config.yaml --out reports.yml"
+)]
+pub struct ConfigArguments {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Writes a config of a PyTorch project as one of Holdall, and says what differs in effect
+    Translate(ConfigTranslateArguments),
 }
 
 #[derive(Args)]
@@ -216,6 +238,40 @@ pub struct OutputOptions {
     /// One JSON object on stdout, nothing else there
     #[arg(long)]
     pub json: bool,
+}
+
+/// Whether output files may replace what is there. Every command that takes the name of a file to write has this option; files with
+/// names of Holdall's own, in a run's folder or a cache, are replaced as they have to be.
+#[derive(Args, Clone, Copy, Default)]
+pub struct OverwriteOption {
+    /// Replaces output files that exist; without it they are refused before any work is done
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+impl OverwriteOption {
+    /// The same for the crates below.
+    pub fn existing(self) -> Existing {
+        if self.overwrite {
+            Existing::Replace
+        } else {
+            Existing::Refuse
+        }
+    }
+
+    /// Refuses files that exist, by the options that name them.
+    pub fn check_files<'a>(
+        self,
+        outputs: impl IntoIterator<Item = (&'a str, &'a Option<PathBuf>)>,
+    ) -> Result<(), TrainError> {
+        for (option, path) in outputs {
+            if let Some(path) = path {
+                let checked = self.existing().check_file(path);
+                checked.map_err(|occupied| TrainError::Config(format!("{option} {occupied}")))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Where the user wants to run.

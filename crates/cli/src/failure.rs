@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use holdall_data::DataError;
 use holdall_device::DeviceError;
 use holdall_files::show_bytes;
+use holdall_metrics::error::InputError;
+use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
 use holdall_processes::GroupError;
 use holdall_train::TrainError;
 use holdall_train::budget::show_time;
+use holdall_train::config::{TypedOption, typed_option};
 
 use crate::screen::{self, tell};
 
@@ -28,6 +31,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             true => BAD_INPUT,
             false => FOUND,
         });
+    }
+    if let Some(InputError::HeaderOverBudget { .. }) = error.downcast_ref() {
+        tell(&format!("error: {error}"));
+        return ExitCode::from(DOES_NOT_FIT);
     }
     match error.downcast_ref::<TrainError>() {
         Some(TrainError::Plan(PlanError::DoesNotFit {
@@ -65,8 +72,15 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             })
         }
         Some(
-            TrainError::DoesNotFit(_) | TrainError::Data(DataError::TokenizerOverBudget { .. }),
+            TrainError::DoesNotFit(_)
+            | TrainError::Data(DataError::TokenizerOverBudget { .. } | DataError::OverBudget { .. }),
         ) => {
+            tell(&format!("error: {error}"));
+            ExitCode::from(DOES_NOT_FIT)
+        }
+        Some(TrainError::Model(model))
+            if matches!(**model, ModelError::HeaderOverBudget { .. }) =>
+        {
             tell(&format!("error: {error}"));
             ExitCode::from(DOES_NOT_FIT)
         }
@@ -100,21 +114,34 @@ fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String 
     let is_config = |word: &String| word.ends_with(".yml") || word.ends_with(".yaml");
     let has_config = words.iter().any(is_config);
     let hint = text.rsplit_once("\nhint: ").map(|(_, hint)| hint);
-    let typed = hint.and_then(holdall_train::config::as_typed);
-    // What was typed at the wrong place keeps its value.
-    let typed = typed.map(|typed| {
+    let typed = words
+        .iter()
+        .find_map(|word| meant_by_set(text, word))
+        .or_else(|| hint.and_then(holdall_train::config::as_typed));
+    // What was typed at the wrong place keeps its value; where that is not known, there is nothing to paste.
+    let typed = typed.and_then(|typed| {
         let set = words.iter().find(|word| {
             let key = word.split_once('=').map(|(key, _)| key);
             key.is_some_and(|key| typed.ends_with(&format!("{key}=VALUE")))
         });
         match set.and_then(|set| set.split_once('=')) {
-            Some((_, value)) => typed.replace("=VALUE", &format!("={value}")),
-            None => typed,
+            Some((_, value)) => Some(typed.replace("=VALUE", &format!("={value}"))),
+            None => Some(typed).filter(|typed| !typed.ends_with("=VALUE")),
         }
     });
     match typed.filter(|_| TAKE_SETS.contains(&command.as_str()) && !has_config) {
         Some(typed) => format!("{text}; on the command line: {typed}"),
         None => text.to_owned(),
+    }
+}
+
+/// `--set mixed_precision=fp16` that was refused, as what it means: `--set precision=fp16`.
+fn meant_by_set(error: &str, word: &str) -> Option<String> {
+    let (key, value) = word.split_once('=')?;
+    let is_refused = error.starts_with(&format!("error: --set {word}: unknown key `{key}`"));
+    match typed_option(key, Some(value)).filter(|_| is_refused)? {
+        TypedOption::Means { words, .. } => Some(words.join(" ")).filter(|text| !text.is_empty()),
+        TypedOption::Answer(_) => None,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Component, Path};
 
+pub use holdall_train::shell_words::quoted;
+
 /// `holdall`, or what was typed instead of it.
 pub fn program() -> String {
     let typed = std::env::args_os().next().unwrap_or_default();
@@ -25,16 +27,6 @@ fn program_of(typed: &Path, by_cargo: bool) -> String {
     }
 }
 
-/// A path as a shell takes it.
-pub fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=\\~".contains(&byte);
-    match text.bytes().all(is_plain) && !text.is_empty() {
-        true => text,
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,11 +43,5 @@ mod tests {
         ] {
             assert_eq!(program_of(Path::new(typed), by_cargo), expected, "{typed}");
         }
-    }
-
-    #[test]
-    fn paths_with_blanks_and_quotes_are_one_word() {
-        assert_eq!(quoted(Path::new("/tmp/demo")), "/tmp/demo");
-        assert_eq!(quoted(Path::new("my runs/it's")), "'my runs/it'\\''s'");
     }
 }

@@ -3,21 +3,24 @@
 mod arguments;
 mod array_file;
 mod commands;
+mod config_file;
 mod failure;
+mod foreign_options;
 mod host;
 mod invocation;
 mod processes;
+mod run_log;
 mod screen;
 mod stop;
 mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use holdall_buffers::KeepingAllocator;
 use holdall_device::cpu::PackingAllocator;
 
-use arguments::{BenchCommand, Command, DataCommand, Holdall, ModelCommand};
+use arguments::{BenchCommand, Command, ConfigCommand, DataCommand, ModelCommand};
+use foreign_options::{NotUnderstood, understand};
 
 /// What the product library packs goes where the plan has counted it; readers keep their decoders' memory between pictures.
 #[global_allocator]
@@ -27,7 +30,17 @@ fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();
     stop::listen();
     let _leaving = processes::Leaving;
-    let holdall = Holdall::parse();
+    let holdall = match understand(std::env::args_os().collect()) {
+        Ok((holdall, understood)) => {
+            understood.notes.iter().for_each(|note| screen::tell(note));
+            holdall
+        }
+        Err(NotUnderstood::Parser(error)) => error.exit(),
+        Err(NotUnderstood::Option(text)) => {
+            screen::tell(&text);
+            return ExitCode::from(failure::BAD_INPUT);
+        }
+    };
     holdall_device::cuda::on_progress(screen::tell);
     let result = match holdall.command {
         Command::Demo(arguments) => commands::demo::run(arguments),
@@ -42,6 +55,9 @@ fn main() -> ExitCode {
             DataCommand::Clean(arguments) => commands::data_clean::run(arguments),
             DataCommand::Pack(arguments) => commands::data_pack::run(arguments),
             DataCommand::Sample(arguments) => commands::data_sample::run(arguments),
+        },
+        Command::Config(arguments) => match arguments.command {
+            ConfigCommand::Translate(arguments) => commands::config_translate::run(arguments),
         },
         Command::Model(arguments) => match arguments.command {
             ModelCommand::Get(arguments) => commands::model_get::run(arguments),

@@ -18,6 +18,8 @@ use holdall_device::{Device, DeviceChoice, DeviceError};
 use holdall_processes::launcher::{self, Request};
 use holdall_processes::{Group, GroupError, Launch, Launcher};
 use holdall_train::TrainError;
+use holdall_train::processes::agree_on_request;
+use serde_json::Value;
 
 use crate::arguments::{DeviceArgument, ProcessOptions};
 use crate::failure;
@@ -44,9 +46,9 @@ pub enum Begun {
     Member(Group),
 }
 
-/// Starts the processes that were asked for and waits for them, or joins those that were started. Of several, only the first
-/// talks from here on; all report errors.
-pub fn begin(options: &ProcessOptions) -> Result<Begun> {
+/// Starts the processes that were asked for and waits for them, or joins those that were started, which must all have been asked for the
+/// same: `request` is the command with what decides what it does. Of several, only the first talks from here on; all report errors.
+pub fn begin(options: &ProcessOptions, request: impl FnOnce() -> Value) -> Result<Begun> {
     let launch = Launch::from_environment()?;
     let is_started = launch.launcher == Launcher::Holdall;
     match options.processes {
@@ -74,6 +76,7 @@ pub fn begin(options: &ProcessOptions) -> Result<Begun> {
         let watch = std::thread::Builder::new().name("end where it hangs".to_owned());
         // Without it, whoever started this process must end it.
         let _ = watch.spawn(end_where_it_hangs);
+        agree_on_request(&group, &request())?;
     }
     Ok(Begun::Member(group))
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::run_log;
+
 /// Of several processes only the first talks.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -21,6 +23,35 @@ pub fn everything() {
 
 fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Longest line of packed notes, and longest note that is packed.
+const PACKED_WIDTH: usize = 110;
+const SHORT_NOTE: usize = 72;
+
+/// Notes as few lines: short ones that follow each other share a line; those that warn, or have a hint, stand alone.
+pub fn packed<'a>(notes: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut has_room = false;
+    for note in notes {
+        let is_remark =
+            note.contains('\n') || note.starts_with("Warning") || note.contains("hint:");
+        let length = note.chars().count();
+        let is_short = !is_remark && length <= SHORT_NOTE;
+        match lines.last_mut() {
+            Some(line)
+                if is_short && has_room && line.chars().count() + 2 + length <= PACKED_WIDTH =>
+            {
+                line.push_str("; ");
+                line.push_str(note);
+            }
+            _ => {
+                lines.push(note.to_owned());
+                has_room = is_short;
+            }
+        }
+    }
+    lines
 }
 
 /// Columns padded to their widest cell; the first row is the heading.
@@ -108,12 +139,49 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Talk on stderr. A log that nobody reads must not end a run.
+/// Talk on stderr, and in the log of the run. A log that nobody reads must not end a run.
 pub fn tell(text: &str) {
     if is_quiet() {
         return;
     }
+    run_log::add(text);
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes());
     let _ = stderr.write_all(b"\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_notes_share_lines_and_warnings_do_not() {
+        let long = "x".repeat(SHORT_NOTE + 1);
+        let notes = [
+            "Image column: `image`",
+            "Caption column: `caption`",
+            "Warning: 3 rows",
+            "Task: clip",
+            &long,
+            "Loader: 2 workers",
+            "one\nhint: two",
+        ];
+        assert_eq!(
+            packed(notes),
+            [
+                "Image column: `image`; Caption column: `caption`",
+                "Warning: 3 rows",
+                "Task: clip",
+                &long,
+                "Loader: 2 workers",
+                "one\nhint: two",
+            ]
+        );
+        let many = packed(std::iter::repeat_n("a note of twenty-four ch", 9));
+        assert!(
+            many.iter().all(|line| line.len() <= PACKED_WIDTH),
+            "{many:?}"
+        );
+        assert_eq!(many.len(), 3);
+    }
 }

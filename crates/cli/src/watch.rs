@@ -11,6 +11,7 @@ use holdall_train::config::Subset;
 use holdall_train::progress::StepProgress;
 use holdall_train::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, ProcessesOfRun, StepLine, Summary,
+    TotalLoss,
 };
 use holdall_train::skipped::SkippedLine;
 use holdall_train::task::Task;
@@ -18,6 +19,7 @@ use holdall_train::trainer::Trainer;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::processes;
+use crate::run_log;
 use crate::screen::tell;
 
 /// Without a terminal, steps are told this often.
@@ -43,12 +45,16 @@ pub struct Watcher {
     has_told_progress: bool,
     is_within_step: bool,
     peak_bytes: Option<u64>,
+    /// The last line on memory.
+    told_memory: Option<MemoryUse>,
     /// Whose it is.
     memory: &'static str,
     /// What was evaluated: how large it is has been told.
     has_told_size: Vec<Subset>,
     /// Smoothed, so that the figure can be read.
     samples_per_s: Option<f64>,
+    /// The last loss that the bar shows.
+    loss: String,
 }
 
 impl Watcher {
@@ -71,12 +77,14 @@ impl Watcher {
             has_told_progress: false,
             is_within_step: false,
             peak_bytes: None,
+            told_memory: None,
             memory: match trainer.planned().device.is_gpu() {
                 true => "GPU memory",
                 false => "Memory",
             },
             has_told_size: Vec::new(),
             samples_per_s: None,
+            loss: String::new(),
         }
     }
 
@@ -87,7 +95,10 @@ impl Watcher {
             Event::InStep(progress) => self.tell_progress(progress),
             Event::Memory(memory) => {
                 self.peak_bytes = memory.peak_bytes;
-                self.line(&show_memory(self.memory, &memory));
+                if has_changed(self.told_memory.as_ref(), &memory) {
+                    self.told_memory = Some(memory);
+                    self.line(&show_memory(self.memory, &memory));
+                }
             }
             Event::Evaluating { on, done, total } => {
                 self.bar
@@ -128,14 +139,13 @@ impl Watcher {
                 self.bar.set_style(style(WITHIN_STEP));
             }
             self.bar.set_message(show_progress_briefly(progress));
-            return;
         }
         let is_slow = progress.step_seconds.max(progress.elapsed) > FIRST_LINE_SECONDS;
         let is_first = !self.has_told_progress && !self.has_told_losses && is_slow;
         if is_first || self.last_line.elapsed() > BETWEEN_LINES {
             self.has_told_progress = true;
             let text = show_progress(progress);
-            self.line(&format!("Step {}/{}: {text}", progress.step, self.total));
+            self.step_line(&format!("Step {}/{}: {text}", progress.step, self.total));
         }
     }
 
@@ -151,20 +161,22 @@ impl Watcher {
         let memory = self
             .peak_bytes
             .map_or(String::new(), |bytes| format!("  {}", show_bytes(bytes)));
-        self.bar.set_message(format!(
-            "loss {:.3}  {smooth:.0} samples/s{memory}",
-            line.loss
-        ));
+        // A short step's loss is among fewer candidates: the one before says more.
+        if !line.is_short {
+            self.loss = format!("loss {:.3}", line.loss);
+        }
+        self.bar
+            .set_message(format!("{}  {smooth:.0} samples/s{memory}", self.loss));
         self.bar.set_position(line.step);
         if !self.has_told_losses {
             self.has_told_losses = true;
             self.line(&show_losses(line));
-        } else if self.bar.is_hidden() && self.last_line.elapsed() > BETWEEN_LINES {
-            self.line(&format!(
+        } else if self.last_line.elapsed() > BETWEEN_LINES {
+            self.step_line(&format!(
                 "Step {}/{}: {}, {smooth:.0} samples/s",
                 line.step,
                 self.total,
-                losses(line)
+                losses(line) + &short(line)
             ));
         }
     }
@@ -191,7 +203,18 @@ impl Watcher {
         if self.bar.is_hidden() {
             tell(text);
         } else {
+            run_log::add(text);
             self.bar.println(text);
+        }
+    }
+
+    /// Of steps: where there is a bar, for the log alone.
+    fn step_line(&mut self, text: &str) {
+        self.last_line = Instant::now();
+        if self.bar.is_hidden() {
+            tell(text);
+        } else {
+            run_log::add(text);
         }
     }
 }
@@ -255,23 +278,68 @@ fn losses(line: &StepLine) -> String {
     format!("{total} ({})", each.join(", "))
 }
 
-/// Each loss beside what guessing gives: where a run starts, and whether it moved.
+/// Steps of fewer samples than usual say so: their contrastive loss is among fewer candidates.
+fn short(line: &StepLine) -> String {
+    match line.is_short {
+        true => format!(" (of {} samples)", line.samples),
+        false => String::new(),
+    }
+}
+
+/// ` (chance 4.852 = ln 128)`, where it is known.
+fn show_chance(chance: Option<f64>) -> String {
+    let Some(chance) = chance else {
+        return String::new();
+    };
+    // Of a choice among so many, where it is one.
+    let choices = chance.exp();
+    let is_whole = choices > 1.5 && (choices - choices.round()).abs() < 1e-6 * choices;
+    let logarithm = match is_whole {
+        true => format!(" = ln {choices:.0}"),
+        false => String::new(),
+    };
+    format!(" (chance {chance:.3}{logarithm})")
+}
+
+/// Each loss beside what guessing gives.
+fn show_each<'a>(losses: impl IntoIterator<Item = (&'a str, f64, Option<f64>)>) -> String {
+    let each = losses.into_iter();
+    let each = each.map(|(name, mean, chance)| format!("{name} {mean:.3}{}", show_chance(chance)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// Where a run starts, and whether it moved.
 fn show_losses(line: &StepLine) -> String {
-    let each = line.losses.iter().map(|loss| {
-        let chance = loss.chance.map_or(String::new(), |chance| {
-            // Of a choice among so many, where it is one.
-            let choices = chance.exp();
-            let is_whole = choices > 1.5 && (choices - choices.round()).abs() < 1e-6 * choices;
-            let logarithm = match is_whole {
-                true => format!(" = ln {choices:.0}"),
-                false => String::new(),
-            };
-            format!(" (chance {chance:.3}{logarithm})")
-        });
-        format!("{} {:.3}{chance}", loss.name, loss.mean)
+    let each = line.losses.iter();
+    let each = each.map(|loss| (loss.name.as_str(), loss.mean, loss.chance));
+    format!("Losses at step {}: {}", line.step, show_each(each))
+}
+
+/// `; train loss 2.310 (chance 4.852 = ln 128), validation loss 2.540 (chance 4.111 = ln 61)`.
+fn show_epoch_losses(epoch: &EpochReport) -> String {
+    let show = |loss: &TotalLoss| format!("{:.4}{}", loss.value, show_chance(loss.chance));
+    let validation = epoch.validation_loss.as_ref().map(|(step, loss)| {
+        let after = match *step == epoch.step {
+            true => String::new(),
+            false => format!(" after step {step}"),
+        };
+        format!(", validation loss {}{after}", show(loss))
     });
-    let each: Vec<String> = each.collect();
-    format!("Losses at step {}: {}", line.step, each.join(", "))
+    format!(
+        "; train loss {}{}",
+        show(&epoch.train_loss),
+        validation.unwrap_or_default()
+    )
+}
+
+/// Memory is told again where the plan is another, or the peak has risen by a percent.
+fn has_changed(told: Option<&MemoryUse>, memory: &MemoryUse) -> bool {
+    told.is_none_or(|told| {
+        let rise = told.peak_bytes.zip(memory.peak_bytes);
+        told.planned_bytes != memory.planned_bytes
+            || told.budget_bytes != memory.budget_bytes
+            || rise.is_some_and(|(before, now)| now > before + before / 100)
+    })
 }
 
 fn show_memory(name: &str, memory: &MemoryUse) -> String {
@@ -305,6 +373,7 @@ fn show_epoch(epoch: &EpochReport) -> String {
         epoch.batches_per_s,
         100.0 * epoch.waited_for_data
     ) + &busy
+        + &show_epoch_losses(epoch)
         + &epoch
             .processes
             .as_ref()
@@ -328,8 +397,12 @@ fn show_processes(each: &ProcessesOfRun) -> String {
 
 fn show_evaluation(line: &EvaluationLine, is_best: bool, scores: &str) -> String {
     let best = if is_best { " (best so far)" } else { "" };
+    let losses = match line.scores.losses() {
+        losses if losses.is_empty() => String::new(),
+        losses => format!("  {:13} {}\n", "losses", show_each(losses)),
+    };
     format!(
-        "{} after step {}{best}:\n{scores}",
+        "{} after step {}{best}:\n{losses}{scores}",
         name(line.on),
         line.step
     )
@@ -379,10 +452,6 @@ fn show_summary(summary: &Summary, out: &Path) -> String {
             out.join("skipped.csv").display()
         ));
     }
-    text.push_str(&format!(
-        "Arena: planned {} bytes, reserved {} bytes\n",
-        summary.planned_arena_bytes, summary.arena_bytes
-    ));
     if let Some(best) = &summary.best {
         text.push_str(&format!(
             "Best: {} {:.4} after step {}\n",
@@ -391,4 +460,62 @@ fn show_summary(summary: &Summary, out: &Path) -> String {
     }
     text.push_str(&format!("Model: {}\n", out.join("model").display()));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_again_when_it_has_risen() {
+        let memory = |peak_bytes: u64| MemoryUse {
+            planned_bytes: 2000,
+            peak_bytes: Some(peak_bytes),
+            budget_bytes: None,
+        };
+        assert!(has_changed(None, &memory(1000)));
+        assert!(!has_changed(Some(&memory(1000)), &memory(1010)));
+        assert!(has_changed(Some(&memory(1000)), &memory(1011)));
+        let other = MemoryUse {
+            planned_bytes: 3000,
+            ..memory(1000)
+        };
+        assert!(has_changed(Some(&memory(1000)), &other));
+    }
+
+    #[test]
+    fn an_epoch_has_both_losses_beside_chance() {
+        let loss = |value: f64, choices: f64| TotalLoss {
+            value,
+            chance: Some(choices.ln()),
+        };
+        let epoch = EpochReport {
+            step: 12,
+            epoch: 3,
+            epochs: 20,
+            seconds: 120.0,
+            samples_per_s: 412.0,
+            batches_per_s: 3.2,
+            waited_for_data: 0.004,
+            gpu_busy: Some(0.93),
+            processes: None,
+            train_loss: loss(2.31, 128.0),
+            validation_loss: Some((12, loss(2.54, 61.0))),
+        };
+        assert_eq!(
+            show_epoch(&epoch),
+            "Epoch 3/20: 120 s (412 samples/s, 3.2 batches/s), waited for data 0.4%, GPU busy 93%; \
+             train loss 2.3100 (chance 4.852 = ln 128), validation loss 2.5400 (chance 4.111 = ln 61)"
+        );
+        let without = EpochReport {
+            validation_loss: Some((8, loss(2.5, 61.0))),
+            gpu_busy: None,
+            ..epoch
+        };
+        let shown = show_epoch(&without);
+        assert!(
+            shown.ends_with("validation loss 2.5000 (chance 4.111 = ln 61) after step 8"),
+            "{shown}"
+        );
+    }
 }

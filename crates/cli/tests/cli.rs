@@ -47,6 +47,8 @@ mod freeze;
 mod full_disk;
 #[path = "cli/help.rs"]
 mod help;
+#[path = "cli/hostile_tables.rs"]
+mod hostile_tables;
 #[path = "cli/hub_server.rs"]
 mod hub_server;
 #[path = "cli/image_processor.rs"]
@@ -67,6 +69,8 @@ mod large_pictures;
 mod limits;
 #[path = "cli/lora.rs"]
 mod lora;
+#[path = "cli/losses.rs"]
+mod losses;
 #[path = "cli/memory.rs"]
 mod memory;
 #[path = "cli/model_get.rs"]
@@ -113,6 +117,8 @@ mod several_processes;
 mod telemetry;
 #[path = "cli/training.rs"]
 mod training;
+#[path = "cli/translated.rs"]
+mod translated;
 #[path = "cli/typed.rs"]
 mod typed;
 #[path = "cli/verify.rs"]

@@ -1,5 +1,5 @@
-//! Is every row fit to be trained on? Pictures that cannot be read, pictures that are there twice or on both sides of the
-//! split, labels with too few pictures, captions that say nothing or all the same. And the CSV without those rows.
+//! Is every row fit to be trained on? Pictures that cannot be read, pictures that are there twice, under two labels or on two sides of
+//! the split, labels with too few pictures, captions that say nothing or all the same. And the CSV without those rows.
 
 mod clean;
 mod duplicates;
@@ -22,11 +22,13 @@ use crate::allowance::Allowance;
 use crate::columns::not_downloaded;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
+pub use crate::fingerprint::{MAX_BITS, MAX_COLOUR_DIFFERENCE};
+use crate::sides::Side;
 use crate::source::targets::Known;
-use crate::source::{Captions, Media, Source};
+use crate::source::{Captions, LabelsOfTest, Media, Source};
 use crate::target::TargetValues;
 use crate::words::thousands;
-pub use clean::{CleanFile, Cleaned, Duplicates, Gone, Reason, clean};
+pub use clean::{CleanFile, Cleaned, Conflicts, Copies, Duplicates, Gone, Reason, clean};
 use journal::Journal;
 pub use pair_report::{PairExample, PairFault, PairFinding, PairReport};
 pub use pairs::{CleanPairs, PairCheck, check_pairs, clean_pairs};
@@ -57,6 +59,8 @@ pub struct CheckConfig {
     pub min_frames: usize,
     /// Pictures that each label should have.
     pub min_per_label: usize,
+    /// Rows that are named of each finding.
+    pub num_examples: usize,
     /// Threads that look; none for one per core.
     pub num_workers: Option<usize>,
     /// What decoding may take, all threads together.
@@ -130,10 +134,14 @@ struct AllFacts {
     rows: Vec<Facts>,
     /// By row, -1 for none.
     label_of: Vec<i32>,
-    /// By row; all false where validation is another file.
-    held: Vec<bool>,
-    /// Validation rows, of either file, whose group is trained on.
+    /// By row; all on the side of training where validation is another file.
+    sides: Vec<Side>,
+    /// Whether the data marks validation rows, and none are drawn.
+    has_marked_validation: bool,
+    /// Rows, of either file, whose group is on an earlier side.
     group_leaks: Vec<findings::At>,
+    /// The column of groups.
+    group_column: String,
     labels: Vec<String>,
     captions: CaptionCounts,
     /// Validation in a file of its own.
@@ -145,9 +153,11 @@ struct Opened {
     source: Source,
     /// By sample: bad rows do not count.
     label_of: Vec<i32>,
-    held: Vec<bool>,
-    /// By sample of each file, whether it is a validation row whose group is trained on.
+    sides: Vec<Side>,
+    has_marked_validation: bool,
+    /// By sample of each file, whether its group is on an earlier side.
     group_leaks: [Vec<bool>; 2],
+    group_column: String,
     labels: Vec<String>,
     other: Option<Source>,
     /// Of both files.
@@ -159,9 +169,10 @@ impl Opened {
         config.data.validate()?;
         let (data, kind) = (&config.data, (config.media, config.captions));
         let source = Source::open(data, kind, &config.csv, notes)?;
-        let scan = source.scan(&data.validation)?;
+        let mut scan = source.scan(&data.validation, LabelsOfTest::Unread)?;
+        notes.append(&mut scan.notes);
         let mut num_rows = scan.num_rows;
-        let known = match scan.held.is_empty() {
+        let known = match scan.sides.is_empty() {
             true => Known::Heads(&[]),
             false => Known::FromRows,
         };
@@ -173,15 +184,18 @@ impl Opened {
                 _ => None,
             })
             .next()
-            .unwrap_or_else(|| (vec![-1; split.held.len()], Vec::new()));
+            .unwrap_or_else(|| (vec![-1; split.sides.len()], Vec::new()));
         let mut group_leaks = [Vec::new(), Vec::new()];
+        let mut group_column = String::new();
         if let Some(groups) = &split.groups {
-            group_leaks[0] = groups.leaks(&split.held);
+            group_leaks[0] = groups.leaks(&split.sides);
+            group_column.clone_from(&groups.column);
         }
         let mut other = None;
         if let Validation::File { path, .. } = &data.validation {
             let validation = Source::open(data, kind, path, &mut Vec::new())?;
-            let scan = validation.scan(&source.validation_of_other(data))?;
+            let unsplit = source.validation_of_other(data);
+            let scan = validation.scan(&unsplit, LabelsOfTest::Unread)?;
             num_rows += scan.num_rows;
             if let (Some(train), Some(groups)) = (&split.groups, &scan.groups) {
                 group_leaks[1] = groups.leaks_from(train);
@@ -189,10 +203,12 @@ impl Opened {
             other = Some(validation);
         }
         Ok(Opened {
+            has_marked_validation: split.is_marked(),
             source,
             label_of,
-            held: split.held,
+            sides: split.sides,
             group_leaks,
+            group_column,
             labels,
             other,
             num_rows,
@@ -244,7 +260,7 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
         let Source { table, columns, .. } = &opened.source;
         (watch.on_note)(&format!("URLs: {}", not_downloaded(table, columns.image)));
     }
-    let (label_of, held) = by_row(&rows, &opened).ok_or_else(|| opened.source.table.changed())?;
+    let (label_of, sides) = by_row(&rows, &opened).ok_or_else(|| opened.source.table.changed())?;
     survey.journal.remove();
     let mut group_leaks = Vec::new();
     let of_files = [Some(&rows), of_other.as_ref()];
@@ -258,8 +274,10 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
         source: opened.source,
         rows,
         label_of,
-        held,
+        sides,
+        has_marked_validation: opened.has_marked_validation,
         group_leaks,
+        group_column: opened.group_column,
         labels: opened.labels,
         captions,
         other: opened.other.zip(of_other),
@@ -267,12 +285,12 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
 }
 
 /// Labels and sides of the split, which samples have, by row; nothing if the file has other samples by now.
-fn by_row(rows: &[Facts], opened: &Opened) -> Option<(Vec<i32>, Vec<bool>)> {
-    let mut known = opened.label_of.iter().zip(&opened.held);
+fn by_row(rows: &[Facts], opened: &Opened) -> Option<(Vec<i32>, Vec<Side>)> {
+    let mut known = opened.label_of.iter().zip(&opened.sides);
     let mut of_row = |facts: &Facts| match facts.is_sample() {
-        true => known.next().map(|(label, held)| (*label, *held)),
-        false => Some((-1, false)),
+        true => known.next().map(|(label, side)| (*label, *side)),
+        false => Some((-1, Side::Train)),
     };
-    let all: Option<(Vec<i32>, Vec<bool>)> = rows.iter().map(&mut of_row).collect();
+    let all: Option<(Vec<i32>, Vec<Side>)> = rows.iter().map(&mut of_row).collect();
     all.filter(|_| known.next().is_none())
 }

@@ -1,5 +1,5 @@
-//! A folder per class: `cat/1.jpg`, `dog/poodles/7.jpg`. Folders `train`, `val` (or `valid`, `validation`) and `test` around
-//! them are the split; without a `val`, `test` is what is held out.
+//! A folder per class: `cat/1.jpg`, `dog/poodles/7.jpg`. Folders `train`, `val` and `test` around them, in the spellings of [`Side::of`], are the
+//! sides of the split.
 //!
 //! The files are listed as a CSV would list them, in natural order, so that all that reads a CSV reads class folders too:
 //! their row numbers are places in this list.
@@ -10,15 +10,13 @@ use crate::error::DataError;
 use crate::folder::{Entries, entries, folders, is_picture, unread_format};
 use crate::picture_folder::has_pictures;
 use crate::segmentation::layout;
+use crate::sides::Side;
 use crate::words::{counted, listed};
 
 /// The column of classes.
 pub(crate) const LABEL: &str = "label";
-/// The column that says `train` or `validation`.
+/// The column that says `train`, `validation` or `test`.
 pub(crate) const SPLIT: &str = "split";
-const TRAIN: [&str; 2] = ["train", "training"];
-/// The first that is there is held out.
-const HELD_OUT: [&str; 4] = ["val", "valid", "validation", "test"];
 
 /// The files of class folders.
 #[derive(Debug, Default)]
@@ -35,7 +33,7 @@ pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
         return Ok(false);
     }
     let names = folders(root)?;
-    if let Some(train) = named(&names, &TRAIN) {
+    if let Some(train) = of_side(&names, Side::Train) {
         return Ok(
             !layout::is_layout(&root.join(train))? && !folders(&root.join(train))?.is_empty()
         );
@@ -52,32 +50,31 @@ pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
     Ok(false)
 }
 
-fn named<'a>(names: &'a [String], wanted: &[&str]) -> Option<&'a str> {
-    let mut wanted = wanted.iter();
-    wanted.find_map(|wanted| {
-        let mut names = names.iter();
-        let found = names.find(|name| name.eq_ignore_ascii_case(wanted));
-        found.map(String::as_str)
-    })
+/// The first folder that is a side of a split by its name.
+pub(crate) fn of_side(names: &[String], side: Side) -> Option<&str> {
+    let found = names.iter().find(|name| Side::of(name) == Some(side));
+    found.map(String::as_str)
 }
 
 /// Lists the files of class folders.
 pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
     let names = folders(root)?;
     let mut list = List::default();
-    match named(&names, &TRAIN) {
+    match of_side(&names, Side::Train) {
         None => {
             list.rows.push_str("image,label\n");
             list.classes(root, "", "")?;
         }
-        Some(train) => {
-            let held = named(&names, &HELD_OUT);
+        Some(_) => {
             list.rows.push_str("image,label,split\n");
-            list.classes(root, train, ",train")?;
-            if let Some(held) = held {
-                list.classes(root, held, ",validation")?;
+            let mut used = Vec::new();
+            for side in Side::ALL {
+                if let Some(folder) = of_side(&names, side) {
+                    list.classes(root, folder, &format!(",{}", side.name()))?;
+                    used.push(folder);
+                }
             }
-            list.note_on_others(root, &names, train, held)?;
+            list.note_on_others(root, &names, &used)?;
         }
     }
     if list.num_rows == 0 {
@@ -182,8 +179,7 @@ impl List {
         &mut self,
         root: &Path,
         names: &[String],
-        train: &str,
-        held: Option<&str>,
+        used: &[&str],
     ) -> Result<(), DataError> {
         let found = entries(root)?;
         self.others.count += found.num_hidden;
@@ -193,24 +189,13 @@ impl List {
                 false => self.others.add("", name),
             }
         }
-        let others = names
-            .iter()
-            .filter(|name| **name != train && Some(&***name) != held);
-        let (tests, others): (Vec<String>, Vec<String>) = others
-            .cloned()
-            .partition(|name| HELD_OUT.iter().any(|held| held.eq_ignore_ascii_case(name)));
-        if !tests.is_empty() {
-            let root = root.display();
-            self.notes.push(format!(
-                "Not read: {} of {root} (`holdall eval RUN {root}/{}` evaluates on it)",
-                listed(&tests),
-                tests[0]
-            ));
-        }
+        let others = names.iter().filter(|name| !used.contains(&name.as_str()));
+        let others: Vec<String> = others.cloned().collect();
         if !others.is_empty() {
             self.notes.push(format!(
-                "Careful: {} beside `{train}` is neither trained on nor held out",
-                listed(&others)
+                "Careful: {} beside `{}` is neither trained on nor held out",
+                listed(&others),
+                used.join("`, `")
             ));
         }
         Ok(())

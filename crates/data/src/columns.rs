@@ -47,6 +47,24 @@ const LABEL_NAMES: &[&str] = &[
 const MASK_NAMES: &[&str] = &["mask", "mask_path", "masks", "segmentation"];
 const FIELD_OF_VIEW_NAMES: &[&str] = &["fov", "fov_path", "field_of_view"];
 const CLIP_NAMES: &[&str] = &["clip", "clip_path", "video", "video_path", "frames"];
+/// Columns whose rows of equal value belong on one side of a split.
+const GROUP_NAMES: &[&str] = &[
+    "patient",
+    "patient_id",
+    "patientid",
+    "subject",
+    "subject_id",
+    "subjectid",
+    "participant",
+    "participant_id",
+    "person_id",
+    "study",
+    "study_id",
+    "studyid",
+    "studyinstanceuid",
+    "study_instance_uid",
+    "case_id",
+];
 /// Names that pictures have as well: what such a column names, its first row tells.
 const FILE_NAMES: &[&str] = &["filename", "file_name", "filepath", "file", "path"];
 
@@ -216,7 +234,8 @@ pub(crate) fn caption_by_name(table: &Table) -> Option<&str> {
     usual(table, CAPTION_NAMES).map(|column| table.columns()[column].as_str())
 }
 
-pub(crate) fn mask_by_name(table: &Table) -> Option<&str> {
+/// A column of masks by its usual names.
+pub fn mask_by_name(table: &Table) -> Option<&str> {
     usual(table, MASK_NAMES).map(|column| table.columns()[column].as_str())
 }
 
@@ -224,13 +243,25 @@ pub(crate) fn field_of_view_by_name(table: &Table) -> Option<&str> {
     usual(table, FIELD_OF_VIEW_NAMES).map(|column| table.columns()[column].as_str())
 }
 
-/// A column of clips by its usual names, or one of files whose first row is a clip.
-pub(crate) fn clip_by_name(table: &Table) -> Option<&str> {
+/// A column of clips by its usual names, or one of files whose first rows name a clip: a file, or a folder of frames.
+pub(crate) fn clip_by_name<'a>(config: &DataConfig, table: &'a Table) -> Option<&'a str> {
+    /// Rows that are looked at: the first file may be missing.
+    const NUM_ROWS: usize = 16;
     let column = usual(table, CLIP_NAMES).or_else(|| {
         let column = usual(table, FILE_NAMES)?;
+        let root = match &config.image_root {
+            Some(root) if !table.has_own_root() => root,
+            _ => table.folder(),
+        };
         let mut rows = table.rows().ok()?;
-        let first = rows.read_any().ok()??;
-        is_clip_name(first.cell(column).trim()).then_some(column)
+        for _ in 0..NUM_ROWS {
+            let row = rows.read_any().ok()??;
+            let cell = row.cell(column).trim().replace('\\', "/");
+            if !cell.is_empty() && (is_clip_name(&cell) || root.join(&cell).is_dir()) {
+                return Some(column);
+            }
+        }
+        None
     })?;
     Some(table.columns()[column].as_str())
 }
@@ -402,10 +433,24 @@ fn plain(column: &str) -> String {
 }
 
 fn usual(table: &Table, names: &[&str]) -> Option<usize> {
-    names.iter().find_map(|name| {
-        let mut columns = table.columns().iter();
-        columns.position(|column| plain(column) == *name)
+    columns_by_name(table, names).next()
+}
+
+/// Columns with one of these names, in the order of the names.
+pub(crate) fn columns_by_name<'a>(
+    table: &'a Table,
+    names: &'a [&str],
+) -> impl Iterator<Item = usize> + 'a {
+    names.iter().flat_map(|name| {
+        let columns = table.columns().iter().enumerate();
+        let named = columns.filter(|(_, column)| plain(column) == **name);
+        named.map(|(at, _)| at)
     })
+}
+
+/// A column of patients, studies or the like, by its usual names.
+pub(crate) fn group_by_name(table: &Table) -> Option<usize> {
+    usual(table, GROUP_NAMES)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The `data` section of a config.
 
-use std::collections::BTreeMap;
 use std::num::ParseFloatError;
 use std::path::PathBuf;
 
@@ -12,12 +11,16 @@ use crate::segmentation::MOST_CLASSES;
 use crate::target::{LABEL, TargetConfig};
 
 mod clips;
+mod named_targets;
 mod pair_augment;
 mod segmentation;
+mod validation;
 
 pub use clips::{ClipStart, Separator, ShortClips, Stride};
+pub use named_targets::NamedTargets;
 pub use pair_augment::{PairAugment, Spread};
 pub use segmentation::{ClassColours, FieldOfViewChoice, Foreground, ImageSize};
+pub use validation::Validation;
 
 /// Which files, and which of their columns mean what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,7 +55,7 @@ pub struct DataConfig {
     /// Labels: short for one target named `label`; nothing, or `none`, leaves the label head out.
     pub label: Option<TargetConfig>,
     /// What is to be learnt of each picture, by name: labels or numbers, each with a head of its own.
-    pub targets: BTreeMap<String, TargetConfig>,
+    pub targets: NamedTargets,
     /// Where token ids come from.
     pub tokenizer: TokenizerChoice,
     /// Column of mask paths; found by its usual names by default.
@@ -89,6 +92,8 @@ pub struct DataConfig {
     pub bad_pictures: BadPictures,
     /// The share of all pictures that may be skipped.
     pub max_skipped: Share,
+    /// What becomes of rows that are evaluated and have a label that was not trained on.
+    pub unseen_labels: UnseenLabels,
     /// What becomes of a run that goes on with other pictures under the same names.
     pub replaced_pictures: ReplacedPictures,
     /// What such pictures are told by.
@@ -102,7 +107,7 @@ impl DataConfig {
         self.mixing.validate()?;
         self.pair_augment.validate()?;
         if self.label.is_some() && !self.targets.is_empty() {
-            let names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
+            let names: Vec<&str> = self.targets.iter().map(|(name, _)| name).collect();
             return Err(DataError::Setting {
                 key: "targets",
                 expected: "either `label` or `targets`",
@@ -223,168 +228,47 @@ impl Augment {
 }
 
 impl DataConfig {
+    /// The settings that say how files and rows become inputs, wherever the data is: without paths, and without what only training does.
+    pub fn of_inputs(&self) -> DataConfig {
+        DataConfig {
+            train: None,
+            validation: Validation::default(),
+            image_root: None,
+            tokenizer: TokenizerChoice::default(),
+            // A U-Net's config.json has these two.
+            image_size: ImageSize::default(),
+            patch: None,
+            foreground: Foreground::default(),
+            augment: Augment::default(),
+            pair_augment: PairAugment::default(),
+            mixing: Mixing::default(),
+            decode: Decode::default(),
+            bad_pictures: BadPictures::default(),
+            max_skipped: Share::default(),
+            replaced_pictures: ReplacedPictures::default(),
+            picture_check: PictureCheck::default(),
+            ..self.clone()
+        }
+    }
+
+    /// The same settings for inputs alone: nothing is said of labels, numbers or captions.
+    pub fn without_targets(&self) -> DataConfig {
+        DataConfig {
+            caption: None,
+            label: None,
+            targets: NamedTargets::default(),
+            ..self.clone()
+        }
+    }
+
     /// What is to be learnt of each picture, by name; the first single label is what CLIP's label head learns.
     pub fn targets(&self) -> Vec<(&str, &TargetConfig)> {
         let label = self.label.iter().map(|target| (LABEL, target));
-        let targets = self.targets.iter().map(|(name, target)| (&**name, target));
+        // Heads of a model lie in the order of their names, however a config lists them.
+        let mut targets: Vec<_> = self.targets.iter().collect();
+        targets.sort_by_key(|(name, _)| *name);
         let all = label.chain(targets);
         all.filter(|(_, target)| !target.is_none()).collect()
-    }
-}
-
-/// What is held out for validation. With a `group`, all rows that say the same in that column belong on one side.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "ValidationKeys", into = "ValidationKeys")]
-pub enum Validation {
-    /// This share of the rows, stratified by label.
-    Share {
-        /// More than 0, less than 1.
-        share: f64,
-        /// A column: its rows of equal value stay together.
-        group: Option<String>,
-    },
-    /// Another CSV, or another folder of class folders.
-    File {
-        /// Where.
-        path: PathBuf,
-        /// A column whose values should not be in both files.
-        group: Option<String>,
-    },
-    /// Rows that say so: `train`, or `validation`, `val`, `valid`, `test`.
-    Column {
-        /// The column.
-        column: String,
-        /// A column whose values should not be on both sides.
-        group: Option<String>,
-    },
-    /// Nothing.
-    None,
-}
-
-impl Default for Validation {
-    fn default() -> Validation {
-        Validation::share(0.1)
-    }
-}
-
-impl Validation {
-    /// This share of the rows.
-    pub fn share(share: f64) -> Validation {
-        Validation::Share { share, group: None }
-    }
-
-    /// Another file.
-    pub fn file(path: impl Into<PathBuf>) -> Validation {
-        Validation::File {
-            path: path.into(),
-            group: None,
-        }
-    }
-
-    /// Rows that this column marks.
-    pub fn column(column: impl Into<String>) -> Validation {
-        Validation::Column {
-            column: column.into(),
-            group: None,
-        }
-    }
-
-    /// The column whose rows of equal value belong on one side.
-    pub fn group(&self) -> Option<&str> {
-        match self {
-            Validation::Share { group, .. }
-            | Validation::File { group, .. }
-            | Validation::Column { group, .. } => group.as_deref(),
-            Validation::None => None,
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum ValidationKeys {
-    Number(f64),
-    Text(String),
-    Section(ValidationSection),
-}
-
-#[derive(Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ValidationSection {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    share: Option<Share>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    column: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<String>,
-}
-
-impl TryFrom<ValidationKeys> for Validation {
-    type Error = String;
-
-    fn try_from(keys: ValidationKeys) -> Result<Validation, String> {
-        let checked = |share: f64, text: &str, group| {
-            if share > 0.0 && share < 1.0 {
-                Ok(Validation::Share { share, group })
-            } else {
-                Err(format!(
-                    "validation `{text}`: expected more than 0% and less than 100%, or `none`"
-                ))
-            }
-        };
-        match keys {
-            ValidationKeys::Number(share) => checked(share, &share.to_string(), None),
-            ValidationKeys::Section(section) => {
-                let ValidationSection {
-                    share,
-                    column,
-                    file,
-                    group,
-                } = section;
-                match (share, column, file) {
-                    (Some(share), None, None) => checked(share.0, &share.0.to_string(), group),
-                    (None, Some(column), None) => Ok(Validation::Column { column, group }),
-                    (None, None, Some(path)) => Ok(Validation::File {
-                        path: path.into(),
-                        group,
-                    }),
-                    _ => Err(
-                        "validation: expected one of share, column and file, beside group"
-                            .to_owned(),
-                    ),
-                }
-            }
-            ValidationKeys::Text(text) if text == "none" => Ok(Validation::None),
-            ValidationKeys::Text(text) => match percentage(&text) {
-                Some(Ok(share)) => checked(share, &text, None),
-                Some(Err(_)) => Err(format!(
-                    "validation `{text}`: expected a share such as 10%, a CSV, {{column: split}} or none"
-                )),
-                None => Ok(Validation::file(text)),
-            },
-        }
-    }
-}
-
-impl From<Validation> for ValidationKeys {
-    fn from(validation: Validation) -> ValidationKeys {
-        let mut section = ValidationSection {
-            group: validation.group().map(str::to_owned),
-            ..ValidationSection::default()
-        };
-        match validation {
-            Validation::Share { share, group: None } => return ValidationKeys::Number(share),
-            Validation::File { path, group: None } => {
-                return ValidationKeys::Text(path.display().to_string());
-            }
-            Validation::None => return ValidationKeys::Text("none".to_owned()),
-            Validation::Share { share, .. } => section.share = Some(Share(share)),
-            Validation::File { path, .. } => section.file = Some(path.display().to_string()),
-            Validation::Column { column, .. } => section.column = Some(column),
-        }
-        ValidationKeys::Section(section)
     }
 }
 
@@ -400,6 +284,19 @@ fn percentage(text: &str) -> Option<Result<f64, ParseFloatError>> {
 pub enum BadPictures {
     /// They are left out and counted.
     #[default]
+    Skip,
+    /// The first one is an error.
+    Fail,
+}
+
+/// What becomes of rows that are evaluated and have a label that was not trained on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnseenLabels {
+    /// Whatever the model answers is wrong.
+    #[default]
+    Wrong,
+    /// They are left out of the scores, as rows without a label are.
     Skip,
     /// The first one is an error.
     Fail,
@@ -553,46 +450,6 @@ impl Default for Augment {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn validation_is_written_in_four_ways() {
-        let read = |json: &str| serde_json::from_str::<Validation>(json);
-        assert_eq!(read("\"10%\"").unwrap(), Validation::share(0.1));
-        assert_eq!(read("0.25").unwrap(), Validation::share(0.25));
-        assert_eq!(read("\"none\"").unwrap(), Validation::None);
-        assert_eq!(read("\"val.csv\"").unwrap(), Validation::file("val.csv"));
-        let column = Validation::column("split");
-        assert_eq!(read("{\"column\": \"split\"}").unwrap(), column);
-        let grouped = [
-            (r#"{"share":"20%","group":"p"}"#, Validation::share(0.2)),
-            (r#"{"column":"split","group":"p"}"#, column),
-            (
-                r#"{"file":"val.csv","group":"p"}"#,
-                Validation::file("val.csv"),
-            ),
-        ];
-        for (json, mut expected) in grouped {
-            if let Validation::Share { group, .. }
-            | Validation::Column { group, .. }
-            | Validation::File { group, .. } = &mut expected
-            {
-                *group = Some("p".to_owned());
-            }
-            assert_eq!(read(json).unwrap(), expected);
-            let again = serde_json::to_string(&expected).unwrap();
-            assert_eq!(read(&again).unwrap(), expected);
-        }
-        for wrong in [
-            "0",
-            "1.5",
-            "\"0%\"",
-            "\"x%\"",
-            r#"{"group":"p"}"#,
-            r#"{"share":0.1,"column":"split"}"#,
-        ] {
-            assert!(read(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn bad_pictures_are_skipped_up_to_a_share() {

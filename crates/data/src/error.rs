@@ -4,11 +4,12 @@
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use holdall_files::show_bytes;
+use holdall_files::{OverLimit, show_bytes};
 
 use crate::columns::Media;
 use crate::folder::{EXTENSIONS, FORMATS};
@@ -99,6 +100,20 @@ pub(crate) fn at_row(path: &Path, row: u32) -> String {
     format!("{}, row {row}", path.display())
 }
 
+/// What is said of reading that does not fit.
+fn over_budget(over: &OverLimit, hint: &str, is_all: bool) -> String {
+    let [needed, left] = [over.needed_bytes, over.left_bytes].map(show_bytes);
+    match is_all {
+        true => format!(
+            "takes {needed} to read, and the budget leaves {left}\nhint: {hint}, or --memory {}MiB",
+            over.total_bytes.div_ceil(1 << 20)
+        ),
+        false => format!(
+            "take more than the budget leaves, which is {left}\nhint: {hint}, or a larger --memory"
+        ),
+    }
+}
+
 /// The name that was probably meant, or else this.
 pub(crate) fn suggestion(nearest: Option<String>, otherwise: &str) -> String {
     match nearest {
@@ -113,6 +128,10 @@ pub enum DataError {
     /// Anything else that no caller tells apart.
     #[error("{0}")]
     Invalid(Box<Invalid>),
+
+    /// A file to write is there already.
+    #[error("{0}")]
+    Occupied(#[from] holdall_files::Occupied),
 
     /// The operating system refused.
     #[error(
@@ -211,7 +230,7 @@ pub enum DataError {
 
     /// Files that rows name are not there.
     #[error(
-        "{}, row {row}: expected {} at {}, found nothing; {} of {} {}s are missing{}{}\n\
+        "{}, row {row}: expected {} at {}, found nothing; {} of {} {} missing{}{}\n\
          hint: {hint}",
         path.display(),
         match media {
@@ -220,8 +239,8 @@ pub enum DataError {
         },
         image.display(),
         thousands(*num_missing),
-        thousands(*num_images),
-        media.noun(),
+        counted(*num_images, media.noun()),
+        if *num_missing == 1 { "is" } else { "are" },
         match num_bad_rows {
             0 => String::new(),
             bad => format!(" and {} cannot be used", counted(*bad as usize, "row")),
@@ -282,7 +301,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// What it is.
-        found: &'static str,
+        found: Cow<'static, str>,
         /// What to do about it.
         hint: &'static str,
     },
@@ -401,6 +420,21 @@ pub enum DataError {
         needed_bytes: u64,
         /// What is allowed.
         allowed_bytes: u64,
+    },
+
+    /// Reading takes more than the budget leaves.
+    #[error("{place}: {what} {}", over_budget(over, hint, *is_all))]
+    OverBudget {
+        /// File, row and column.
+        place: String,
+        /// A row, a text, the rows so far.
+        what: String,
+        /// By how much.
+        over: OverLimit,
+        /// What makes it smaller.
+        hint: &'static str,
+        /// Whether this is all that there is to read; otherwise nobody knows yet how much more it is.
+        is_all: bool,
     },
 
     /// Opening a tokenizer takes more than the budget leaves.

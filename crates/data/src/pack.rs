@@ -116,6 +116,7 @@ struct Manifest {
 }
 
 const MANIFEST: &str = "pack.json";
+const SKIPPED: &str = "skipped.csv";
 const VERSION: &str = "pack 1";
 
 impl PackedMedia {
@@ -137,7 +138,13 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
     let clips = clip_packing(config)?;
     let (key, num_rows) = key(config, &table)?;
     fs::create_dir_all(&config.out).map_err(|cause| unwritten(&config.out, cause))?;
-    let mut manifest = Manifest::open(&config.out, &key)?;
+    let stem = name_of(&config.table);
+    let shard_name = |shard: usize| format!("{stem}-{shard:06}.tar");
+    let num_shards = num_rows.div_ceil(config.rows_per_shard);
+    let mut manifest = match Manifest::open(&config.out, &key)? {
+        Some(manifest) => manifest,
+        None => Manifest::begin(&config.out, key, (0..num_shards).map(shard_name))?,
+    };
     let kept_shards = manifest.shards.len();
     if kept_shards > 0 {
         notes.push(format!("Going on: {} there", counted(kept_shards, "shard")));
@@ -150,10 +157,9 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
         action: "start threads for it",
         cause: io::Error::other(cause),
     })?;
-    let stem = name_of(&config.table);
     let mut rows = table.rows()?;
     let mut at = 0;
-    for shard in 0..num_rows.div_ceil(config.rows_per_shard) {
+    for shard in 0..num_shards {
         let in_shard = config.rows_per_shard.min(num_rows - at);
         if shard < kept_shards {
             for _ in 0..in_shard {
@@ -164,8 +170,7 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
             at += in_shard;
             continue;
         }
-        let name = format!("{stem}-{shard:06}.tar");
-        let mut writer = ShardWriter::create(&config.out, &name)?;
+        let mut writer = ShardWriter::create(&config.out, &shard_name(shard))?;
         let batch_rows = config.media.rows_per_thread() * threads.current_num_threads();
         let mut left = in_shard;
         let mut skipped = Vec::new();
@@ -518,18 +523,12 @@ impl ShardWriter {
 }
 
 impl Manifest {
-    /// What an earlier start left; an error where it packed something else.
-    fn open(folder: &Path, key: &str) -> Result<Manifest, DataError> {
+    /// What an earlier start left, if there was one; an error where it packed something else.
+    fn open(folder: &Path, key: &str) -> Result<Option<Manifest>, DataError> {
         let path = folder.join(MANIFEST);
         let bytes = match holdall_files::read_regular(&path, 1 << 30) {
             Ok(bytes) => bytes,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-                return Ok(Manifest {
-                    holdall: VERSION.to_owned(),
-                    key: key.to_owned(),
-                    shards: Vec::new(),
-                });
-            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(cause) => {
                 return Err(DataError::Io {
                     path,
@@ -540,7 +539,7 @@ impl Manifest {
         };
         let manifest: Option<Manifest> = serde_json::from_slice(&bytes).ok();
         match manifest.filter(|manifest| manifest.holdall == VERSION && manifest.key == key) {
-            Some(manifest) => Ok(manifest),
+            Some(manifest) => Ok(Some(manifest)),
             None => Err(DataError::invalid(
                 folder.display(),
                 "an empty folder, or shards of this table, size and format",
@@ -548,6 +547,33 @@ impl Manifest {
                 "name another folder with --out, or remove this one",
             )),
         }
+    }
+
+    /// Claims a folder: shards that are found there later, whatever stopped the packing, were written by it.
+    fn begin(
+        folder: &Path,
+        key: String,
+        shards: impl Iterator<Item = String>,
+    ) -> Result<Manifest, DataError> {
+        let names = shards.chain([SKIPPED.to_owned()]);
+        if let Some(path) = names
+            .map(|name| folder.join(name))
+            .find(|path| path.exists())
+        {
+            return Err(DataError::invalid(
+                path.display(),
+                "no file of this name",
+                "one that packing did not write",
+                "name another folder with --out, or remove the file",
+            ));
+        }
+        let manifest = Manifest {
+            holdall: VERSION.to_owned(),
+            key,
+            shards: Vec::new(),
+        };
+        manifest.write(folder)?;
+        Ok(manifest)
     }
 
     fn write(&self, folder: &Path) -> Result<(), DataError> {
@@ -581,7 +607,7 @@ impl Manifest {
 }
 
 fn write_skipped(folder: &Path, skipped: &[Unpacked]) -> Result<(), DataError> {
-    let path = folder.join("skipped.csv");
+    let path = folder.join(SKIPPED);
     let mut rows = csv::Writer::from_writer(Vec::new());
     let write = |rows: &mut csv::Writer<Vec<u8>>| -> Result<(), csv::Error> {
         rows.write_record(["row", "image", "reason"])?;

@@ -34,6 +34,8 @@ mod png;
 mod refused;
 mod smaller;
 #[cfg(test)]
+pub(crate) mod test_tiff;
+#[cfg(test)]
 mod tests;
 mod thumbnail;
 mod tiff;
@@ -61,7 +63,7 @@ pub(crate) use frame::{
 pub use framing::{Filter, Framing, Resize};
 pub(crate) use header::Cost;
 pub use native::{Native, PixelDepth};
-pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native};
+pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native, turned};
 pub(crate) use refused::refused_kind;
 pub use smaller::{FrameCoding, SmallerFormat};
 pub(crate) use smaller::{SmallerFrame, SmallerFrames, smaller_mask, smaller_picture};
@@ -414,6 +416,11 @@ impl Scratch {
     /// The bytes of the file last read.
     pub fn file(&self) -> &[u8] {
         &self.file
+    }
+
+    /// The pixels of the picture last decoded, upright: rows from the top, red, green and blue.
+    pub(crate) fn rgb(&self) -> &[u8] {
+        &self.rgb
     }
 }
 

@@ -1,15 +1,16 @@
 //! A folder of pictures without labels, its inner folders included: `1.jpg`, `holiday/7.png`. A text beside a picture (`1.txt`) is its caption, where one
 //! picture has one.
 //!
-//! Like class folders, they are listed as a CSV would list them, in natural order.
+//! Like class folders, they are listed as a CSV would list them, in natural order; folders `train`, `val` and `test` are the sides of the split.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use crate::class_folders::{Listing, joined, push_cell};
+use crate::class_folders::{self, Listing, joined, push_cell};
 use crate::error::DataError;
-use crate::folder::{entries, is_picture, stem, unread_format};
+use crate::folder::{entries, folders, is_picture, stem, unread_format};
+use crate::sides::Side;
 use crate::words::{counted, listed};
 
 /// A caption that is longer is something else.
@@ -57,11 +58,18 @@ pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
         has_captions: has_captions(root)?,
         ..List::default()
     };
-    list.rows.push_str(match list.has_captions {
-        true => "image,caption\n",
-        false => "image\n",
-    });
-    list.folder(root, "")?;
+    let names = folders(root)?;
+    let has_side = |side: Side| class_folders::of_side(&names, side).is_some();
+    list.is_split = has_side(Side::Train) && (has_side(Side::Validation) || has_side(Side::Test));
+    list.rows.push_str("image");
+    if list.has_captions {
+        list.rows.push_str(",caption");
+    }
+    if list.is_split {
+        list.rows.push_str(",split");
+    }
+    list.rows.push('\n');
+    list.folder(root, "", Side::Train)?;
     if list.num_rows == 0 {
         return Err(DataError::no_pictures(root, "pictures", ""));
     }
@@ -95,12 +103,14 @@ struct List {
     rows: String,
     num_rows: usize,
     has_captions: bool,
+    /// Whether the outermost folders are sides of a split.
+    is_split: bool,
     num_unread: usize,
     unread: Vec<String>,
 }
 
 impl List {
-    fn folder(&mut self, root: &Path, folder: &str) -> Result<(), DataError> {
+    fn folder(&mut self, root: &Path, folder: &str, side: Side) -> Result<(), DataError> {
         let found = entries(&root.join(folder))?;
         let texts = texts(&found.files);
         for name in &found.files {
@@ -122,11 +132,19 @@ impl List {
                     push_cell(&mut self.rows, &caption(&root.join(folder).join(text))?);
                 }
             }
+            if self.is_split {
+                self.rows.push(',');
+                self.rows.push_str(side.name());
+            }
             self.rows.push('\n');
             self.num_rows += 1;
         }
         for inner in &found.folders {
-            self.folder(root, &joined(folder, inner))?;
+            let side = match folder {
+                "" => Side::of(inner).unwrap_or(Side::Train),
+                _ => side,
+            };
+            self.folder(root, &joined(folder, inner), side)?;
         }
         Ok(())
     }

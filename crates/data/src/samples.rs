@@ -159,7 +159,7 @@ impl Samples {
     }
 
     /// What balanced sampling goes by: the target asked for, or the first with one label, or the first with several.
-    pub(crate) fn balanced_target(&self) -> Option<&TargetValues> {
+    pub fn balanced_target(&self) -> Option<&TargetValues> {
         let first = |wanted: fn(&&TargetValues) -> bool| self.targets.iter().find(wanted);
         match self.balanced_by {
             Some(target) => self.targets.get(target),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! layout, nnunet, table    which files are a pair: published sets, folders, a CSV; by their names (partners)
+//! alone                    pictures without masks
 //! set                      pairs -> train, validation, test; what masks hold; what pictures are
 //! coding, histogram        a mask's values or colours -> classes; which values there are
 //! whole                    a sample's files -> pixels and classes at their own size
@@ -12,6 +13,7 @@
 //! row                      where pixels, mask and counts lie in a row
 //! ```
 
+mod alone;
 mod augment;
 mod buffers;
 mod cache;
@@ -33,32 +35,58 @@ use std::path::Path;
 
 use crate::error::DataError;
 
+pub use alone::{case_of, is_set, without_masks};
 pub(crate) use buffers::{PairBuffers, PairCost};
 pub(crate) use cache::PairCache;
 pub use coding::{MOST_CLASSES, MaskCoding};
-pub use fit::{
-    pad_mask, pad_pixels, probabilities_to_native, resize_mask, resize_pixels, unpad_probabilities,
-};
+pub use fit::{probabilities_to_native, resize_mask, resize_pixels};
+pub(crate) use pair::PairSummary;
 pub use pair::{Fit, PairFraming};
 pub use row::{IGNORED, PixelDepth, RowShape};
-pub use set::{SegmentationSet, Survey, without_masks};
+pub use set::{GroupLeaks, SegmentationSet, Survey, picture_sizes};
 pub use whole::{WholePicture, read_whole};
 
 /// Names of volumes: three dimensions, which no model here has.
-const VOLUMES: [&str; 8] = [
-    ".nii", ".nii.gz", ".nrrd", ".mha", ".mhd", ".dcm", ".npy", ".npz",
+const VOLUMES: [&str; 5] = [".nii", ".nii.gz", ".nrrd", ".mha", ".mhd"];
+
+/// Files that hold pictures or volumes and are no pictures, by the ends of their names: what they are, and how they become pictures.
+const UNREAD: [(&str, &str, &str); 4] = [
+    (
+        ".npy",
+        "an array of NumPy",
+        "`PIL.Image.fromarray(numpy.load(\"x.npy\").astype(\"uint8\")).save(\"x.png\")` saves two dimensions of 0 to 255 as PNG",
+    ),
+    (
+        ".npz",
+        "an archive of NumPy arrays",
+        "save each array as PNG: `PIL.Image.fromarray(array.astype(\"uint8\")).save(\"x.png\")`",
+    ),
+    (".dcm", "a DICOM file", DICOM_HINT),
+    (".dicom", "a DICOM file", DICOM_HINT),
 ];
 
-fn is_volume(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    VOLUMES.iter().any(|end| name.ends_with(end))
-}
+const DICOM_HINT: &str =
+    "`dcmj2pnm --write-16-bit-png x.dcm x.png` of DCMTK, or pydicom's `pixel_array` saved as PNG";
 
-fn volume_refused(path: &Path) -> DataError {
-    DataError::invalid(
-        path.display(),
-        "a picture of two dimensions: PNG, TIFF, JPEG, BMP, GIF or PNM",
-        "a volume",
-        "export its slices as PNG or TIFF: 3-D segmentation is not done here",
-    )
+/// Refuses what is no picture of two dimensions, by its name.
+fn check_readable(folder: &Path, names: &[String]) -> Result<(), DataError> {
+    for name in names {
+        let lower = name.to_ascii_lowercase();
+        let found = if VOLUMES.iter().any(|end| lower.ends_with(end)) {
+            let hint = "export its slices as PNG or TIFF: 3-D segmentation is not done here";
+            Some(("a volume", hint))
+        } else {
+            let unread = UNREAD.iter().find(|(end, ..)| lower.ends_with(end));
+            unread.map(|(_, found, hint)| (*found, *hint))
+        };
+        if let Some((found, hint)) = found {
+            return Err(DataError::invalid(
+                folder.join(name).display(),
+                "a picture of two dimensions: PNG, TIFF, JPEG, BMP, GIF or PNM",
+                found,
+                hint,
+            ));
+        }
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //! beside them (`.NAME.index`) until one of them changes, so a set of a million pictures is opened in the time that its list takes to read.
 //!
 //! ```text
-//! holdall index 1 KEY pictures ["what there is to say"]      KEY: names, sizes and times of the files
+//! holdall index 2 KEY pictures ["what there is to say"]      KEY: names, sizes and times of the files
 //! image,caption,label,__key__
 //! cars-000.tar#000000.jpg@1024+20480,a red car,Ford,000000
 //! ```
@@ -27,13 +27,14 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::error::DataError;
 use crate::folder::entries;
 use crate::parquet;
+use crate::sides::Side;
 use crate::stored_file::hidden_beside;
 use crate::table::TextRecords;
 use crate::words::{counted, thousands};
 
-const VERSION: &str = "holdall index 1";
+const VERSION: &str = "holdall index 2";
 const MOST_FIRST_LINE: u64 = 1 << 16;
-/// The column that says `train` or `validation`, where names of shards do; no column of a table is called so.
+/// The column that says `train`, `validation` or `test`, where names of shards do; no column of a table is called so.
 pub(crate) const SPLIT: &str = "__split__";
 
 /// What shards are.
@@ -64,8 +65,8 @@ struct Shard {
     path: PathBuf,
     /// From the folder that the set is in, with `/`.
     name: String,
-    /// Whether its name says that it is held out; nothing where names say nothing.
-    is_held: Option<bool>,
+    /// The side of the split that its name says; nothing where names say nothing.
+    side: Option<Side>,
 }
 
 /// What was listed.
@@ -295,7 +296,7 @@ pub(crate) fn list_file(path: &Path, limits: parquet::Limits) -> Result<Vec<u8>,
     let shards = [Shard {
         path: path.to_owned(),
         name: name.into_owned(),
-        is_held: None,
+        side: None,
     }];
     let mut out = Vec::new();
     match Kind::of(path) {
@@ -363,48 +364,34 @@ fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
         .map(|file| Shard {
             path: file.clone(),
             name: name(file),
-            is_held: None,
+            side: None,
         })
         .collect();
     split_by_name(&mut shards);
     Ok((shards, folder, *kind))
 }
 
-/// Files called `train...` and `val...` or `test...` are the split; where there are both of these, `test` is left for evaluation.
-fn split_by_name(shards: &mut Vec<Shard>) {
+/// Files called `train...` and `val...` or `test...` are the sides of the split.
+fn split_by_name(shards: &mut [Shard]) {
     let side = |shard: &Shard| {
         let name = shard.path.file_name().unwrap_or_default();
-        let name = name.to_string_lossy().to_ascii_lowercase();
+        let name = name.to_string_lossy();
         let word = name.split(|c: char| !c.is_alphabetic()).next();
-        match word? {
-            "train" | "training" => Some("train"),
-            "val" | "valid" | "validation" => Some("val"),
-            "test" | "testing" => Some("test"),
-            _ => None,
-        }
+        Side::of(word?)
     };
-    let sides: Vec<Option<&str>> = shards.iter().map(side).collect();
-    let has = |wanted: &str| sides.contains(&Some(wanted));
-    if !(has("train") && (has("val") || has("test"))) || sides.contains(&None) {
+    let sides: Vec<Option<Side>> = shards.iter().map(side).collect();
+    let has = |wanted: Side| sides.contains(&Some(wanted));
+    if !(has(Side::Train) && (has(Side::Validation) || has(Side::Test))) || sides.contains(&None) {
         return;
     }
-    let held = if has("val") { "val" } else { "test" };
-    for (shard, side) in shards.iter_mut().zip(&sides) {
-        shard.is_held = Some(*side == Some(held));
+    for (shard, side) in shards.iter_mut().zip(sides) {
+        shard.side = side;
     }
-    let mut sides = sides.iter();
-    shards.retain(|_| {
-        let side = sides.next().copied().flatten();
-        side == Some("train") || side == Some(held)
-    });
 }
 
 /// What the column of the split says of a file's rows.
 fn split_cell(shard: &Shard) -> &'static str {
-    match shard.is_held {
-        Some(true) => "validation",
-        _ => "train",
-    }
+    shard.side.unwrap_or(Side::Train).name()
 }
 
 /// A hash of names, sizes and times.
@@ -419,7 +406,7 @@ fn key(shards: &[Shard]) -> Result<String, DataError> {
         let time = metadata.modified().ok();
         let time = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         hasher.update(shard.name.as_bytes());
-        hasher.update(&[0, shard.is_held.map_or(2, u8::from)]);
+        hasher.update(&[0, shard.side.map_or(3, |side| side.index() as u8)]);
         hasher.update(&metadata.len().to_le_bytes());
         hasher.update(&time.map_or(0, |time| time.as_nanos() as u64).to_le_bytes());
     }

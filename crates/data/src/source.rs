@@ -13,15 +13,17 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use crate::columns::{Captions, Media};
+use holdall_files::{check_memory, show_bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::columns::{Columns, guess_label};
-use crate::config::{DataConfig, Validation};
+use crate::columns::{Columns, group_by_name, guess_label};
+use crate::config::{DataConfig, UnseenLabels, Validation};
 use crate::error::{DataError, at_row};
 use crate::find::find;
 use crate::samples::{Samples, SamplesBuilder};
+use crate::sides::{Origin, Side, SplitColumn};
 use crate::split::{held_out, held_out_groups};
-use crate::table::{Row, Table};
+use crate::table::Table;
 use crate::target::{LABEL, Target, TargetConfig, TargetKind, TargetValues};
 use crate::unique_texts::UniqueTexts;
 use crate::words::{counted, percent, thousands};
@@ -39,6 +41,8 @@ pub struct DataSet {
     pub train: Samples,
     /// What is held out, if anything.
     pub validation: Option<Samples>,
+    /// What is left for the test, if anything is marked so.
+    pub test: Option<Samples>,
     /// What is to be learnt of each picture, in the order of [`Samples::targets`].
     pub targets: Vec<Target>,
     /// Names of the labels of the first target with one label per picture: those of the training rows, sorted, or those
@@ -61,21 +65,31 @@ pub fn read(config: &DataConfig, captions: Captions, seed: u64) -> Result<DataSe
     read_source(config, (Media::Pictures, captions), None, seed)
 }
 
-/// Reads what the config names, with the targets of a trained model: its labels, in its order. A target that the config
-/// does not name has no values. The seed is that of the training run, so that the same rows are held out.
+/// Targets of a trained model, and the side that it is to be evaluated on.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainedTargets<'a> {
+    /// Labels in the model's order, and numbers. A target that the config does not name has no values.
+    pub targets: &'a [Target],
+    /// Labels of test rows are read where that is [`Side::Test`] alone: they may be others.
+    pub side: Side,
+}
+
+/// Reads what the config names, with the targets of a trained model. The seed is that of the training run, so that the same
+/// rows are held out.
 pub fn read_with_targets(
     config: &DataConfig,
     captions: Captions,
-    targets: &[Target],
+    trained: TrainedTargets<'_>,
     seed: u64,
 ) -> Result<DataSet, DataError> {
-    read_source(config, (Media::Pictures, captions), Some(targets), seed)
+    read_source(config, (Media::Pictures, captions), Some(trained), seed)
 }
 
 /// Reads what the config names, with captions and the labels of a trained head, in its order.
 pub fn read_with_labels(
     config: &DataConfig,
     labels: &[String],
+    side: Side,
     seed: u64,
 ) -> Result<DataSet, DataError> {
     let targets = config.targets();
@@ -87,39 +101,42 @@ pub fn read_with_labels(
             names: labels.to_vec(),
         },
     };
-    read_with_targets(config, Captions::Required, &[head], seed)
+    let targets = &[head];
+    let trained = TrainedTargets { targets, side };
+    read_with_targets(config, Captions::Required, trained, seed)
 }
 
 fn read_source(
     config: &DataConfig,
     (media, captions): (Media, Captions),
-    heads: Option<&[Target]>,
+    trained: Option<TrainedTargets<'_>>,
     seed: u64,
 ) -> Result<DataSet, DataError> {
     config.validate()?;
     let found = find(config.train.as_deref())?;
     let mut notes = found.notes;
     let source = Source::open(config, (media, captions), &found.csv, &mut notes)?;
-    let mut scan = source.scan(&config.validation)?;
+    let heads = trained.map(|trained| trained.targets);
+    let labels_of_test = match trained {
+        Some(trained) if trained.side == Side::Test => LabelsOfTest::Read,
+        _ => LabelsOfTest::Unread,
+    };
+    let mut scan = source.scan(&config.validation, labels_of_test)?;
+    notes.append(&mut scan.notes);
     let mut bad_rows = std::mem::take(&mut scan.bad);
     notes.extend(check_rows(config, &found.csv, &bad_rows, scan.num_rows)?);
     let known = heads.map_or(Known::FromRows, Known::Heads);
+    notes.extend(source.notes_on_unseen(&scan.targets, known));
+    let unlabelled = source.notes_on_unlabelled(&scan.targets, &scan.sides);
     let split = source.split(scan, known, &config.validation, seed)?;
-    let Split {
-        targets,
-        values,
-        held,
-        groups,
-        clip_groups,
-    } = split;
-    let [mut train, mut validation] = source.samples(&held, &values)?;
+    let [mut train, mut validation, mut test] = source.samples(&split.sides, &split.values)?;
     notes.extend(check_images(
         config,
         &source,
-        &[&train, &validation],
+        &[&train, &validation, &test],
         bad_rows.len(),
     )?);
-    notes.extend(source.notes_on_unlabelled(&values));
+    notes.extend(unlabelled);
     if let (true, Some(column)) = (
         source.columns.targets.is_empty() && config.label.is_none(),
         guess_label(&source.table),
@@ -131,56 +148,58 @@ fn read_source(
     let (mut other_groups, mut other_clip_groups) = (None, None);
     if let Validation::File { path, .. } = &config.validation {
         let other = Source::open(config, (media, captions), path, &mut Vec::new())?;
-        let mut scan = other.scan(&source.validation_of_other(config))?;
+        let mut scan = other.scan(&source.validation_of_other(config), LabelsOfTest::Read)?;
         notes.extend(check_rows(config, path, &scan.bad, scan.num_rows)?);
         let num_bad = scan.bad.len();
         bad_rows.extend(scan.bad.drain(..).map(|bad| BadRow {
-            is_held: true,
+            side: Side::Validation,
             ..bad
         }));
         let known = match heads {
             Some(heads) => Known::Heads(heads),
-            None => Known::Training(&targets),
+            None => Known::Training(&split.targets),
         };
-        let num_samples = scan.held.len();
+        notes.extend(other.notes_on_unseen(&scan.targets, known));
+        let num_samples = scan.sides.len();
         let (_, values) = other.resolve(scan.targets, known, num_samples)?;
-        [validation, _] = other.samples(&vec![false; num_samples], &values)?;
+        [validation, _, _] = other.samples(&vec![Side::Train; num_samples], &values)?;
         notes.extend(check_images(config, &other, &[&validation], num_bad)?);
         other_groups = scan.groups;
         other_clip_groups = scan.clip_groups;
     }
-    notes.push(note_on_validation(
-        config,
-        &source,
-        &train,
-        &validation,
-        seed,
-    ));
-    if let Some(groups) = &groups {
-        notes.push(groups.note(&held, other_groups.as_ref()));
+    if config.validation == Validation::None {
+        validation = SamplesBuilder::new(PathBuf::new()).finish(Vec::new());
     }
-    notes.extend(note_on_overlap(&train, &validation));
-    if let Some(groups) = &clip_groups {
-        train = train.grouped(&groups.of_side(&held, false));
-        validation = match &other_clip_groups {
-            Some(other) => validation.grouped(&other.group_of),
-            None => validation.grouped(&groups.of_side(&held, true)),
+    notes.extend(source.notes_on_split(config, &split, &validation, seed));
+    if let Some(groups) = &split.groups {
+        notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
+    }
+    notes.extend(note_on_overlap(&train, &[&validation, &test]));
+    if let Some(groups) = &split.clip_groups {
+        train = train.grouped(&groups.of_side(&split.sides, Side::Train));
+        validation = match (&other_clip_groups, validation.is_empty()) {
+            (_, true) => validation,
+            (Some(other), _) => validation.grouped(&other.group_of),
+            (None, _) => validation.grouped(&groups.of_side(&split.sides, Side::Validation)),
         };
+        test = test.grouped(&groups.of_side(&split.sides, Side::Test));
         notes.push(clips::note_on_groups(config, &train, &validation));
     }
     if captions == Captions::Required {
         notes.extend(note_on_texts(&train, ""));
         notes.extend(note_on_texts(&validation, " in validation"));
     }
-    let label = targets.iter().find_map(|target| match &target.kind {
+    let label = split.targets.iter().find_map(|target| match &target.kind {
         TargetKind::Class { names } => Some(names.clone()),
         _ => None,
     });
+    let unless_empty = |samples: Samples| Some(samples).filter(|samples| !samples.is_empty());
     Ok(DataSet {
         train,
-        validation: Some(validation).filter(|samples| !samples.is_empty()),
+        validation: unless_empty(validation),
+        test: unless_empty(test),
         labels: label.unwrap_or_default(),
-        targets,
+        targets: split.targets,
         caption_template: match &source.columns.caption {
             Some(template) => template.text().to_owned(),
             None => String::new(),
@@ -192,6 +211,40 @@ fn read_source(
     })
 }
 
+/// Hands on the file of every row that a run trains on, one at a time. The seed is that of the run.
+pub fn visit_trained_files(
+    config: &DataConfig,
+    kind: (Media, Captions),
+    seed: u64,
+    visit: &mut dyn FnMut(&Path),
+) -> Result<(), DataError> {
+    let found = find(config.train.as_deref())?;
+    let source = Source::open(config, kind, &found.csv, &mut Vec::new())?;
+    let scan = source.scan(&config.validation, LabelsOfTest::Unread)?;
+    let split = source.split(scan, Known::FromRows, &config.validation, seed)?;
+    let (mut image, mut caption) = (String::new(), String::new());
+    let mut sides = split.sides.iter();
+    let mut path = PathBuf::new();
+    let mut rows = source.table.rows()?;
+    while let Some(row) = rows.read_any()? {
+        if source.read_row(row, &mut image, &mut caption).is_some() {
+            continue;
+        }
+        if *sides.next().ok_or_else(|| source.table.changed())? == Side::Train {
+            path.clear();
+            path.push(&source.root);
+            path.push(&image);
+            visit(&path);
+        }
+    }
+    Ok(())
+}
+
+/// Captions up to this are tokenized without asking.
+const SHORT_CAPTION_BYTES: usize = 64 << 10;
+/// What a tokenizer takes at its peak, for each byte of a text: measured as 125 to 147.
+const TOKENIZED_PER_BYTE: u64 = 160;
+
 /// A table whose columns are known.
 pub(crate) struct Source {
     pub(crate) table: Table,
@@ -200,6 +253,7 @@ pub(crate) struct Source {
     pub(crate) media: Media,
     /// The column whose rows of equal value are one sample.
     clip_group: Option<String>,
+    unseen_labels: UnseenLabels,
 }
 
 impl Source {
@@ -221,6 +275,7 @@ impl Source {
             columns,
             root,
             media,
+            unseen_labels: config.unseen_labels,
             clip_group: match media {
                 Media::Pictures => None,
                 Media::Clips => config.group.clone(),
@@ -238,103 +293,111 @@ impl Source {
         Some(&self.table.columns()[column])
     }
 
-    /// The column that says which rows are held out: the config's, or that of class folders in `train` and `val`.
-    fn split_column<'a>(
-        &self,
-        validation: &'a Validation,
-    ) -> Result<Option<(usize, &'a str)>, DataError> {
-        match validation {
-            Validation::Column { column, .. } => {
-                Ok(Some((self.table.column("validation", column)?, column)))
-            }
-            Validation::Share { .. } => match self.table.split_column() {
-                Some(name) => Ok(Some((self.table.column("validation", name)?, name))),
-                None => Ok(None),
-            },
-            _ => Ok(None),
-        }
-    }
-
-    /// Whether class folders are in folders `train` and `val` or `test`, or shards are called so.
-    fn is_split(&self) -> bool {
-        self.table.split_column().is_some()
-    }
-
     /// What is held out of a validation file: nothing; groups are read anyway.
     pub(crate) fn validation_of_other(&self, config: &DataConfig) -> Validation {
-        match config.validation.group() {
-            Some(group) => Validation::File {
-                path: PathBuf::new(),
-                group: Some(group.to_owned()),
-            },
-            None => Validation::None,
+        Validation::Unsplit {
+            group: config.validation.group().map(str::to_owned),
         }
     }
 
-    /// Reads every row once: which are no samples, and of the others what a split column holds out and what columns of
+    /// Reads every row once: which are no samples, and of the others on which side of the split they are and what columns of
     /// labels, numbers and groups say.
-    pub(crate) fn scan(&self, validation: &Validation) -> Result<Scan, DataError> {
-        let split = self.split_column(validation)?;
+    pub(crate) fn scan(
+        &self,
+        validation: &Validation,
+        labels_of_test: LabelsOfTest,
+    ) -> Result<Scan, DataError> {
+        let mut notes = Vec::new();
+        let split = SplitColumn::find(validation, &self.table, &mut notes)?;
         let clip_group = match &self.clip_group {
-            Some(name) => Some((self.table.column("group", name)?, name.as_str())),
+            Some(name) => Some(self.table.column("group", name)?),
             None => None,
         };
         // Clips of one sample are on one side of the split.
-        let group = match validation.group() {
-            Some(name) => Some((self.table.column("validation", name)?, name)),
-            None => clip_group,
+        let (group, is_asked) = match validation.group() {
+            Some(name) => (Some(self.table.column("validation", name)?), true),
+            None if clip_group.is_some() => (clip_group, true),
+            None => (group_by_name(&self.table), false),
+        };
+        let groups = |column: usize, is_asked: bool| {
+            let name = self.table.columns()[column].clone();
+            Groups::new(name, is_asked)
         };
         let mut scan = Scan {
             targets: self.scan_targets(),
-            groups: group.map(|(_, name)| Groups::new(name)),
-            clip_groups: clip_group.map(|(_, name)| Groups::new(name)),
+            groups: group.map(|column| groups(column, is_asked)),
+            clip_groups: clip_group.map(|column| groups(column, true)),
+            notes,
             ..Scan::default()
         };
         let (mut image, mut caption) = (String::new(), String::new());
         let mut rows = self.table.rows()?;
         while let Some(row) = rows.read_any()? {
             scan.num_rows += 1;
+            let side = match &split {
+                Some(split) => split.side(&self.table, row),
+                None => Ok(Side::Train),
+            };
             if let Some(fault) = self.read_row(row, &mut image, &mut caption) {
-                let is_held = split.is_some_and(|(column, name)| {
-                    self.is_held(row, column, name).ok() == Some(true)
-                });
                 scan.bad.push(BadRow {
                     row: row.line(),
-                    is_held,
+                    side: side.unwrap_or(Side::Train),
                     image: image.clone(),
                     fault,
                 });
                 continue;
             }
-            let is_held = match split {
-                Some((column, name)) => self.is_held(row, column, name)?,
-                None => false,
-            };
+            self.check_caption(row.line(), &caption)?;
+            let side = side?;
             for (target, scanned) in self.columns.targets.iter().zip(&mut scan.targets) {
-                scanned.push(&target.columns, row, is_held);
+                match (side, labels_of_test) {
+                    (Side::Test, LabelsOfTest::Unread) => scanned.push_unknown(),
+                    _ => scanned.push(&target.columns, row, side != Side::Train),
+                }
             }
-            if let (Some((column, _)), Some(groups)) = (group, &mut scan.groups) {
+            if let (Some(column), Some(groups)) = (group, &mut scan.groups) {
                 groups.push(row.cell(column).trim());
             }
-            if let (Some((column, _)), Some(groups)) = (clip_group, &mut scan.clip_groups) {
+            if let (Some(column), Some(groups)) = (clip_group, &mut scan.clip_groups) {
                 groups.push(row.cell(column).trim());
             }
-            scan.held.push(is_held);
+            scan.sides.push(side);
         }
-        match split {
-            Some((_, name)) if !scan.held.is_empty() && scan.held.iter().all(|held| *held) => {
-                Err(DataError::invalid(
-                    format_args!("{}: column `{name}`", self.table.path().display()),
-                    "rows that say train",
-                    "none",
-                    "mark training rows with `train`, or use `validation: 10%`",
-                ))
-            }
-            _ => Ok(scan),
+        if let Some(split) = &split
+            && !scan.sides.is_empty()
+            && !scan.sides.contains(&Side::Train)
+        {
+            return Err(DataError::invalid(
+                format_args!("{}: column `{}`", self.table.path().display(), split.name),
+                "rows that say train",
+                "none",
+                "mark training rows with `train`, or use `validation: 10%`",
+            ));
         }
+        scan.split = split;
+        Ok(scan)
     }
 
-    /// The targets, and which rows are held out.
+    /// A caption is tokenized whole: a long one must fit what the budget leaves.
+    fn check_caption(&self, row: u32, caption: &str) -> Result<(), DataError> {
+        if caption.len() <= SHORT_CAPTION_BYTES {
+            return Ok(());
+        }
+        let template = self.columns.caption.as_ref();
+        let template = template.map_or("", |template| template.text());
+        check_memory(caption.len() as u64 * TOKENIZED_PER_BYTE).map_err(|over| {
+            DataError::OverBudget {
+                place: format!("{}, caption `{template}`", at_row(self.table.path(), row)),
+                what: format!("a text of {}", show_bytes(caption.len() as u64)),
+                over,
+                hint: "shorten it",
+                is_all: true,
+            }
+        })
+    }
+
+    /// The targets, and the side of each row: those that are marked, and a share that is drawn of the training rows where none are marked for
+    /// validation or the config says so.
     pub(crate) fn split(
         &self,
         scan: Scan,
@@ -342,75 +405,98 @@ impl Source {
         validation: &Validation,
         seed: u64,
     ) -> Result<Split, DataError> {
-        let num_samples = scan.held.len();
+        let num_samples = scan.sides.len();
         let (mut targets, values) = self.resolve(scan.targets, known, num_samples)?;
-        let mut held = scan.held;
-        if let (Validation::Share { share, .. }, false) = (validation, self.is_split()) {
+        let mut sides = scan.sides;
+        let has_marked = sides.contains(&Side::Validation);
+        let drawn_share = validation.drawn_share(has_marked);
+        if let Some(share) = drawn_share {
             let labels = values.iter().find_map(|values| match values {
                 TargetValues::Class(labels) => Some(labels.as_slice()),
                 _ => None,
             });
-            let unlabelled = vec![-1; if labels.is_some() { 0 } else { num_samples }];
-            let labels = labels.unwrap_or(&unlabelled);
-            held = match &scan.groups {
-                Some(groups) => held_out_groups(labels, &groups.group_of, *share, seed),
-                None => held_out(labels, *share, seed),
-            };
+            let groups = scan.groups.as_ref().filter(|groups| groups.is_asked);
+            draw_validation(&mut sides, labels, groups, share, seed);
         }
         if !matches!(known, Known::Heads(_)) {
-            standardize(&mut targets, &values, &held);
+            standardize(&mut targets, &values, &sides);
         }
         Ok(Split {
             targets,
             values,
-            held,
+            sides,
+            column: scan.split,
+            drawn_share,
             groups: scan.groups,
             clip_groups: scan.clip_groups,
         })
     }
 
-    /// What a split column says of a row.
-    fn is_held(&self, row: Row<'_>, column: usize, name: &str) -> Result<bool, DataError> {
-        let cell = row.cell(column).trim();
-        match cell.to_ascii_lowercase().as_str() {
-            "train" | "training" => Ok(false),
-            "validation" | "val" | "valid" | "test" | "eval" => Ok(true),
-            _ => Err(DataError::invalid(
-                format_args!("{}: column `{name}`", at_row(self.table.path(), row.line())),
-                "train, or validation, val, valid, test or eval",
-                format_args!("`{cell}`"),
-                "correct the row, or use `validation: 10%`",
-            )),
-        }
-    }
-
-    /// Reads the rows again, now that it is known what each is for: what is trained on, and what is held out.
-    fn samples(&self, held: &[bool], values: &[TargetValues]) -> Result<[Samples; 2], DataError> {
-        let mut builders = [(); 2].map(|()| SamplesBuilder::new(self.root.clone()));
+    /// Reads the rows again, now that the side of each is known. In the order of [`Side::ALL`].
+    fn samples(&self, sides: &[Side], values: &[TargetValues]) -> Result<[Samples; 3], DataError> {
+        let mut builders = Side::ALL.map(|_| SamplesBuilder::new(self.root.clone()));
         let (mut image, mut caption) = (String::new(), String::new());
-        let mut sides = held.iter();
+        let mut side_of_next = sides.iter();
         let mut rows = self.table.rows()?;
         while let Some(row) = rows.read_any()? {
             if self.read_row(row, &mut image, &mut caption).is_some() {
                 continue;
             }
-            let &is_held = sides.next().ok_or_else(|| self.table.changed())?;
+            let side = side_of_next.next().ok_or_else(|| self.table.changed())?;
             let caption = self.columns.caption.as_ref().map(|_| caption.as_str());
-            builders[usize::from(is_held)].push(&image, caption, row.line());
+            builders[side.index()].push(&image, caption, row.line());
         }
-        if sides.next().is_some() {
+        if side_of_next.next().is_some() {
             return Err(self.table.changed());
         }
-        let mut targets = [Vec::new(), Vec::new()];
-        for values in values {
-            for (targets, values) in targets.iter_mut().zip(values.split(held)) {
-                targets.push(values);
-            }
-        }
-        let [train, held] = builders;
-        let [of_train, of_held] = targets;
-        Ok([train.finish(of_train), held.finish(of_held)])
+        let mut of_side = Side::ALL.into_iter();
+        Ok(builders.map(|builder| {
+            let side = of_side.next();
+            let samples: Vec<usize> = (0..sides.len())
+                .filter(|sample| Some(sides[*sample]) == side)
+                .collect();
+            let targets = values.iter().map(|values| values.of(&samples));
+            builder.finish(targets.collect())
+        }))
     }
+}
+
+/// Moves a share of the rows that are not left for the test to validation, and the others to training.
+fn draw_validation(
+    sides: &mut [Side],
+    labels: Option<&[i32]>,
+    groups: Option<&Groups>,
+    share: f64,
+    seed: u64,
+) {
+    let pool: Vec<usize> = (0..sides.len())
+        .filter(|sample| sides[*sample] != Side::Test)
+        .collect();
+    let labels: Vec<i32> = match labels {
+        Some(labels) => pool.iter().map(|sample| labels[*sample]).collect(),
+        None => vec![-1; pool.len()],
+    };
+    let held = match groups {
+        Some(groups) => {
+            let group_of: Vec<u32> = pool.iter().map(|sample| groups.group_of[*sample]).collect();
+            held_out_groups(&labels, &group_of, share, seed)
+        }
+        None => held_out(&labels, share, seed),
+    };
+    for (sample, is_held) in pool.into_iter().zip(held) {
+        sides[sample] = if is_held {
+            Side::Validation
+        } else {
+            Side::Train
+        };
+    }
+}
+
+/// Whether labels of test rows are read: training has no use for them, and they may be labels that it does not know.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LabelsOfTest {
+    Read,
+    Unread,
 }
 
 /// What was read of the rows.
@@ -418,37 +504,54 @@ impl Source {
 pub(crate) struct Scan {
     /// In the order of the columns.
     pub(crate) targets: Vec<ScannedTarget>,
-    /// By sample: bad rows do not count.
-    pub(crate) held: Vec<bool>,
+    /// By sample, as they are marked: bad rows do not count.
+    pub(crate) sides: Vec<Side>,
+    /// The column that marks them.
+    split: Option<SplitColumn>,
     pub(crate) groups: Option<Groups>,
     /// Rows that are one sample.
     pub(crate) clip_groups: Option<Groups>,
     pub(crate) bad: Vec<BadRow>,
     /// Bad ones included.
     pub(crate) num_rows: usize,
+    pub(crate) notes: Vec<String>,
 }
 
-/// What is learnt of each row, and which are held out.
+/// Targets and side of each sample.
 pub(crate) struct Split {
     pub(crate) targets: Vec<Target>,
     pub(crate) values: Vec<TargetValues>,
-    pub(crate) held: Vec<bool>,
+    pub(crate) sides: Vec<Side>,
+    /// The column that marks sides.
+    pub(crate) column: Option<SplitColumn>,
+    /// The share that was drawn for validation.
+    drawn_share: Option<f64>,
     pub(crate) groups: Option<Groups>,
     clip_groups: Option<Groups>,
 }
 
+impl Split {
+    /// Whether validation rows are those that the data marks, and not drawn.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.column.is_some() && self.drawn_share.is_none()
+    }
+}
+
 /// Rows that belong together, such as those of a patient.
 pub(crate) struct Groups {
-    column: String,
+    pub(crate) column: String,
+    /// Whether the config names the column; else it was found by its name, and decides nothing.
+    pub(crate) is_asked: bool,
     names: UniqueTexts,
     /// By sample. A row whose cell is empty is a group of its own.
     pub(crate) group_of: Vec<u32>,
 }
 
 impl Groups {
-    fn new(column: &str) -> Groups {
+    fn new(column: String, is_asked: bool) -> Groups {
         Groups {
-            column: column.to_owned(),
+            column,
+            is_asked,
             names: UniqueTexts::default(),
             group_of: Vec::new(),
         }
@@ -464,20 +567,21 @@ impl Groups {
     }
 
     /// Groups of the samples on one side of a split, in their order.
-    fn of_side(&self, held: &[bool], side: bool) -> Vec<u32> {
-        let samples = self.group_of.iter().zip(held);
-        let samples = samples.filter(|(_, is_held)| **is_held == side);
+    fn of_side(&self, sides: &[Side], side: Side) -> Vec<u32> {
+        let samples = self.group_of.iter().zip(sides);
+        let samples = samples.filter(|(_, of_sample)| **of_sample == side);
         samples.map(|(group, _)| *group).collect()
     }
 
-    /// By sample, whether it is held out while others of its group are trained on.
-    pub(crate) fn leaks(&self, held: &[bool]) -> Vec<bool> {
-        let mut is_trained = vec![false; self.names.len()];
-        for (&group, is_held) in self.group_of.iter().zip(held) {
-            is_trained[group as usize] |= !is_held;
+    /// By sample, whether others of its group are on an earlier side: trained on, or validated on where this one is for the test.
+    pub(crate) fn leaks(&self, sides: &[Side]) -> Vec<bool> {
+        let mut first_side = vec![Side::Test; self.names.len()];
+        for (&group, &side) in self.group_of.iter().zip(sides) {
+            let first = &mut first_side[group as usize];
+            *first = side.min(*first);
         }
-        let samples = self.group_of.iter().zip(held);
-        let leaks = samples.map(|(group, held)| *held && is_trained[*group as usize]);
+        let samples = self.group_of.iter().zip(sides);
+        let leaks = samples.map(|(group, side)| *side > first_side[*group as usize]);
         leaks.collect()
     }
 
@@ -494,123 +598,180 @@ impl Groups {
         leaks.collect()
     }
 
-    /// Groups and rows on each side, and groups that are on both.
-    fn note(&self, held: &[bool], of_validation: Option<&Groups>) -> String {
-        let sides = |groups: &Groups, is_wanted: &dyn Fn(usize) -> bool| {
-            let samples = (0..groups.group_of.len()).filter(|sample| is_wanted(*sample));
+    /// Groups and rows on each side, and groups that are on several. Of a column that nobody asked for, the last alone.
+    fn note(
+        &self,
+        sides: &[Side],
+        of_validation: Option<&Groups>,
+        drawn_share: Option<f64>,
+    ) -> Option<String> {
+        let count = |groups: &Groups, is_meant: &dyn Fn(usize) -> bool| {
+            let samples = (0..groups.group_of.len()).filter(|sample| is_meant(*sample));
             let groups: Vec<u32> = samples.map(|sample| groups.group_of[sample]).collect();
             let unique: HashSet<u32> = groups.iter().copied().collect();
             (unique.len(), groups.len())
         };
-        let train = sides(self, &|sample| !held[sample]);
-        let (validation, both) = match of_validation {
+        let of_side = |side: Side| count(self, &|sample| sides[sample] == side);
+        let leaks = self.leaks(sides);
+        let (held, (both, _)) = match of_validation {
             Some(other) => {
                 let leaks = other.leaks_from(self);
                 (
-                    sides(other, &|_| true),
-                    sides(other, &|sample| leaks[sample]),
+                    count(other, &|_| true),
+                    count(other, &|sample| leaks[sample]),
                 )
             }
-            None => {
-                let leaks = self.leaks(held);
-                (
-                    sides(self, &|sample| held[sample]),
-                    sides(self, &|sample| leaks[sample]),
+            None => (
+                of_side(Side::Validation),
+                count(self, &|sample| leaks[sample]),
+            ),
+        };
+        let column = &self.column;
+        let text = |(groups, rows)| format!("{} in {}", thousands(groups), counted(rows, "row"));
+        let test = match of_side(Side::Test) {
+            (0, _) => String::new(),
+            test => format!(", {} for the test", text(test)),
+        };
+        let counts = format!(
+            "Groups by `{column}`: {} for training, {} for validation{test}",
+            text(of_side(Side::Train)),
+            text(held)
+        );
+        if both == 0 {
+            return self.is_asked.then_some(counts);
+        }
+        let careful = format!(
+            "Careful: {} of `{column}` on both sides of the split",
+            counted(both, "group")
+        );
+        Some(match (self.is_asked, drawn_share) {
+            (true, _) => format!("{careful}. {counts}"),
+            (false, Some(share)) => format!(
+                "{careful}; `validation: {{share: {}, group: {column}}}` keeps each on one",
+                percent(share)
+            ),
+            (false, None) => careful,
+        })
+    }
+}
+
+impl Source {
+    /// What is held out and why, and what is left for the test.
+    fn notes_on_split(
+        &self,
+        config: &DataConfig,
+        split: &Split,
+        validation: &Samples,
+        seed: u64,
+    ) -> Vec<String> {
+        let count = |side: Side| split.sides.iter().filter(|of| **of == side).count();
+        let (held, num_test) = (thousands(validation.len()), count(Side::Test));
+        let all = counted(split.sides.len(), "row");
+        let note = match (&config.validation, split.drawn_share) {
+            (Validation::Unsplit { .. }, _) => return Vec::new(),
+            (Validation::None, _) => format!(
+                "Validation: none, as asked{}",
+                unused(count(Side::Validation))
+            ),
+            (Validation::File { path, .. }, _) => format!(
+                "Validation: {} of {}{}",
+                counted(validation.len(), "row"),
+                path.display(),
+                unused(count(Side::Validation))
+            ),
+            (_, None) => {
+                let which = match &split.column {
+                    Some(column) if column.origin == Origin::Files => {
+                        let folder = validation.image(0).split(['/', '#']).next();
+                        format!("those in `{}`", folder.unwrap_or_default())
+                    }
+                    Some(column) => column.describe(),
+                    None => String::new(),
+                };
+                format!("Validation: {held} of {all}, {which}")
+            }
+            (_, Some(share)) if validation.is_empty() => {
+                let why = match (config.validation.group(), self.label_column()) {
+                    (Some(group), _) => format!("no group of `{group}` can be spared"),
+                    (None, Some(column)) => format!("no `{column}` has rows to spare"),
+                    (None, None) => "that is less than a row".to_owned(),
+                };
+                format!("Validation: none of {all} ({}): {why}", percent(share))
+            }
+            (_, Some(share)) => {
+                let stratified = match self.label_column() {
+                    Some(column) => format!(" stratified by `{column}`,"),
+                    None => String::new(),
+                };
+                let grouped = match config.validation.group() {
+                    Some(group) => format!(" grouped by `{group}`,"),
+                    None => String::new(),
+                };
+                let of_what = match num_test {
+                    0 => all,
+                    _ => format!(
+                        "{} that are not for the test",
+                        counted(split.sides.len() - num_test, "row")
+                    ),
+                };
+                format!(
+                    "Validation: {held} of {of_what} ({}),{stratified}{grouped} seed {seed}",
+                    percent(share)
                 )
             }
         };
-        let text = |(groups, rows)| format!("{} in {}", thousands(groups), counted(rows, "row"));
-        let column = &self.column;
-        let note = format!(
-            "Groups by `{column}`: {} for training, {} for validation",
-            text(train),
-            text(validation)
+        let Some(column) = split.column.as_ref().filter(|_| num_test > 0) else {
+            return vec![note];
+        };
+        let marked = match column.origin {
+            Origin::Files => "by their folder or file".to_owned(),
+            Origin::Config => format!("by `{}`", column.name),
+            Origin::Name => format!("by `{}`, a column found by its name", column.name),
+        };
+        let test = format!(
+            "Test: {} set apart {marked}; only `holdall eval RUN --part test` reads them",
+            counted(num_test, "row")
         );
-        match both {
-            (0, _) => note,
-            (groups, _) => format!(
-                "Careful: {} of `{column}` on both sides of the split. {note}",
-                counted(groups, "group")
-            ),
-        }
+        vec![note, test]
     }
 }
 
-fn note_on_validation(
-    config: &DataConfig,
-    source: &Source,
-    train: &Samples,
-    validation: &Samples,
-    seed: u64,
-) -> String {
-    let held = thousands(validation.len());
-    let all = counted(train.len() + validation.len(), "row");
-    match &config.validation {
-        Validation::None => "Validation: none, as asked".to_owned(),
-        Validation::Share { .. } if source.is_split() && validation.is_empty() => {
-            format!(
-                "Validation: none, {} has no `val` or `test`",
-                source.path().display()
-            )
-        }
-        Validation::Share { .. } if source.is_split() => {
-            let folder = validation.image(0).split(['/', '#']).next();
-            let folder = folder.unwrap_or_default();
-            format!("Validation: {held} of {all}, those in `{folder}`")
-        }
-        Validation::Share { share, .. } if validation.is_empty() => {
-            let why = match (config.validation.group(), source.label_column()) {
-                (Some(group), _) => format!("no group of `{group}` can be spared"),
-                (None, Some(column)) => format!("no `{column}` has rows to spare"),
-                (None, None) => "that is less than a row".to_owned(),
-            };
-            format!("Validation: none of {all} ({}): {why}", percent(*share))
-        }
-        Validation::Share { share, group } => {
-            let stratified = match source.label_column() {
-                Some(column) => format!(" stratified by `{column}`,"),
-                None => String::new(),
-            };
-            let grouped = match group {
-                Some(group) => format!(" grouped by `{group}`,"),
-                None => String::new(),
-            };
-            format!(
-                "Validation: {held} of {all} ({}),{stratified}{grouped} seed {seed}",
-                percent(*share)
-            )
-        }
-        Validation::File { path, .. } => format!(
-            "Validation: {} of {}",
-            counted(validation.len(), "row"),
-            path.display()
+/// Rows that are marked for validation where something else is validated on.
+fn unused(num_rows: usize) -> String {
+    match num_rows {
+        0 => String::new(),
+        _ => format!(
+            "; {} marked for validation not used",
+            counted(num_rows, "row")
         ),
-        Validation::Column { column, .. } => {
-            format!("Validation: {held} of {all}, those that `{column}` says")
-        }
     }
 }
 
-/// An image on both sides of a split makes validation look better than it is.
-fn note_on_overlap(train: &Samples, validation: &Samples) -> Option<String> {
-    if validation.is_empty() || train.root() != validation.root() {
-        return None;
+/// An image on two sides of a split makes scores look better than they are.
+fn note_on_overlap(train: &Samples, held: &[&Samples; 2]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (held, what) in held.iter().zip(["validation", "test"]) {
+        if held.is_empty() || train.root() != held.root() {
+            continue;
+        }
+        // Of the side that is usually smaller.
+        let mut rows_of: HashMap<&str, usize> = HashMap::new();
+        for sample in 0..held.len() {
+            *rows_of.entry(held.image(sample)).or_default() += 1;
+        }
+        let seen: usize = (0..train.len())
+            .filter_map(|sample| rows_of.remove(train.image(sample)))
+            .sum();
+        if seen > 0 {
+            notes.push(format!(
+                "Careful: {} of {} {what} rows {} an image that is also trained on",
+                thousands(seen),
+                thousands(held.len()),
+                if seen == 1 { "shows" } else { "show" }
+            ));
+        }
     }
-    // Of the side that is usually smaller.
-    let mut held: HashMap<&str, usize> = HashMap::new();
-    for sample in 0..validation.len() {
-        *held.entry(validation.image(sample)).or_default() += 1;
-    }
-    let seen: usize = (0..train.len())
-        .filter_map(|sample| held.remove(train.image(sample)))
-        .sum();
-    (seen > 0).then(|| {
-        format!(
-            "Careful: {} of {} validation rows show an image that is also trained on",
-            thousands(seen),
-            thousands(validation.len())
-        )
-    })
+    notes
 }
 
 fn note_on_texts(samples: &Samples, place: &str) -> Option<String> {

@@ -7,6 +7,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::config::UnseenLabels;
+
 /// The name of the target that `label: COLUMN` is short for.
 pub const LABEL: &str = "label";
 
@@ -179,10 +181,13 @@ impl TargetKind {
     }
 }
 
+/// A label that no class stands for: every answer is wrong.
+pub const UNSEEN: i32 = -2;
+
 /// What a target is for each sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TargetValues {
-    /// Index of the label, -1 for none.
+    /// Index of the label, -1 for none, [`UNSEEN`] for one that was not trained on.
     Class(Vec<i32>),
     /// Indices of the labels.
     Classes(ClassRows),
@@ -225,14 +230,6 @@ impl TargetValues {
                 TargetValues::Classes(rows)
             }
         }
-    }
-
-    /// The values of the samples that are trained on, and of those that are held out.
-    pub(crate) fn split(&self, held: &[bool]) -> [TargetValues; 2] {
-        [false, true].map(|side| {
-            let samples = (0..held.len()).filter(|sample| held[*sample] == side);
-            self.of(&samples.collect::<Vec<usize>>())
-        })
     }
 
     /// Those of these samples.
@@ -300,17 +297,19 @@ impl ClassRows {
         labels.max().map_or(0, |last| *last as usize + 1)
     }
 
-    /// Gives every label another index.
-    pub(crate) fn renumber(&mut self, new_of: &[u32]) {
-        let mut start = 0;
-        for &end in &self.ends {
-            let row = &mut self.classes[start..end as usize];
-            for class in row.iter_mut().filter(|class| **class != UNKNOWN) {
-                *class = new_of[*class as usize];
-            }
-            row.sort_unstable();
-            start = end as usize;
+    /// The same with another index for every label. Labels without one are left out, or make their row an unknown one.
+    pub(crate) fn renumbered(&self, new_of: &[Option<u32>], unseen: UnseenLabels) -> ClassRows {
+        let mut renumbered = ClassRows::default();
+        for sample in 0..self.len() {
+            let row = self.get(sample).and_then(|row| {
+                let new = row.iter().map(|label| new_of[*label as usize]);
+                let is_left_out =
+                    unseen == UnseenLabels::Skip && new.clone().any(|new| new.is_none());
+                (!is_left_out).then(|| new.flatten().collect::<Vec<u32>>())
+            });
+            renumbered.push(row.as_deref());
         }
+        renumbered
     }
 }
 
@@ -378,11 +377,17 @@ mod tests {
         assert_eq!(rows.len(), 4);
         assert_eq!(rows.get(0), Some(&[0, 2][..]));
         assert_eq!((rows.get(1), rows.get(2)), (None, Some(&[][..])));
-        rows.renumber(&[5, 1, 3]);
+        let rows = rows.renumbered(&[Some(5), Some(1), Some(3)], UnseenLabels::Wrong);
         assert_eq!(rows.get(0), Some(&[3, 5][..]));
         assert_eq!((rows.get(1), rows.get(3)), (None, Some(&[1][..])));
-        let [train, held] = TargetValues::Classes(rows).split(&[true, false, true, false]);
-        assert_eq!((train.len(), held.len()), (2, 2));
-        assert!(!train.is_known(0) && held.is_known(1));
+        // A label that was not trained on.
+        let unseen = [None, None, None, Some(0), None, Some(1)];
+        let skipped = rows.renumbered(&unseen, UnseenLabels::Skip);
+        assert_eq!((skipped.get(0), skipped.get(3)), (Some(&[0, 1][..]), None));
+        let kept = rows.renumbered(&unseen, UnseenLabels::Wrong);
+        assert_eq!(kept.get(3), Some(&[][..]));
+        let some = TargetValues::Classes(rows).of(&[1, 3]);
+        assert_eq!(some.len(), 2);
+        assert!(!some.is_known(0) && some.is_known(1));
     }
 }

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::columns::caption_column;
-use crate::error::DataError;
+use crate::error::{DataError, at_row};
 use crate::table::Table;
+
+/// A line that is longer is no caption.
+const MOST_LINE_BYTES: u64 = 1 << 20;
 
 /// Texts, each once, numbered in the order in which they first appear.
 #[derive(Clone, Debug, Default)]
@@ -101,7 +104,17 @@ fn each_line(path: &Path, mut each: impl FnMut(&str)) -> Result<(), DataError> {
     let mut bytes = Vec::new();
     for row in 1.. {
         bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
+        let mut limited = (&mut reader).take(MOST_LINE_BYTES + 1);
+        let length = limited.read_until(b'\n', &mut bytes).map_err(failed)?;
+        if length as u64 > MOST_LINE_BYTES {
+            return Err(DataError::invalid(
+                at_row(path, row),
+                "a caption of at most 1 MiB",
+                "a longer line",
+                "a caption per line; a table needs its column: captions.csv",
+            ));
+        }
+        if length == 0 {
             return match row {
                 1 => Err(DataError::invalid(
                     path.display(),

@@ -129,6 +129,20 @@ fn the_same_set_is_written_again_and_another_is_refused() {
 }
 
 #[test]
+fn somebody_elses_pictures_are_not_drawn_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let mine = folder.path().join("images/000003.jpg");
+    std::fs::create_dir(folder.path().join("images")).unwrap();
+    std::fs::write(&mine, "mine").unwrap();
+    let refused = write(folder.path(), &set_of(8), |_| true);
+    assert!(matches!(refused, Err(CarsError::OtherSet(path)) if path == mine));
+    assert_eq!(std::fs::read(&mine).unwrap(), b"mine");
+    // What a power loss left of a drawing that was not done is drawn.
+    std::fs::write(&mine, "").unwrap();
+    write(folder.path(), &set_of(8), |_| true).unwrap().unwrap();
+}
+
+#[test]
 fn progress_counts_every_picture_once() {
     let folder = tempfile::tempdir().unwrap();
     let heard = std::sync::Mutex::new(Vec::new());

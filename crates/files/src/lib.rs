@@ -8,19 +8,23 @@
 //!
 //! A process killed at any of these points leaves the old file or the new one, never a mixture; a machine that loses power, too.
 //!
-//! The lowest crate: how numbers are written for people, and drawn at random, is here as well.
+//! The lowest crate: how numbers are written for people, and drawn at random, and what readers may hold, is here as well.
 
 mod checksum;
+mod existing;
 mod fnv;
 mod folder;
+mod memory_limit;
 mod numbers;
 mod open;
 mod splitmix;
 mod write;
 
 pub use checksum::{Checksum, NotAChecksum, RunningChecksum};
+pub use existing::{Existing, Occupied};
 pub use fnv::{FNV_START, fnv1a};
 pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
+pub use memory_limit::{OverLimit, check_memory, resident_bytes, set_memory_limit};
 pub use numbers::{counted, show_bytes, thousands};
 pub use open::{open_regular, read_regular};
 pub use splitmix::{GOLDEN, SplitMix64, mix};

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use holdall_files::{OverLimit, show_bytes};
+
 use crate::retrieval::Side;
 
 /// Input is not as it should be.
@@ -167,6 +169,25 @@ pub enum InputError {
         expected_bytes: u128,
         /// On the disk.
         found_bytes: u64,
+    },
+
+    /// A header that takes more than the budget leaves.
+    #[error(
+        "{}: its header of {} takes {} to read, and the budget leaves {}\n\
+         hint: check what it is, or --memory {}MiB",
+        path.display(),
+        show_bytes(*header_bytes),
+        show_bytes(over.needed_bytes),
+        show_bytes(over.left_bytes),
+        over.total_bytes.div_ceil(1 << 20)
+    )]
+    HeaderOverBudget {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the header.
+        header_bytes: u64,
+        /// By how much.
+        over: OverLimit,
     },
 
     /// Not what its name says.

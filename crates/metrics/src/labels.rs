@@ -30,10 +30,36 @@ impl LabelCounts {
         self.top5 += usize::from(ahead < 5);
     }
 
+    /// Takes note of a sample whose label is none of the classes: no answer is right.
+    pub fn add_unseen(&mut self) {
+        self.samples += 1;
+    }
+
     /// Shares of right answers: top-1, top-5; `None` without samples.
     pub fn accuracy(&self) -> Option<[f64; 2]> {
         let share = |right: usize| right as f64 / self.samples as f64;
         (self.samples > 0).then(|| [share(self.top1), share(self.top5)])
+    }
+}
+
+/// How often each label is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelFrequencies(Vec<u32>);
+
+impl LabelFrequencies {
+    /// Counts one sample.
+    pub fn add(&mut self, label: usize) {
+        if self.0.len() <= label {
+            self.0.resize(label + 1, 0);
+        }
+        self.0[label] += 1;
+    }
+
+    /// Share of right answers of a model that always says the most frequent label; `None` without samples.
+    pub fn share_of_largest(&self) -> Option<f64> {
+        let all: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
+        let largest = self.0.iter().max()?;
+        Some(f64::from(*largest) / all as f64)
     }
 }
 
@@ -51,5 +77,17 @@ mod tests {
         counts.add(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 5);
         counts.add(&[6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4);
         assert_eq!((counts.samples, counts.top1, counts.top5), (5, 1, 3));
+        counts.add_unseen();
+        assert_eq!(counts.accuracy(), Some([1.0 / 6.0, 0.5]));
+    }
+
+    #[test]
+    fn the_most_frequent_label_is_a_guess_too() {
+        let mut frequencies = LabelFrequencies::default();
+        assert_eq!(frequencies.share_of_largest(), None);
+        [2, 0, 2, 1]
+            .into_iter()
+            .for_each(|label| frequencies.add(label));
+        assert_eq!(frequencies.share_of_largest(), Some(0.5));
     }
 }

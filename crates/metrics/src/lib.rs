@@ -7,6 +7,7 @@
 
 pub mod captions;
 pub mod classification;
+pub mod contrastive;
 pub mod error;
 pub mod exact_dot;
 pub mod feature_file;

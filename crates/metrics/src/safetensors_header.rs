@@ -9,12 +9,16 @@
 
 use std::path::Path;
 
+use holdall_files::check_memory;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
 use crate::error::InputError;
 
 const LENGTH_BYTES: usize = 8;
+
+/// What parsing a header takes at its peak, for each byte: measured as 39 for a shape of many dimensions.
+const PARSED_PER_BYTE: u64 = 40;
 
 /// Beside tensors, a header may have texts under this name.
 const TEXTS: &str = "__metadata__";
@@ -102,6 +106,14 @@ fn header(path: &Path, file: &[u8]) -> Result<(Vec<(String, TensorInfo)>, usize)
     let Some(text) = text else {
         return Err(length(LENGTH_BYTES as u128 + u128::from(header_bytes)));
     };
+    let header_bytes = text.len() as u64;
+    check_memory(header_bytes.saturating_mul(PARSED_PER_BYTE)).map_err(|over| {
+        InputError::HeaderOverBudget {
+            path: path.into(),
+            header_bytes,
+            over,
+        }
+    })?;
     let entries: serde_json::Map<String, serde_json::Value> =
         serde_json::from_slice(text).map_err(|cause| wrong(cause.to_string()))?;
     let mut tensors = Vec::new();

@@ -6,6 +6,8 @@ mod mismatch;
 use std::io;
 use std::path::PathBuf;
 
+use holdall_files::{OverLimit, show_bytes};
+
 pub use mismatch::{Misshaped, TensorMismatch};
 
 /// A model folder, or what was to become one, is not as it should be.
@@ -258,6 +260,25 @@ pub enum ModelError {
         expected_bytes: u128,
         /// Its size.
         found_bytes: u64,
+    },
+
+    /// The header of a safetensors file takes more than the budget leaves.
+    #[error(
+        "{}: its header of {} takes {} to read, and the budget leaves {}\n\
+         hint: check what it is, or --memory {}MiB",
+        file.display(),
+        show_bytes(*header_bytes),
+        show_bytes(over.needed_bytes),
+        show_bytes(over.left_bytes),
+        over.total_bytes.div_ceil(1 << 20)
+    )]
+    HeaderOverBudget {
+        /// The file.
+        file: PathBuf,
+        /// What the length field says.
+        header_bytes: u64,
+        /// By how much.
+        over: OverLimit,
     },
 
     /// The header of a safetensors file is said to be of an absurd length.

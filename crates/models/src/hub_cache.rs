@@ -71,9 +71,12 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// For messages: the command that brings a model which is not there. `None` where the name is no name of the hub.
+/// For messages: the command that brings a model which is not there. `None` where the name is no name of the hub, or rather a path:
+/// its first folder is here, or is where runs are written.
 pub fn command_for(name: &str) -> Option<String> {
-    ModelName::parse(name).map(|model| format!("holdall model get {model}"))
+    let model = ModelName::parse(name)?;
+    let is_path = model.owner == "runs" || Path::new(&model.owner).is_dir();
+    (!is_path).then(|| format!("holdall model get {model}"))
 }
 
 /// The same as a hint at the end of an error.

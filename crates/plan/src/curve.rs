@@ -24,10 +24,37 @@ const AS_FAST: f64 = 1.01;
 /// A knee is at least this share of the height or the width away from the straight line.
 const LEAST_BEND: f64 = 0.1;
 
-/// Indices of points on the curve among (bytes at least, seconds), fastest first: for evenly spaced budgets, by factors, the
-/// fastest that may fit.
-pub(crate) fn levels(points: &[(u64, f64)], budget_bytes: u64) -> Vec<usize> {
-    let Some(smallest) = points.iter().map(|&(bytes, _)| bytes).min() else {
+/// Predicted times within this are the same: what `plan` prints as +0%.
+const SAME_TIME: f64 = 1.005;
+
+/// A candidate: the least bytes that it takes on the device, its state in host memory, its time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    pub bytes: u64,
+    pub host_bytes: u64,
+    pub seconds: f64,
+}
+
+/// Those of `points`, fastest first, that are as fast as one of them and have no more state in host memory: the smallest first, that one
+/// among them.
+pub(crate) fn thriftiest(points: &[Point], fastest: usize) -> Vec<usize> {
+    let Point {
+        host_bytes,
+        seconds,
+        ..
+    } = points[fastest];
+    let mut found: Vec<usize> = (fastest..points.len())
+        .take_while(|&index| points[index].seconds <= SAME_TIME * seconds)
+        .filter(|&index| points[index].host_bytes <= host_bytes)
+        .collect();
+    found.sort_by_key(|&index| points[index].bytes);
+    found
+}
+
+/// Indices of points on the curve among these, fastest first: for evenly spaced budgets, by factors, the thriftiest of the fastest
+/// that may fit.
+pub(crate) fn levels(points: &[Point], budget_bytes: u64) -> Vec<usize> {
+    let Some(smallest) = points.iter().map(|point| point.bytes).min() else {
         return Vec::new();
     };
     let most = match budget_bytes {
@@ -35,16 +62,18 @@ pub(crate) fn levels(points: &[(u64, f64)], budget_bytes: u64) -> Vec<usize> {
         budget => budget.max(smallest).saturating_mul(MOST_BUDGETS),
     };
     let within = |limit: u64| {
-        let mut order = points.iter().enumerate();
-        order.find(move |&(_, &(bytes, _))| bytes <= limit)
+        let fastest = points.iter().position(|point| point.bytes <= limit)?;
+        let as_fast = thriftiest(points, fastest);
+        as_fast
+            .into_iter()
+            .find(|&index| points[index].bytes <= limit)
     };
-    let Some((_, &(_, fastest))) = within(most) else {
+    let Some(fastest) = within(most) else {
         return Vec::new();
     };
-    let as_fast = points
-        .iter()
-        .filter(|&&(_, seconds)| seconds <= AS_FAST * fastest);
-    let largest = as_fast.map(|&(bytes, _)| bytes).min().unwrap_or(smallest);
+    let slowest = AS_FAST * points[fastest].seconds;
+    let as_fast = points.iter().filter(|point| point.seconds <= slowest);
+    let largest = as_fast.map(|point| point.bytes).min().unwrap_or(smallest);
     let ratio = largest as f64 / smallest.max(1) as f64;
     let mut found: Vec<usize> = (0..=LEVELS)
         .filter_map(|level| {
@@ -53,7 +82,7 @@ pub(crate) fn levels(points: &[(u64, f64)], budget_bytes: u64) -> Vec<usize> {
                 LEVELS => largest,
                 level => (smallest as f64 * ratio.powf(level as f64 / LEVELS as f64)) as u64,
             };
-            within(limit).map(|(index, _)| index)
+            within(limit)
         })
         .collect();
     found.sort_unstable();

@@ -1,12 +1,12 @@
 //! The listener of a process while it starts, and who is let in.
 //!
-//! Whoever connects has five seconds to say hello in a thread of its own; who does not know the token is closed and counted.
+//! Whoever connects has a second to say the job's token, and who does not is closed and counted. Where many connect, those that have said
+//! nothing yet are closed first, the oldest before all: a process of the job says hello as soon as it is connected, and comes back when it
+//! was closed.
 
-use std::io::{ErrorKind, Read};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,27 +14,34 @@ use crate::error::GroupError;
 use crate::hello::{Hello, MOST_DETAILS, Member, NotAHello, PREFIX_BYTES, Purpose, Token};
 use crate::rendezvous::Arrival;
 
-/// How long a connection may take to say hello.
+/// How long a process that has said the token may take for the rest of its hello, and how long a connection may take.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
+/// How long a connection may take to say the token.
+const TOKEN_TIME: Duration = Duration::from_secs(1);
 /// Connections that may be saying hello at the same time, beside two of every rank.
 const MOST_STRANGERS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(5);
+/// Answer to a hello for bulk data.
+pub(crate) const LET_IN: u8 = b'+';
 
-/// A listener, and the threads that hear who is there. It closes when this is dropped.
+/// A listener, and the connections that are saying hello. It closes when this is dropped.
 pub(crate) struct Door {
     listener: TcpListener,
     token: Token,
     size: usize,
-    sender: Sender<(TcpStream, Hello)>,
-    guests: Receiver<(TcpStream, Hello)>,
-    counts: Arc<Counts>,
+    /// In the order in which they came.
+    visitors: VecDeque<Visitor>,
+    num_garbage: usize,
+    num_wrong_tokens: usize,
 }
 
-#[derive(Default)]
-struct Counts {
-    saying_hello: AtomicUsize,
-    garbage: AtomicUsize,
-    wrong_tokens: AtomicUsize,
+/// A connection that has not said all of its hello.
+struct Visitor {
+    stream: TcpStream,
+    said: Vec<u8>,
+    /// Bytes of its whole hello, once the token was right.
+    expected: Option<usize>,
+    end: Instant,
 }
 
 impl Door {
@@ -42,71 +49,84 @@ impl Door {
         listener
             .set_nonblocking(true)
             .map_err(|error| GroupError::Start(format!("no listener: {error}")))?;
-        let (sender, guests) = channel();
         Ok(Door {
             listener,
             token,
             size,
-            sender,
-            guests,
-            counts: Arc::default(),
+            visitors: VecDeque::new(),
+            num_garbage: 0,
+            num_wrong_tokens: 0,
         })
     }
 
+    /// Connections that were closed: those that did not say hello, and those with another job's token.
     pub fn refused(&self) -> (usize, usize) {
-        let counts = &*self.counts;
-        (
-            counts.garbage.load(Ordering::Relaxed),
-            counts.wrong_tokens.load(Ordering::Relaxed),
-        )
+        (self.num_garbage, self.num_wrong_tokens)
     }
 
     /// The next process that knows the token; `None` when time is up.
-    pub fn next(&self, end: Instant) -> Result<Option<(TcpStream, Hello)>, GroupError> {
+    pub fn next(&mut self, end: Instant) -> Option<(TcpStream, Hello)> {
         loop {
-            while let Ok((stream, _)) = self.listener.accept() {
-                self.listen_to(stream);
+            // As many as there is room for: a stream of connections must not keep those from being heard that are here.
+            for _ in 0..self.most_visitors() {
+                match self.listener.accept() {
+                    Ok((stream, _)) => self.receive(stream),
+                    Err(_) => break,
+                }
             }
-            if let Ok(guest) = self.guests.recv_timeout(PAUSE) {
-                return Ok(Some(guest));
+            if let Some(guest) = self.hear_all() {
+                return Some(guest);
             }
             if Instant::now() >= end {
-                return Ok(None);
+                return None;
             }
+            thread::sleep(PAUSE);
         }
     }
 
-    /// In a thread of its own: who says nothing keeps nobody waiting.
-    fn listen_to(&self, mut stream: TcpStream) {
-        let counts = self.counts.clone();
-        if counts.saying_hello.fetch_add(1, Ordering::AcqRel) >= 2 * self.size + MOST_STRANGERS {
-            counts.saying_hello.fetch_sub(1, Ordering::AcqRel);
-            counts.garbage.fetch_add(1, Ordering::Relaxed);
+    fn most_visitors(&self) -> usize {
+        2 * self.size + MOST_STRANGERS
+    }
+
+    fn receive(&mut self, stream: TcpStream) {
+        if stream.set_nonblocking(true).is_err() {
             return;
         }
-        let (sender, token) = (self.sender.clone(), self.token.clone());
-        let heard = counts.clone();
-        let spawned = thread::Builder::new().spawn(move || {
-            match hear(&mut stream, &token) {
-                // Where nobody waits any more, the connection closes.
-                Ok(hello) => drop(sender.send((stream, hello))),
-                Err(NotAHello::WrongToken) => {
-                    heard.wrong_tokens.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(NotAHello::Garbage) => {
-                    heard.garbage.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            heard.saying_hello.fetch_sub(1, Ordering::AcqRel);
-        });
-        if spawned.is_err() {
-            counts.saying_hello.fetch_sub(1, Ordering::AcqRel);
+        let mut visitor = Visitor {
+            stream,
+            said: Vec::new(),
+            expected: None,
+            end: Instant::now() + TOKEN_TIME,
+        };
+        // What it said before it was accepted counts before anybody is closed for it.
+        visitor.listen(PREFIX_BYTES);
+        self.visitors.push_back(visitor);
+        if self.visitors.len() > self.most_visitors() {
+            let silent = self.visitors.iter().position(|one| one.said.is_empty());
+            self.visitors.remove(silent.unwrap_or(0));
+            self.num_garbage += 1;
         }
+    }
+
+    /// Listens to every visitor; the first that has said all of a hello.
+    fn hear_all(&mut self) -> Option<(TcpStream, Hello)> {
+        for _ in 0..self.visitors.len() {
+            let mut visitor = self.visitors.pop_front()?;
+            match visitor.hear(&self.token) {
+                Ok(None) => self.visitors.push_back(visitor),
+                Ok(Some(hello)) if visitor.stream.set_nonblocking(false).is_ok() => {
+                    return Some((visitor.stream, hello));
+                }
+                Ok(Some(_)) | Err(NotAHello::Garbage) => self.num_garbage += 1,
+                Err(NotAHello::WrongToken) => self.num_wrong_tokens += 1,
+            }
+        }
+        None
     }
 
     /// Connections for tensors, from every higher rank.
     pub fn take_bulk(
-        &self,
+        &mut self,
         arrival: &Arrival,
         members: &[Member],
         bulk: &mut [Option<TcpStream>],
@@ -115,7 +135,7 @@ impl Door {
         while let Some(missing) =
             (arrival.rank + 1..arrival.size).find(|&rank| bulk[rank].is_none())
         {
-            let Some((stream, hello)) = self.next(end + HELLO_TIME)? else {
+            let Some((mut stream, hello)) = self.next(end + HELLO_TIME) else {
                 return Err(GroupError::Start(format!(
                     "rank {missing} on {} did not connect to rank {} on {} for tensors\n\
                      hint: what it printed last says more; a firewall between the machines may be the cause",
@@ -126,7 +146,8 @@ impl Door {
                 && hello.size == arrival.size
                 && (arrival.rank + 1..arrival.size).contains(&hello.rank)
                 && bulk[hello.rank].is_none();
-            if is_expected {
+            // Who is not told that it is let in comes back.
+            if is_expected && stream.write_all(&[LET_IN]).is_ok() {
                 bulk[hello.rank] = Some(stream);
             }
         }
@@ -134,17 +155,40 @@ impl Door {
     }
 }
 
-fn hear(stream: &mut TcpStream, token: &Token) -> Result<Hello, NotAHello> {
-    let end = Instant::now() + HELLO_TIME;
-    let mut read =
-        |bytes: &mut [u8]| read_until(stream, bytes, end).map_err(|_| NotAHello::Garbage);
-    let mut prefix = [0; PREFIX_BYTES];
-    read(&mut prefix)?;
-    let num_details = Hello::parse_prefix(&prefix, token)?;
-    let mut details = [0; MOST_DETAILS];
-    let details = &mut details[..num_details];
-    read(details)?;
-    Hello::parse_details(details)
+impl Visitor {
+    /// Its hello, once all of it has come.
+    fn hear(&mut self, token: &Token) -> Result<Option<Hello>, NotAHello> {
+        let is_open = self.listen(self.expected.unwrap_or(PREFIX_BYTES));
+        if self.expected.is_none()
+            && let Some((prefix, _)) = self.said.split_first_chunk::<PREFIX_BYTES>()
+        {
+            let num_details = Hello::parse_prefix(prefix, token)?;
+            self.expected = Some(PREFIX_BYTES + num_details);
+            self.end = Instant::now() + HELLO_TIME;
+            return self.hear(token);
+        }
+        if self.expected == Some(self.said.len()) {
+            return Hello::parse_details(&self.said[PREFIX_BYTES..]).map(Some);
+        }
+        match is_open && Instant::now() < self.end {
+            true => Ok(None),
+            false => Err(NotAHello::Garbage),
+        }
+    }
+
+    /// Reads what has come, up to `most` bytes in all; whether more may come.
+    fn listen(&mut self, most: usize) -> bool {
+        let mut bytes = [0; PREFIX_BYTES + MOST_DETAILS];
+        while self.said.len() < most {
+            match self.stream.read(&mut bytes[..most - self.said.len()]) {
+                Ok(0) => return false,
+                Ok(count) => self.said.extend(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
 }
 
 /// Fills `bytes` or fails by `end`, however slowly they come.

@@ -6,14 +6,15 @@
 //! then     r says hello, bulk, to every lower rank; all listeners close
 //! ```
 //!
-//! Connections that do not know the job's token are closed and counted; they do not end the run.
+//! Connections that do not know the job's token are closed and counted; they do not end the run. A process that is closed without an answer
+//! while rank 0 still listens was one among too many: it comes back.
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::door::{Door, HELLO_TIME, read_until};
+use crate::door::{Door, HELLO_TIME, LET_IN, read_until};
 use crate::error::GroupError;
 use crate::hello::{Answer, Hello, MOST_ANSWER, MOST_DETAILS, Member, Purpose, Token};
 
@@ -77,9 +78,9 @@ fn hello(arrival: &Arrival, purpose: Purpose, address: String) -> Hello {
 
 /// Rank 0.
 fn host(arrival: &Arrival, listener: TcpListener, end: Instant) -> Result<Met, GroupError> {
-    let door = Door::open(listener, arrival.token.clone(), arrival.size)?;
+    let mut door = Door::open(listener, arrival.token.clone(), arrival.size)?;
     let mut came: Vec<Option<(TcpStream, Hello)>> = (0..arrival.size).map(|_| None).collect();
-    let result = collect(arrival, &door, &mut came, end);
+    let result = collect(arrival, &mut door, &mut came, end);
     let answer = match result {
         Ok(()) => Answer::Welcome(members(arrival, &came)),
         Err(GroupError::Start(reason)) => Answer::Refused(reason),
@@ -145,13 +146,13 @@ fn members(arrival: &Arrival, came: &[Option<(TcpStream, Hello)>]) -> Vec<Member
 
 fn collect(
     arrival: &Arrival,
-    door: &Door,
+    door: &mut Door,
     came: &mut [Option<(TcpStream, Hello)>],
     end: Instant,
 ) -> Result<(), GroupError> {
     let mut num_missing = arrival.size - 1;
     while num_missing > 0 {
-        let Some((mut stream, hello)) = door.next(end)? else {
+        let Some((mut stream, hello)) = door.next(end) else {
             return Err(GroupError::Start(missing(arrival, came, door)));
         };
         if let Err(reason) = fits(arrival, &hello) {
@@ -225,86 +226,163 @@ fn missing(arrival: &Arrival, came: &[Option<(TcpStream, Hello)>], door: &Door) 
             HOLDALL_PORT name an address of rank 0 that all can reach"
 }
 
+/// How long rank 0 may be out of reach once it was reached: it listens until all have met.
+const GONE_AFTER: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Every rank but 0.
 fn join(arrival: &Arrival, address: &str, end: Instant) -> Result<Met, GroupError> {
-    let (mut stream, reached) = loop {
+    // Why the last connection was closed, where it was reached, and when.
+    let mut closed: Option<(std::io::Error, SocketAddr, Instant)> = None;
+    loop {
         let reached = connect(address, end).and_then(|stream| {
             let to = stream.peer_addr()?;
             Ok((stream, to))
         });
-        let seen = match reached {
-            Ok(reached) => break reached,
-            Err(error) => error,
-        };
-        if Instant::now() >= end {
-            return Err(GroupError::Start(format!(
-                "rank 0 was not reached at {address} within {} s: {seen}\n\
-                 hint: what rank 0 printed says more; HOLDALL_ADDRESS and HOLDALL_PORT name an address of it that all can reach",
-                arrival.start_deadline.as_secs_f64()
-            )));
-        }
-        thread::sleep(Duration::from_millis(50));
-    };
-    let broke = |error: std::io::Error| {
-        let why = match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-                "it closed the connection".to_owned()
+        let is_late = Instant::now() >= end;
+        match (reached, &closed) {
+            (Ok((stream, reached)), _) => match introduce(arrival, stream, end) {
+                Ok(introduced) => return introduced.enter(arrival, reached, end),
+                Err(error) if !is_late && was_closed(&error) => {
+                    closed = Some((error, reached, Instant::now()));
+                }
+                Err(error) => return Err(not_let_in(arrival, reached, &error)),
+            },
+            (Err(_), Some((error, reached, at))) if is_late || at.elapsed() > GONE_AFTER => {
+                return Err(not_let_in(arrival, *reached, error));
             }
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => "it gave no answer".to_owned(),
-            _ => error.to_string(),
-        };
-        GroupError::Start(format!(
-            "rank 0 at {reached} did not let rank {} in: {why}\n\
-             hint: it ended, or another program or job listens there: HOLDALL_PORT takes another port, HOLDALL_TOKEN keeps jobs apart",
-            arrival.rank
-        ))
-    };
-    // The interface that rank 0 was reached by is the one to be reached at.
-    let local = stream.local_addr().map_err(broke)?;
-    let listener = TcpListener::bind(SocketAddr::new(local.ip(), 0)).map_err(broke)?;
-    let own_address = listener.local_addr().map_err(broke)?.to_string();
-    let door = Door::open(listener, arrival.token.clone(), arrival.size)?;
-    let own = hello(arrival, Purpose::Control, own_address);
-    stream
-        .write_all(&own.encode(&arrival.token))
-        .map_err(broke)?;
-    // Rank 0 knows who is missing, and says so at its deadline.
-    let answer = read_answer(&mut stream, end + HELLO_TIME).map_err(broke)?;
-    let members = match answer {
-        Answer::Welcome(members) if members.len() == arrival.size => members,
-        Answer::Refused(reason) => return Err(GroupError::Start(reason)),
-        Answer::Welcome(_) => return Err(broke(ErrorKind::InvalidData.into())),
-    };
-    let mut bulk: Vec<Option<TcpStream>> = (0..arrival.size).map(|_| None).collect();
-    if arrival.needs_bulk {
-        let greeting = hello(arrival, Purpose::Bulk, String::new()).encode(&arrival.token);
-        for (peer, member) in members[..arrival.rank].iter().enumerate() {
-            let to = match peer {
-                0 => reached.to_string(),
-                _ => member.address.clone(),
-            };
-            let connected = connect(&to, end).and_then(|mut stream| {
-                stream.write_all(&greeting)?;
-                Ok(stream)
-            });
-            bulk[peer] = Some(connected.map_err(|error| {
-                GroupError::Start(format!(
-                    "rank {} on {} could not reach rank {peer} on {} at {to}: {error}\n\
-                     hint: a firewall between the machines; every process listens on a port of the system's choice while it starts",
-                    arrival.rank, arrival.host, member.host
-                ))
-            })?);
+            (Err(error), None) if is_late => {
+                return Err(GroupError::Start(format!(
+                    "rank 0 was not reached at {address} within {} s: {error}\n\
+                     hint: what rank 0 printed says more; HOLDALL_ADDRESS and HOLDALL_PORT name an address of it that all can reach",
+                    arrival.start_deadline.as_secs_f64()
+                )));
+            }
+            (Err(_), _) => {}
         }
-        door.take_bulk(arrival, &members, &mut bulk, end)?;
+        thread::sleep(PAUSE);
     }
-    let control = (0..arrival.size).map(|_| None);
-    let mut control: Vec<Option<TcpStream>> = control.collect();
-    control[0] = Some(stream);
-    Ok(Met {
-        members,
-        control,
-        bulk,
+}
+
+fn was_closed(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+    )
+}
+
+fn not_let_in(arrival: &Arrival, reached: SocketAddr, error: &std::io::Error) -> GroupError {
+    let why = match error.kind() {
+        _ if was_closed(error) => "it closed the connection".to_owned(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it gave no answer".to_owned(),
+        _ => error.to_string(),
+    };
+    GroupError::Start(format!(
+        "rank 0 at {reached} did not let rank {} in: {why}\n\
+         hint: it ended, or another program or job listens there: HOLDALL_PORT takes another port, HOLDALL_TOKEN keeps jobs apart",
+        arrival.rank
+    ))
+}
+
+/// A process that rank 0 has answered.
+struct Introduced {
+    stream: TcpStream,
+    door: Door,
+    answer: Answer,
+}
+
+/// Says hello to rank 0 and waits for its answer.
+fn introduce(
+    arrival: &Arrival,
+    mut stream: TcpStream,
+    end: Instant,
+) -> std::io::Result<Introduced> {
+    // The interface that rank 0 was reached by is the one to be reached at.
+    let local = stream.local_addr()?;
+    let listener = TcpListener::bind(SocketAddr::new(local.ip(), 0))?;
+    let own_address = listener.local_addr()?.to_string();
+    let door = Door::open(listener, arrival.token.clone(), arrival.size);
+    let door = door.map_err(|error| std::io::Error::other(error.to_string()))?;
+    let own = hello(arrival, Purpose::Control, own_address);
+    stream.write_all(&own.encode(&arrival.token))?;
+    // Rank 0 knows who is missing, and says so at its deadline.
+    let answer = read_answer(&mut stream, end + HELLO_TIME)?;
+    Ok(Introduced {
+        stream,
+        door,
+        answer,
     })
+}
+
+impl Introduced {
+    /// Connects to the others, where rank 0 has let this process in.
+    fn enter(
+        self,
+        arrival: &Arrival,
+        reached: SocketAddr,
+        end: Instant,
+    ) -> Result<Met, GroupError> {
+        let Introduced {
+            stream,
+            mut door,
+            answer,
+        } = self;
+        let members = match answer {
+            Answer::Welcome(members) if members.len() == arrival.size => members,
+            Answer::Refused(reason) => return Err(GroupError::Start(reason)),
+            Answer::Welcome(_) => {
+                return Err(not_let_in(arrival, reached, &ErrorKind::InvalidData.into()));
+            }
+        };
+        let mut bulk: Vec<Option<TcpStream>> = (0..arrival.size).map(|_| None).collect();
+        if arrival.needs_bulk {
+            let greeting = hello(arrival, Purpose::Bulk, String::new()).encode(&arrival.token);
+            for (peer, member) in members[..arrival.rank].iter().enumerate() {
+                let to = match peer {
+                    0 => reached.to_string(),
+                    _ => member.address.clone(),
+                };
+                let connected = connect_bulk(&to, &greeting, end);
+                bulk[peer] = Some(connected.map_err(|error| {
+                    GroupError::Start(format!(
+                        "rank {} on {} could not reach rank {peer} on {} at {to}: {error}\n\
+                         hint: a firewall between the machines; every process listens on a port of the system's choice while it starts",
+                        arrival.rank, arrival.host, member.host
+                    ))
+                })?);
+            }
+            door.take_bulk(arrival, &members, &mut bulk, end)?;
+        }
+        let control = (0..arrival.size).map(|_| None);
+        let mut control: Vec<Option<TcpStream>> = control.collect();
+        control[0] = Some(stream);
+        Ok(Met {
+            members,
+            control,
+            bulk,
+        })
+    }
+}
+
+/// A connection for tensors, once the other process has let it in.
+fn connect_bulk(address: &str, greeting: &[u8], end: Instant) -> std::io::Result<TcpStream> {
+    loop {
+        let connected = connect(address, end).and_then(|mut stream| {
+            stream.write_all(greeting)?;
+            let mut answer = [0];
+            // The other may be waiting for others itself.
+            read_until(&mut stream, &mut answer, end + HELLO_TIME)?;
+            stream.set_read_timeout(None)?;
+            match answer {
+                [LET_IN] => Ok(stream),
+                _ => Err(ErrorKind::InvalidData.into()),
+            }
+        });
+        match connected {
+            Err(error) if was_closed(&error) && Instant::now() < end => thread::sleep(PAUSE),
+            connected => return connected,
+        }
+    }
 }
 
 fn connect(address: &str, end: Instant) -> std::io::Result<TcpStream> {

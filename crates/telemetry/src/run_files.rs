@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::metrics::{
-    EvaluationLine, Loss, Metric, MetricsLine, ProcessesOfStep, StepLine, flatten, in_words,
-    is_share,
+    EvaluationLine, LOSS, LOSSES, Loss, Metric, MetricsLine, ProcessesOfStep, StepLine, TRAIN_LOSS,
+    flatten, in_words, is_share,
 };
 use crate::memory_log::{self, MemorySample};
 

@@ -148,6 +148,29 @@ impl Batch {
         }
     }
 
+    /// The same samples in another order.
+    pub fn reordered(&self, order: &[usize]) -> Batch {
+        fn reordered<T: Clone>(values: &[T], order: &[usize]) -> Vec<T> {
+            let each = values.len() / order.len();
+            let rows = order.iter().map(|&sample| &values[sample * each..][..each]);
+            rows.flatten().cloned().collect()
+        }
+        let columns = self.columns.iter().map(|column| Column {
+            values: match &column.values {
+                values if column.scope == Scope::Step => values.clone(),
+                Values::Bytes(values) => Values::Bytes(reordered(values, order)),
+                Values::Rows(values) => Values::Rows(reordered(values, order)),
+                Values::Floats(values) => Values::Floats(reordered(values, order)),
+                Values::Indices(values) => Values::Indices(reordered(values, order)),
+            },
+            ..column.clone()
+        });
+        Batch {
+            num_samples: order.len(),
+            columns: columns.collect(),
+        }
+    }
+
     /// Lets go of the rows, so that they can be written again.
     pub(crate) fn release_rows(&mut self) {
         for column in &mut self.columns {

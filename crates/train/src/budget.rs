@@ -12,9 +12,9 @@ pub enum Memory {
     /// 95% of the device, or what is free at the start less a reserve, whichever is smaller.
     #[default]
     Auto,
-    /// A promise in bytes.
+    /// An upper bound in bytes.
     Bytes(u64),
-    /// A share of the device.
+    /// A share of the device, an upper bound too.
     Percent(f64),
 }
 
@@ -49,13 +49,25 @@ impl TryFrom<String> for Memory {
     fn try_from(text: String) -> Result<Memory, String> {
         Memory::parse(&text.trim().to_ascii_lowercase()).ok_or_else(|| match text.trim().parse() {
             Ok(number @ 1_u64..) => {
-                format!("memory `{text}`: {number} what? {number}GiB, {number}GB or {number}%")
+                let units = with_units(number).join(", ");
+                format!("memory `{text}`: expected a size with its unit: {units}")
             }
             _ => format!(
                 "memory `{text}`: expected a size such as 8GiB or 8GB, a share such as 80%, or auto"
             ),
         })
     }
+}
+
+/// A number with each unit that it may have been meant in: 8 is `8GiB`, `8GB`, `8%`; 8192 is `8192MiB`, `8192MB`.
+pub(crate) fn with_units(number: u64) -> Vec<String> {
+    let units: &[&str] = match number {
+        0..=100 => &["GiB", "GB", "%"],
+        101..=1_023 => &["GiB", "MiB"],
+        1_024..=99_999_999 => &["MiB", "MB"],
+        _ => &["B"],
+    };
+    units.iter().map(|unit| format!("{number}{unit}")).collect()
 }
 
 impl From<Memory> for String {
@@ -87,15 +99,21 @@ impl Memory {
         (total < u64::MAX as f64).then_some(Memory::Bytes(total as u64))
     }
 
-    /// Bytes, given what the machine has and what is free.
+    /// The budget in bytes on a device with `total_bytes`, of which this process holds or could have `free_bytes`. A number that
+    /// is there is kept; of one that is not there, as much is taken as `auto` takes.
     pub fn resolve(self, total_bytes: u64, free_bytes: u64) -> u64 {
+        let reserve = AUTO_RESERVE_BYTES.min(total_bytes / AUTO_RESERVE_PART);
+        let auto = (total_bytes / 100 * 95).min(free_bytes.saturating_sub(reserve));
+        let asked = self.asked_bytes(total_bytes);
+        asked.filter(|&bytes| bytes <= free_bytes).unwrap_or(auto)
+    }
+
+    /// The number that the user wrote, in bytes; `None` for `auto`.
+    pub fn asked_bytes(self, total_bytes: u64) -> Option<u64> {
         match self {
-            Memory::Auto => {
-                let reserve = AUTO_RESERVE_BYTES.min(total_bytes / AUTO_RESERVE_PART);
-                (total_bytes / 100 * 95).min(free_bytes.saturating_sub(reserve))
-            }
-            Memory::Bytes(bytes) => bytes,
-            Memory::Percent(percent) => (total_bytes as f64 * percent / 100.0) as u64,
+            Memory::Auto => None,
+            Memory::Bytes(bytes) => Some(bytes),
+            Memory::Percent(percent) => Some((total_bytes as f64 * percent / 100.0) as u64),
         }
     }
 }
@@ -139,6 +157,24 @@ mod tests {
         assert_eq!(Memory::Auto.resolve(100 * gib, 200 * gib), 95 * gib);
         assert_eq!(Memory::Auto.resolve(100 * gib, gib), gib - (256 << 20));
         assert_eq!(Memory::Auto.resolve(gib / 4, gib / 4), gib / 4 - gib / 64);
-        assert_eq!(Memory::Percent(50.0).resolve(100 * gib, gib), 50 * gib);
+    }
+
+    #[test]
+    fn a_number_is_an_upper_bound_of_what_is_there() {
+        let gib = 1 << 30;
+        let free = 60 * gib;
+        for (asked, expected) in [
+            (Memory::Percent(50.0), 50 * gib),
+            (Memory::Bytes(free), free),
+            // Not there: as much as `auto` takes.
+            (Memory::Bytes(free + 1), free - (256 << 20)),
+            (Memory::Percent(61.0), free - (256 << 20)),
+            (Memory::Bytes(200 * gib), free - (256 << 20)),
+        ] {
+            assert_eq!(asked.resolve(100 * gib, free), expected, "{asked:?}");
+        }
+        let card = 772 * (gib / 100);
+        let planned = Memory::Bytes(8 * gib).resolve(card, card);
+        assert_eq!(planned, card / 100 * 95);
     }
 }

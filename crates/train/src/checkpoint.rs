@@ -24,6 +24,7 @@ use holdall_models::state_file::{StateFile, write_state};
 use serde::{Deserialize, Serialize};
 
 use crate::appended_file::Prefix;
+use crate::epoch_losses::EpochLosses;
 use crate::error::{TrainError, without_hint};
 use crate::report::SummaryMetrics;
 use crate::run_folder::{RunFolder, failed};
@@ -130,6 +131,9 @@ pub struct State {
     pub without_improvement: usize,
     /// The last evaluation, for the summary.
     pub last_scores: Vec<SummaryMetrics>,
+    /// Losses of the steps of the epoch at hand.
+    #[serde(default, skip_serializing_if = "EpochLosses::is_empty")]
+    pub epoch_losses: EpochLosses,
     /// What of `metrics.jsonl` belongs to it.
     #[serde(default)]
     pub journal: Prefix,
@@ -178,6 +182,7 @@ impl State {
             best: None,
             without_improvement: 0,
             last_scores: Vec::new(),
+            epoch_losses: EpochLosses::default(),
             journal: Prefix::default(),
             journal_bytes: 0,
             skipped: Some(Prefix::default()),

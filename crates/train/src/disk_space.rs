@@ -31,6 +31,9 @@ pub struct DiskSpace {
     pub has_best: bool,
 }
 
+/// A disk with so many times the space that a run needs is plenty.
+const PLENTY: u64 = 10;
+
 impl DiskSpace {
     /// Of a run that is planned.
     pub fn new(planned: &PlannedRun) -> DiskSpace {
@@ -66,7 +69,7 @@ impl DiskSpace {
         self.checkpoint_bytes + self.model_bytes
     }
 
-    /// Lines to tell before a run in this folder; an error where it would come to nothing. `used_bytes` is what an earlier process of
+    /// Lines to tell before a run in this folder, none where there is plenty; an error where it would come to nothing. `used_bytes` is what an earlier process of
     /// the run has written there already, which is only warned about: some of it may be freed by what follows.
     pub fn check(
         &self,
@@ -95,12 +98,16 @@ impl DiskSpace {
                 show_bytes(most)
             )));
         }
-        let mut lines = vec![format!(
-            "Disk: the run will need about {}{more} in {}, {} are free",
-            show_bytes(most),
-            out.display(),
-            show_bytes(free)
-        )];
+        let mut lines = Vec::new();
+        // Nobody needs to hear of a disk with room to spare.
+        if most.saturating_mul(PLENTY) > free {
+            lines.push(format!(
+                "Disk: the run will need about {}{more} in {}, {} are free",
+                show_bytes(most),
+                out.display(),
+                show_bytes(free)
+            ));
+        }
         if free < most {
             lines.push(
                 "Warning: the disk may fill up before the run ends; what was saved until then stays, and --resume goes on \
@@ -137,6 +144,7 @@ mod tests {
         );
         assert!(lines[1].contains("may fill up"), "{lines:?}");
         assert_eq!(check(1301, 0).unwrap().len(), 1);
+        assert!(check(13_010, 0).unwrap().is_empty());
         // What is there already is not needed again, and a run that has begun is never refused.
         assert_eq!(check(401, 900 << 20).unwrap().len(), 1);
         assert_eq!(check(10, 900 << 20).unwrap().len(), 2);

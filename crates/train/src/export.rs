@@ -9,15 +9,21 @@ use holdall_models::folder::seal_folder;
 use crate::adapter_files;
 use crate::error::{TrainError, without_hint};
 use crate::run_folder::{FREE_SPACE, failed};
+use crate::saved_inputs::SavedInputs;
 use crate::step::Step;
 
 /// Shards as large as `transformers` makes them.
 pub(crate) const SHARD_BYTES: u64 = 5_000_000_000;
 
-/// Writes the model with checksums of its files. Returns that of its `holdall.json`.
-pub fn save_model(step: &Step, folder: &Path) -> Result<Checksum, TrainError> {
+/// Writes the model and how its inputs are made, with checksums of all files. Returns that of its `holdall.json`.
+pub fn save_model(
+    step: &Step,
+    inputs: &SavedInputs,
+    folder: &Path,
+) -> Result<Checksum, TrainError> {
     let fill = |folder: &Path| {
         step.config().task.save(step, folder)?;
+        inputs.write(folder)?;
         if let Some(lora) = &step.config().lora {
             adapter_files::save(step, lora, folder)?;
         }

@@ -65,6 +65,12 @@ impl<'a> Forward<'a> {
             .input_rows(&place, pictures.iter().chain(padding));
     }
 
+    /// Feeds bytes; what `fill` finds and leaves is arbitrary.
+    pub fn feed_bytes(&mut self, endpoint: &str, fill: impl FnOnce(&mut [u8])) {
+        let place = place(self.plan, endpoint);
+        self.machine.input(&place, fill);
+    }
+
     /// Feeds rows of indices; rows beyond them repeat the first, which is in range.
     ///
     /// # Panics
@@ -120,6 +126,14 @@ impl<'a> Forward<'a> {
         });
     }
 
+    /// A parameter's elements by its name; `None` where the programs' plan has none of that name.
+    pub fn parameter(&self, name: &str) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
+        let mut parameters = self.plan.graph.parameters().iter();
+        let parameter = parameters.find(|parameter| parameter.name == name);
+        let place = parameter.map(|parameter| self.plan.place(parameter.value));
+        place.map(|place| self.machine.read(&place)).transpose()
+    }
+
     /// The first rows of an endpoint.
     pub fn read_rows(&self, endpoint: &str, rows: usize) -> Result<Cow<'_, [f32]>, DeviceError> {
         let place = place(self.plan, endpoint);
@@ -152,10 +166,10 @@ fn usual_batches(most: usize) -> Vec<usize> {
 
 /// On the CPU the pictures of a batch are part of what the budget bounds.
 fn row_bytes(device: &Device, task: &dyn Task) -> u64 {
-    match device.is_gpu() {
-        true => 0,
-        false => task.picture_bytes() as u64,
+    if device.is_gpu() || task.reads_its_own_pictures() {
+        return 0;
     }
+    task.picture_bytes() as u64
 }
 
 fn plan(task: &dyn Task, target: &dyn Target, arithmetic: Arithmetic, batch: usize) -> StepPlan {

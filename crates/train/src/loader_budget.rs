@@ -240,22 +240,15 @@ impl Reading {
 
     /// For the log.
     pub fn describe(&self) -> String {
-        let Workers { least, most, ahead } = self.workers;
-        let cache = match self.cache_bytes {
-            0 => String::new(),
-            bytes => format!(", decoded ones stay in {}", show_bytes(bytes)),
-        };
-        let rows = format!(
-            "{} pictures have room in {}, decoding in {}{cache}",
-            self.num_rows,
-            show_bytes(self.bytes()),
-            show_bytes(self.decode_bytes)
-        );
-        if self.takes_turns {
-            return format!("Workers: {most}, between the steps; {rows}");
-        }
+        let Workers { least, most, .. } = self.workers;
         let fewer = if least < most { " or fewer" } else { "" };
-        format!("Workers: {most}{fewer}; {rows}, {ahead} of them ahead")
+        let cache = if self.cache_bytes > 0 {
+            ", decoded ones stay in memory"
+        } else {
+            ""
+        };
+        let rows = self.num_rows;
+        format!("Loader: {most}{fewer} workers, {rows} pictures buffered{cache}")
     }
 }
 

@@ -13,10 +13,11 @@ use holdall_models::folder::{
 use crate::adapter_files::{self, SavedAdapter};
 use crate::error::TrainError;
 use crate::export::SHARD_BYTES;
-use crate::lora;
+use crate::{lora, saved_inputs};
 
 /// Files beside the weights that using a model takes, as far as they are there.
-const COMPANIONS: [&str; 10] = [
+const COMPANIONS: [&str; 11] = [
+    saved_inputs::FILE_NAME,
     "preprocessor_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use holdall_device::Device;
-use holdall_plan::{Plan, knee};
+use holdall_plan::{Plan, PlanError, knee};
 use holdall_telemetry::memory_log::Phase;
 use serde::Serialize;
 
@@ -25,6 +25,7 @@ use crate::site::Site;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
 use crate::task::Storing;
+use crate::tasks;
 
 /// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
 #[derive(Serialize)]
@@ -125,10 +126,14 @@ impl PlannedRun {
         choosing: Choosing<'_>,
     ) -> Result<Option<PlannedRun>, TrainError> {
         let recorder = Recorder::new(device.gauge());
-        let mut config = config;
-        let mut prepared = Prepared::new(&config, &device)?;
+        let asked = config;
+        let mut prepared = Prepared::new(&asked, &device)?;
+        let mut config = prepared.setup.config.clone();
         // Written down with the run: what goes on with it need not look at the data again.
         config.task = TaskName::by_name(prepared.setup.step.task.name());
+        if checkpoint.is_none() && matches!(choosing, Choosing::Measured(_)) {
+            tasks::check_weights(&asked, &config)?;
+        }
         let group = device.group().clone();
         let budget_bytes = agree(&config, &prepared, &device, checkpoint.as_ref())?;
         let setup = &mut prepared.setup;
@@ -278,6 +283,7 @@ impl PlannedRun {
                 let more = more + feed.keep_decoded(left);
                 plan.step.process_bytes += more;
                 plan.chosen.process_bytes += more;
+                check_fits(plan.step.process_bytes, budget)?;
                 for one in &mut plan.curve {
                     one.process_bytes += more;
                 }
@@ -353,6 +359,13 @@ impl PlannedRun {
         self.checkpoint.is_some()
     }
 
+    /// The step of the checkpoint that it goes on from.
+    pub fn resumed_step(&self) -> Option<u64> {
+        self.checkpoint
+            .as_ref()
+            .map(|checkpoint| checkpoint.state.step)
+    }
+
     /// Optimizer steps of an epoch; the last one may be smaller.
     pub fn steps_per_epoch(&self) -> u64 {
         self.feed.steps_per_epoch()
@@ -361,6 +374,19 @@ impl PlannedRun {
     /// Optimizer steps of the run.
     pub fn total_steps(&self) -> u64 {
         self.config.train.total_steps(self.steps_per_epoch())
+    }
+}
+
+/// Refuses a forecast above the budget. What was read before the plan counts too, and may have taken more than the plan will.
+fn check_fits(process_bytes: u64, budget_bytes: Option<u64>) -> Result<(), TrainError> {
+    match budget_bytes {
+        Some(budget_bytes) if process_bytes > budget_bytes => Err(PlanError::DoesNotFit {
+            budget_bytes,
+            smallest_bytes: process_bytes,
+            changes: Vec::new(),
+        }
+        .into()),
+        _ => Ok(()),
     }
 }
 

@@ -2,6 +2,7 @@
 //! decided. Messages are JSON: they are small, and a process of another version is refused with words.
 //!
 //! ```text
+//! first               command and config of every process
 //! before the plan     version, device, config and data of every process; the smallest budget counts
 //! the plan            rank 0's choice, and which pictures it leaves out
 //! before each step    who is asked to stop or to save, samples, broken pictures, how long the step before took
@@ -15,10 +16,12 @@ use holdall_data::samples::Samples;
 use holdall_processes::Group;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Subset;
 use crate::error::TrainError;
+use crate::resume::first_difference;
 use crate::run_folder::RunFolder;
 use crate::skipped::SkippedPicture;
 
@@ -113,6 +116,26 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
     })
 }
 
+/// Refuses processes that were started for different things, on every process in the same words: before anything else is exchanged, since
+/// what is exchanged depends on it. `own` is the command with all that decides what it does.
+pub fn agree_on_request(group: &Group, own: &Value) -> Result<(), TrainError> {
+    if group.size() == 1 {
+        return Ok(());
+    }
+    let all: Vec<Value> = share(group, own)?;
+    for (rank, theirs) in all.iter().enumerate() {
+        if let Some((key, expected, found)) = first_difference(&all[0], theirs) {
+            return Err(TrainError::Config(format!(
+                "{}: {key} is {found}, expected {expected} as on {}\n\
+                 hint: start all processes with the same command, config, data and options",
+                name_of(group, rank),
+                name_of(group, 0)
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What no process could read of its part, in the order of samples.
 pub fn skipped_by_all(
     group: &Group,
@@ -202,6 +225,35 @@ mod tests {
         });
         assert_eq!(count.into_inner(), 1);
         all
+    }
+
+    #[test]
+    fn processes_of_different_commands_or_data_are_refused_before_anything_else() {
+        let of = |command: &str, train: &str| serde_json::json!({"command": command, "config": {"data": {"train": train}}});
+        for (theirs, difference) in [
+            (
+                of("eval", "a.csv"),
+                "command is \"eval\", expected \"train\"",
+            ),
+            (
+                of("train", "b.csv"),
+                "config.data.train is \"b.csv\", expected \"a.csv\"",
+            ),
+        ] {
+            let requests = [of("train", "a.csv"), theirs];
+            let errors: Vec<String> = std::thread::scope(|scope| {
+                let groups = loopback(2).into_iter().zip(requests);
+                let threads: Vec<_> = groups
+                    .map(|(group, own)| scope.spawn(move || agree_on_request(&group, &own)))
+                    .collect();
+                let each = threads.into_iter();
+                each.map(|thread| thread.join().unwrap().unwrap_err().to_string())
+                    .collect()
+            });
+            assert_eq!(errors[0], errors[1]);
+            let expected = format!("rank 1 on loopback: {difference} as on rank 0 on loopback");
+            assert!(errors[0].starts_with(&expected), "{}", errors[0]);
+        }
     }
 
     #[test]

@@ -392,6 +392,7 @@ mod tests {
             rates: vec![("lr", 1e-3)],
             loss_scale: 1.0,
             samples: 6,
+            is_short: false,
             samples_digest: String::new(),
             seconds: 2.0,
             waited_for_data: 0.5,

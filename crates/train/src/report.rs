@@ -29,6 +29,8 @@ pub struct StepLine {
     pub loss_scale: f64,
     /// In this step.
     pub samples: usize,
+    /// Whether a loss of so few samples cannot be compared with that of a whole effective batch: the last step of an epoch may be one.
+    pub is_short: bool,
     /// Of their numbers, in order: equal for steps that saw the same.
     pub samples_digest: String,
     /// Of this step, reading included.
@@ -143,6 +145,8 @@ pub struct MemoryUse {
 /// How an epoch went.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpochReport {
+    /// Optimizer steps done.
+    pub step: u64,
     /// Counted from 1.
     pub epoch: u64,
     /// Total number of epochs.
@@ -159,6 +163,37 @@ pub struct EpochReport {
     pub gpu_busy: Option<f64>,
     /// Where there are several processes.
     pub processes: Option<ProcessesOfRun>,
+    /// Of its training steps; short ones of a contrastive loss are left out.
+    pub train_loss: TotalLoss,
+    /// Of the last evaluation of held-out samples in the epoch: after which step, and what was found.
+    pub validation_loss: Option<(u64, TotalLoss)>,
+}
+
+/// The weighted losses together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TotalLoss {
+    /// What they are.
+    pub value: f64,
+    /// What guessing would give, where that is known of all.
+    pub chance: Option<f64>,
+}
+
+impl TotalLoss {
+    /// Of losses with their weights: weight, mean and chance of each.
+    pub(crate) fn of(losses: impl IntoIterator<Item = (f64, f64, Option<f64>)>) -> TotalLoss {
+        let none = TotalLoss {
+            value: 0.0,
+            chance: Some(0.0),
+        };
+        let add = |total: TotalLoss, (weight, mean, chance): (f64, f64, Option<f64>)| TotalLoss {
+            value: total.value + weight * mean,
+            chance: total
+                .chance
+                .zip(chance)
+                .map(|(total, one)| total + weight * one),
+        };
+        losses.into_iter().fold(none, add)
+    }
 }
 
 /// Something to tell.

@@ -35,10 +35,12 @@ const MAY_CHANGE: [&str; 25] = [
     "run_name",
 ];
 
-/// Lines that say what changed; an error where it would be another run.
+/// Lines that say what changed; an error where it would be another run. Paths are compared as absolute ones.
 pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
     let mut lines = Vec::new();
-    let tree = |config: &RunConfig| serde_json::to_value(config).expect("a config is plain data");
+    let tree = |config: &RunConfig| {
+        serde_json::to_value(config.with_absolute_paths()).expect("a config is plain data")
+    };
     for (key, before, after) in differences("", &tree(begun), &tree(now)) {
         let may = MAY_CHANGE
             .iter()
@@ -46,11 +48,11 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
         if !may {
             let what = match (&before, &after) {
                 (Value::Null, after) => format!(
-                    "the run began without {key}, and goes on without it; found {}",
+                    "the run began without {key}; found {}",
                     in_words(&key, after)
                 ),
                 (before, Value::Null) => format!(
-                    "the run began with {key}: {}, and goes on with it; found none",
+                    "the run began with {key}: {}; found none",
                     in_words(&key, before)
                 ),
                 (before, after) => format!(
@@ -60,7 +62,7 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
                 ),
             };
             return Err(TrainError::Config(format!(
-                "{what}\nhint: leave it out to go on; a run with another {key} is a new run, with another --out"
+                "{what}\nhint: leave it out to resume; a run with another {key} is a new run, with another --out"
             )));
         }
         lines.push(format!(
@@ -120,28 +122,28 @@ mod tests {
 
     #[test]
     fn epochs_may_change_and_the_seed_may_not() {
-        let begun = RunConfig::default();
+        let mut begun = RunConfig::default();
+        begun.train.epochs = Some(10);
         let mut now = begun.clone();
         assert!(changes(&begun, &now).unwrap().is_empty());
-        now.train.epochs += 5;
+        now.train.epochs = Some(15);
         assert_eq!(
             changes(&begun, &now).unwrap(),
             ["Changed: train.epochs 10 -> 15"]
         );
         now.train.batch_size = Some(16);
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected =
-            "the run began without train.batch_size, and goes on without it; found 16\nhint: ";
+        let expected = "the run began without train.batch_size; found 16\nhint: ";
         assert!(error.starts_with(expected), "{error}");
         now.train.batch_size = None;
         now.seed = 7;
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "the run began with seed: 0; found 7\nhint: leave it out to go on";
+        let expected = "the run began with seed: 0; found 7\nhint: leave it out to resume";
         assert!(error.starts_with(expected), "{error}");
         now.seed = 0;
         now.memory = Memory::Bytes(6 << 30);
         now.train.max_steps = Some(50);
-        now.train.epochs -= 5;
+        now.train.epochs = begun.train.epochs;
         assert_eq!(
             changes(&begun, &now).unwrap(),
             [

@@ -234,6 +234,7 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
         let empty = || fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.next().is_none());
         let left = name == ".lock"
             || name == failure_file::FILE_NAME
+            || name == "train.log"
             || name.ends_with(".partial")
             || (name == "checkpoints" && empty());
         if !left {
@@ -248,14 +249,24 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
     })
 }
 
-/// A folder under `runs` that is not there yet: `runs/NAME`, `runs/NAME-2`, ...
-pub fn next_free(name: &str) -> PathBuf {
+/// Folders of runs of one name: `runs/NAME`, `runs/NAME-2`, ...
+fn folders_of(name: &str) -> impl Iterator<Item = PathBuf> {
     let runs = Path::new("runs");
-    let numbered = (2..).map(|number| runs.join(format!("{name}-{number}")));
-    std::iter::once(runs.join(name))
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .expect("numbers do not end")
+    let numbered = (2..).map(move |number| runs.join(format!("{name}-{number}")));
+    std::iter::once(runs.join(name)).chain(numbered)
+}
+
+/// The first of these folders that is not there yet.
+pub fn next_free(name: &str) -> PathBuf {
+    let mut folders = folders_of(name);
+    let free = folders.find(|path| !path.exists());
+    free.expect("numbers do not end")
+}
+
+/// The last of these folders that is there; the first where none is.
+pub fn last_of(name: &str) -> PathBuf {
+    let there = folders_of(name).take_while(|path| path.exists());
+    there.last().unwrap_or_else(|| Path::new("runs").join(name))
 }
 
 /// Writes a file: readers see the old one or the new one.

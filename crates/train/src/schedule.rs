@@ -24,7 +24,7 @@ impl LearningRates {
     /// For a run of `total` optimizer steps.
     pub fn new(config: &RunConfig, total: usize) -> LearningRates {
         let train = &config.train;
-        let mut full = vec![train.lr, train.lr_head];
+        let mut full = vec![train.rate(), train.head_rate()];
         full.extend(train.lr_by.0.iter().map(|&(_, rate)| rate));
         LearningRates {
             full,

@@ -1,7 +1,27 @@
 //! What an evaluation found, as fields: numbers, and objects of numbers. Nothing here knows which.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+/// The weighted losses of an evaluation together: its field, and a `best_metric` of every task.
+pub const LOSS: &str = "loss";
+/// Each of them, with `NAME_chance` where that is known.
+const LOSSES: &str = "losses";
+/// The mean loss of the epoch's training steps so far.
+const TRAIN_LOSS: &str = "train_loss";
+
+/// One loss over samples that were evaluated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvaluatedLoss {
+    /// As the task calls it.
+    pub name: String,
+    /// What it counts in the sum of all.
+    pub weight: f64,
+    /// Sum over count; `None` where nothing counted.
+    pub mean: Option<f64>,
+    /// What guessing would give, where that is known.
+    pub chance: Option<f64>,
+}
 
 /// Whether more of a metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +75,55 @@ impl Scores {
         self.field(path)?.as_array().map(Vec::as_slice)
     }
 
+    /// Adds the losses behind the scores: `loss`, and each under `losses`. A target of that name keeps its field.
+    pub fn set_losses(&mut self, losses: &[EvaluatedLoss]) {
+        let total = losses
+            .iter()
+            .filter_map(|loss| Some(loss.weight * loss.mean?));
+        let mut each = Map::new();
+        for loss in losses.iter().filter(|loss| loss.mean.is_some()) {
+            each.insert(loss.name.clone(), json!(loss.mean));
+            if loss.chance.is_some() {
+                each.insert(format!("{}_chance", loss.name), json!(loss.chance));
+            }
+        }
+        if each.is_empty() {
+            return;
+        }
+        self.insert_new(LOSS, json!(total.sum::<f64>()));
+        self.insert_new(LOSSES, Value::Object(each));
+    }
+
+    /// Adds the mean loss of training beside that of the evaluation.
+    pub fn set_train_loss(&mut self, mean: f64) {
+        self.insert_new(TRAIN_LOSS, json!(mean));
+    }
+
+    fn insert_new(&mut self, name: &str, value: Value) {
+        self.0.entry(name).or_insert(value);
+    }
+
+    /// The weighted losses together.
+    pub fn loss(&self) -> Option<f64> {
+        self.number(LOSS)
+    }
+
+    /// Each loss: name, mean and chance.
+    pub fn losses(&self) -> Vec<(&str, f64, Option<f64>)> {
+        let Some(Value::Object(losses)) = self.0.get(LOSSES) else {
+            return Vec::new();
+        };
+        let chance = |name: &str| losses.get(&format!("{name}_chance"))?.as_f64();
+        // A loss called X_chance beside one called X would be taken for its chance.
+        let is_chance = |name: &str| {
+            let of = name.strip_suffix("_chance");
+            of.is_some_and(|of| losses.contains_key(of))
+        };
+        let each = losses.iter().filter(|(name, _)| !is_chance(name));
+        each.filter_map(|(name, mean)| Some((name.as_str(), mean.as_f64()?, chance(name))))
+            .collect()
+    }
+
     /// Names of fields may have points in them: the longest that fits comes first.
     fn field(&self, path: &str) -> Option<&Value> {
         if let Some(field) = self.0.get(path) {
@@ -76,6 +145,33 @@ mod tests {
         assert!(Direction::Lower.is_better(1.0, Some(2.0)));
         assert!(!Direction::Lower.is_better(2.0, Some(2.0)));
         assert!(!Direction::Higher.is_better(2.0, Some(2.0)));
+    }
+
+    #[test]
+    fn losses_are_weighted_together_and_kept_each() {
+        let loss = |name: &str, weight, mean, chance| EvaluatedLoss {
+            name: name.to_owned(),
+            weight,
+            mean,
+            chance,
+        };
+        let mut scores = Scores::of(&json!({"accuracy": 0.5}));
+        scores.set_losses(&[
+            loss("contrastive", 1.0, Some(3.0), Some(4.0)),
+            loss("label", 0.5, Some(1.0), None),
+            loss("caption", 0.5, None, Some(5.0)),
+        ]);
+        scores.set_train_loss(2.5);
+        assert_eq!(scores.loss(), Some(3.5));
+        assert_eq!(
+            serde_json::to_string(&scores).unwrap(),
+            r#"{"accuracy":0.5,"loss":3.5,"losses":{"contrastive":3.0,"contrastive_chance":4.0,"label":1.0},"train_loss":2.5}"#
+        );
+        let each = [("contrastive", 3.0, Some(4.0)), ("label", 1.0, None)];
+        assert_eq!(scores.losses(), each);
+        let mut none = Scores::default();
+        none.set_losses(&[loss("label", 1.0, None, None)]);
+        assert_eq!(none, Scores::default());
     }
 
     #[test]

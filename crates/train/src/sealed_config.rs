@@ -7,6 +7,7 @@ use std::path::Path;
 
 use holdall_files::Checksum;
 
+use crate::config::MOST_CONFIG_BYTES;
 use crate::error::TrainError;
 use crate::run_folder::failed;
 
@@ -21,7 +22,8 @@ pub(crate) fn seal(text: &str) -> String {
 
 /// Whether a run's config is the one that was written.
 pub fn check(path: &Path) -> Result<(), TrainError> {
-    let bytes = std::fs::read(path).map_err(failed(path, "read"))?;
+    let bytes =
+        holdall_files::read_regular(path, MOST_CONFIG_BYTES).map_err(failed(path, "read"))?;
     let wrong = |expected: &str, found: &str| {
         TrainError::Config(format!(
             "{}: expected {expected}, found {found}: the file was changed since the run wrote it\n\

@@ -7,27 +7,31 @@ use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::Bound;
 use holdall_device::{Arithmetic, Device};
+use holdall_files::counted;
 use holdall_graph::Graph;
 use holdall_graph::ops::collective::Processes;
 use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_plan::{
-    Candidate, Plan, PlanError, Request, StepShape, Variant, plan, plan_of, search,
+    Candidate, Change, Plan, PlanError, Request, StepShape, Variant, plan, plan_of, search,
     variants_that_fit,
 };
 
 use crate::budget::{Memory, show_bytes};
-use crate::config::{Freeze, LoraSection, Precision, RunConfig, Shard, matches};
+use crate::config::{
+    Freeze, LoraSection, Precision, RunConfig, Shard, TaskName, TrainingDefaults, matches,
+};
 use crate::error::TrainError;
 use crate::frozen::{self, ParameterCount};
 use crate::lora::{self, Lora};
+use crate::optimizer::HEAD_RATE;
 use crate::plan_race::{self, Choosing};
 use crate::plan_together::split_among;
 use crate::site::Site;
 use crate::step::Step;
 use crate::step_graph::{StepConfig, write_parameters, write_step};
-use crate::task::Task;
+use crate::task::{Task, best_metric};
 use crate::tasks;
 
 /// Where weights come from.
@@ -64,6 +68,8 @@ pub(crate) fn describe_random(preset: &str) -> String {
 
 /// A run, resolved.
 pub struct Setup {
+    /// The config, with the defaults that suit task, weights and data filled in.
+    pub config: RunConfig,
     /// What to train.
     pub step: StepConfig,
     /// What pictures go through, and what is saved with the model.
@@ -78,6 +84,8 @@ pub struct Setup {
     pub budget_bytes: Option<u64>,
     /// Seed of everything random.
     pub seed: u64,
+    /// Whether nobody named the effective batch.
+    has_default_batch: bool,
     /// Whether adapters could be trained instead: the config has none, and nothing that excludes them.
     is_lora_open: bool,
     /// Things to say: what was asked for and cannot be had.
@@ -93,19 +101,21 @@ impl Setup {
         tasks::setup(config, site.into())
     }
 
-    /// Puts together what is computed, and resolves the budget.
+    /// Puts together what is computed, fills in the defaults for so many training samples, and resolves the budget.
     pub(crate) fn new(
-        config: &RunConfig,
+        written: &RunConfig,
         site: Site<'_>,
         task: Arc<dyn Task>,
         processor: ImageProcessor,
+        num_samples: Option<usize>,
         mut notes: Vec<String>,
     ) -> Result<Setup, TrainError> {
-        config.validate()?;
-        task.best_metric(config.train.best_metric.as_deref())?;
+        written.validate()?;
+        let config = &fill_defaults(written, site, &task, num_samples, &mut notes);
+        best_metric(&*task, config.train.best_metric.as_deref())?;
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
-        notes.extend(notes_on_memory(site, budget_bytes));
+        notes.extend(notes_on_memory(config.memory, site, budget_bytes));
         let frozen = frozen::resolve(&config.train.freeze, &task)?;
         let patterns = config.train.lr_by.0.iter();
         let mut step = StepConfig {
@@ -128,6 +138,7 @@ impl Setup {
         if config.train.freeze != Freeze::Nothing || step.lora.is_some() {
             notes.push(ParameterCount::of(&write_parameters(&step)).describe());
         }
+        notes.extend(warnings_of_random_layers(config, &step));
         check_patterns(&step)?;
         let mut request = config.request(budget_bytes, arithmetic);
         request.smaller_batch_note = step.task.smaller_batch_note();
@@ -138,10 +149,13 @@ impl Setup {
         if config.host_memory == Memory::Auto {
             asked.host_bytes = request.host_bytes.map(rounded);
         }
-        if config.memory == Memory::Auto {
+        let is_cut = note_on_budget(config.memory, site, budget_bytes).is_some();
+        if config.memory == Memory::Auto || is_cut {
             asked.budget_bytes = budget_bytes.map(rounded);
         }
         Ok(Setup {
+            config: config.clone(),
+            has_default_batch: written.train.effective_batch.is_none(),
             step,
             rows: RowFormat::from(PictureFormat {
                 framing: processor.framing,
@@ -235,6 +249,15 @@ impl Setup {
         ) {
             changes.extend(variants_that_fit(&self.request, &variants, &*target));
         }
+        if let Some(available) = site.available_bytes() {
+            let available = available / site.num_sharers();
+            let is_beyond = |change: &&mut Change| {
+                change.change.starts_with("--memory") && change.process_bytes > available
+            };
+            for change in changes.iter_mut().filter(is_beyond) {
+                change.change = format!("more memory than {} has to give", site.noun());
+            }
+        }
         TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
             smallest_bytes,
@@ -245,6 +268,10 @@ impl Setup {
     /// The same as one of several processes: what is asked of the planner becomes that of one. Returns the samples of the whole step.
     pub fn share_among(&mut self, rank: usize, count: usize) -> Result<usize, TrainError> {
         self.step.processes = Processes { rank, count };
+        if let (true, Some(batch)) = (self.has_default_batch, self.request.effective_batch) {
+            let each = self.request.batch_size.unwrap_or(1);
+            self.request.effective_batch = Some(batch.next_multiple_of((each * count).max(1)));
+        }
         split_among(count, &mut self.request)
     }
 
@@ -338,6 +365,71 @@ impl Setup {
         let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
+}
+
+/// The config with numbers where the user says none. A model of the hub counts as pretrained: what is planned without its weights is
+/// what will run with them.
+fn fill_defaults(
+    asked: &RunConfig,
+    site: Site<'_>,
+    task: &Arc<dyn Task>,
+    num_samples: Option<usize>,
+    notes: &mut Vec<String>,
+) -> RunConfig {
+    let mut config = asked.clone();
+    let Some(name) = TaskName::by_name(task.name()) else {
+        return config;
+    };
+    let has_random_weights = task.has_random_weights() && !tasks::lacks_weights(asked);
+    // Without data nothing is trained: a plan is for weights that are there.
+    let is_random = has_random_weights && num_samples.is_some();
+    let graph = write_parameters(&StepConfig::new(Arc::clone(task)));
+    let has_heads = graph.parameters().iter().any(|one| one.rate == HEAD_RATE);
+    let defaults = TrainingDefaults::of(name, is_random);
+    let num_processes = site.processes().count;
+    let (train, filled) = defaults.fill(&asked.train, num_samples, num_processes, has_heads);
+    config.train = train;
+    if let (Some(samples), false) = (num_samples, filled.is_empty()) {
+        let weights = if is_random { "random" } else { "pretrained" };
+        notes.push(format!(
+            "Defaults: {} ({}, {weights} weights, {})",
+            filled.join(", "),
+            name.name(),
+            counted(samples, "sample")
+        ));
+    }
+    if let (Some(rate), false) = (asked.train.lr_head, has_heads) {
+        notes.push(format!(
+            "warning: train.lr_head: {rate:e} has no effect: this model has no head with a rate of its own\n\
+             hint: leave it out; `train: {{lr_by: ...}}` sets rates of parameters by name"
+        ));
+    }
+    config
+}
+
+/// Layers that are held at random numbers learn nothing.
+fn warnings_of_random_layers(config: &RunConfig, step: &StepConfig) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if tasks::lacks_weights(config) {
+        return warnings;
+    }
+    let is_random = step.task.has_random_weights();
+    let new = step.task.new_parameters();
+    let mut frozen = step.frozen.iter();
+    if let Some(name) = frozen.find(|name| is_random || new.contains(name)) {
+        warnings.push(format!(
+            "warning: train.freeze: {name} is frozen at random weights, which never learn\n\
+             hint: freeze layers of a pretrained model: `model: FOLDER`, or a name after `holdall model get`"
+        ));
+    }
+    if is_random && step.lora.is_some() {
+        warnings.push(
+            "warning: train.lora: the adapters stand on random weights, which are not trained\n\
+             hint: adapt a pretrained model: `model: FOLDER`, or a name after `holdall model get`"
+                .to_owned(),
+        );
+    }
+    warnings
 }
 
 /// What several processes cannot do yet.
@@ -459,54 +551,74 @@ fn resolve_precision(
     }
 }
 
-/// What bounds the memory there, where that is not the machine; and whether the budget is above it.
-fn notes_on_memory(site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
-    let (Some(total), Some(bound)) = (site.total_bytes(), site.bound()) else {
-        return Vec::new();
+/// Lines on the memory there: its bound where that is not the machine, and a number of the user's that cannot be had.
+fn notes_on_memory(memory: Memory, site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
+    let bound = match (site.total_bytes(), site.bound()) {
+        (Some(total), Some(bound)) if bound != Bound::Machine => {
+            Some(format!("Memory: {} ({})", show_bytes(total), bound.noun()))
+        }
+        _ => None,
     };
-    let mut notes = Vec::new();
-    if bound != Bound::Machine {
-        let (total, bound) = (show_bytes(total), bound.noun());
-        notes.push(format!("Memory: {total} ({bound})"));
-    }
-    if let Some(budget) = budget_bytes.filter(|&budget| budget > total) {
-        let (budget, total) = (show_bytes(budget), show_bytes(total));
-        notes.push(match bound {
-            Bound::Machine => format!(
-                "warning: memory: {budget} is more than {} has ({total})",
-                site.noun()
-            ),
-            bound => format!(
-                "warning: memory: {budget} is more than can be had ({total}, {}): the system may end the run",
-                bound.noun()
-            ),
-        });
-    }
-    notes
+    let notes = [bound, note_on_budget(memory, site, budget_bytes)];
+    notes.into_iter().flatten().collect()
 }
 
-/// What a budget is in bytes there; `None` where it is open and the system does not tell.
+/// The line that says why a budget is smaller than the number that the user gave; `None` where it is that number.
+pub fn note_on_budget<'a>(
+    memory: Memory,
+    site: impl Into<Site<'a>>,
+    budget_bytes: Option<u64>,
+) -> Option<String> {
+    let site = site.into();
+    let (total, available) = (site.total_bytes()?, site.available_bytes()?);
+    let asked = memory.asked_bytes(total)?;
+    let budget = budget_bytes.filter(|&budget| budget < asked)?;
+    let owner = match site.bound()? {
+        Bound::Machine => site.noun(),
+        bound => bound.noun(),
+    };
+    let sharers = match site.num_sharers() {
+        1 => String::new(),
+        sharers => format!(", for {sharers} processes"),
+    };
+    Some(format!(
+        "Memory: planned within {}: {} was asked for, {} of {} can be had ({owner}{sharers})",
+        show_bytes(budget),
+        show_bytes(asked),
+        show_bytes(available.min(total)),
+        show_bytes(total)
+    ))
+}
+
+/// A budget in bytes, within what this process holds or could have there; `None` where it is open and the system does not tell.
 pub fn resolve_budget<'a>(
     memory: Memory,
     site: impl Into<Site<'a>>,
 ) -> Result<Option<u64>, TrainError> {
-    if let Memory::Bytes(bytes) = memory {
-        return Ok(Some(bytes));
-    }
     let site = site.into();
+    let sharers = site.num_sharers();
     match (site.total_bytes(), site.available_bytes(), memory) {
-        // A user's number is for each process.
-        (Some(total), Some(available), Memory::Auto) => {
-            let sharers = site.num_sharers();
+        (Some(total), Some(available), Memory::Percent(_)) => {
+            // A share is of the whole device; what can be had of it is each process's part.
+            let asked = memory.asked_bytes(total).map_or(memory, Memory::Bytes);
+            Ok(Some(asked.resolve(total / sharers, available / sharers)))
+        }
+        (Some(total), Some(available), memory) => {
             Ok(Some(memory.resolve(total / sharers, available / sharers)))
         }
-        (Some(total), Some(available), memory) => Ok(Some(memory.resolve(total, available))),
         (_, _, Memory::Auto) => Ok(None),
-        _ => Err(TrainError::Config(format!(
+        (_, _, Memory::Bytes(bytes)) => Ok(Some(bytes)),
+        (_, _, Memory::Percent(_)) => Err(TrainError::Config(format!(
             "memory {}: this system does not tell how much memory it has\nhint: give a size, such as --memory 8GiB",
             String::from(memory)
         ))),
     }
+}
+
+/// Makes readers of tables, texts and headers stay below what the run may hold on the host, for the rest of this process.
+pub fn limit_reading<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) {
+    let held = holdall_device::cpu::resident_bytes().unwrap_or(0);
+    holdall_files::set_memory_limit(held.saturating_add(room_to_open(site, budget_bytes)));
 }
 
 /// What opening a model may take on the host: what the budget leaves on the CPU, a quarter of what is free behind a GPU.

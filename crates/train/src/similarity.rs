@@ -2,6 +2,15 @@
 
 use holdall_files::{show_bytes, thousands};
 
+/// Lines on an evaluation of so many rows with so many different texts.
+pub(crate) fn size_of_evaluation(num_texts: usize, num_rows: usize) -> String {
+    let lines = [
+        Some(unique_texts(num_texts, num_rows)),
+        matrix(num_rows, num_texts),
+    ];
+    lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
+}
+
 /// `23,592 unique texts out of 117,120`.
 pub fn unique_texts(num_texts: usize, num_rows: usize) -> String {
     format!(
@@ -14,17 +23,13 @@ pub fn unique_texts(num_texts: usize, num_rows: usize) -> String {
 /// From here on people expect to hear that it does not fit.
 const LARGE_BYTES: u64 = 2 << 30;
 
-/// How large the similarity matrix would be, and that it is never held.
-pub fn matrix(num_queries: usize, num_gallery: usize) -> String {
+/// How large the similarity matrix would be, and that it is never held; nothing of one that nobody would miss.
+pub fn matrix(num_queries: usize, num_gallery: usize) -> Option<String> {
     let bytes = num_queries as u128 * num_gallery as u128 * size_of::<f32>() as u128;
     let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
     let size = show_bytes(bytes);
-    match bytes >= LARGE_BYTES {
-        true => format!("The similarity matrix would take {size}: streaming in tiles"),
-        false => format!(
-            "The similarity matrix would take {size}: computed in tiles anyway, which is faster than holding it"
-        ),
-    }
+    (bytes >= LARGE_BYTES)
+        .then(|| format!("The similarity matrix would take {size}: streaming in tiles"))
 }
 
 /// A share as people read it: chances of one in thousands keep a digit.
@@ -46,13 +51,14 @@ mod tests {
             "23,592 unique texts out of 117,120"
         );
         assert_eq!(
-            matrix(117_120, 23_592),
+            matrix(117_120, 23_592).unwrap(),
             "The similarity matrix would take 10.29 GiB: streaming in tiles"
         );
-        assert_eq!(
-            matrix(20_000, 5_000),
-            "The similarity matrix would take 381.5 MiB: computed in tiles anyway, which is faster than holding it"
+        assert_eq!(matrix(20_000, 5_000), None);
+        assert!(
+            matrix(usize::MAX, usize::MAX)
+                .unwrap()
+                .contains("TiB: streaming")
         );
-        assert!(matrix(usize::MAX, usize::MAX).contains("TiB: streaming"));
     }
 }

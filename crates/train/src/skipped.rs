@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use holdall_data::Side;
 use holdall_data::config::{BadPictures, DataConfig};
 use holdall_data::error::DataError;
 use holdall_data::loader::Skipped;
@@ -185,11 +186,12 @@ impl SkippedFile {
     /// Adds rows that are no samples, those that are not listed yet.
     pub fn add_rows(&mut self, rows: &[BadRow]) -> Result<(), TrainError> {
         let (mut bytes, mut added) = (Vec::new(), Vec::new());
-        for bad in rows {
+        // A run reads no test rows.
+        for bad in rows.iter().filter(|bad| bad.side != Side::Test) {
             let line = SkippedLine {
-                part: match bad.is_held {
-                    true => Subset::Validation,
-                    false => Subset::Train,
+                part: match bad.side {
+                    Side::Train => Subset::Train,
+                    Side::Validation | Side::Test => Subset::Validation,
                 },
                 row: bad.row,
                 image: bad.image.clone(),

@@ -520,9 +520,8 @@ impl Step {
 
     /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.
     fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
-        let micro_batches = batch.num_samples.div_ceil(self.batch_size);
         let task = &self.config.task;
-        task.count_losses(batch, micro_batches, &mut self.counts);
+        task.count_losses(batch, &mut self.counts);
         let own_rows = self
             .config
             .own_rows(self.batch_size, self.plan.accumulation);

@@ -20,12 +20,13 @@ use holdall_data::loader::{Loaded, Loader, RowFormat, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::{Device, HostRow};
 use holdall_graph::Graph;
+use holdall_metrics::retrieval::{Found, Ties};
 
 use crate::batch::{Batch, MicroBatch};
 use crate::config::Subset;
 use crate::error::TrainError;
 use crate::forward::Forward;
-use crate::scores::{Direction, Scores};
+use crate::scores::{Direction, LOSS, Scores};
 use crate::step::Step;
 use crate::step_graph::StepWriter;
 
@@ -105,6 +106,9 @@ pub trait Task: Send + Sync {
     /// What fills the weights: from where they come, or drawn.
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError>;
 
+    /// Whether the model begins from random weights alone.
+    fn has_random_weights(&self) -> bool;
+
     /// The line on the weights that people look for in a log.
     fn describe_weights(&self) -> String;
 
@@ -115,11 +119,6 @@ pub trait Task: Send + Sync {
 
     /// The same task as one pass of plain autodiff computes it: what `verify` compares with.
     fn as_reference(&self) -> Arc<dyn Task>;
-
-    /// The same task as plain accumulation computes it, where that is wrong; `None` where it is exact.
-    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
-        None
-    }
 
     /// The same task with pictures of other sizes, where people weigh sizes against memory: what each is called, and the task.
     fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
@@ -183,11 +182,16 @@ pub trait Task: Send + Sync {
     /// scope, a row for each sample of all, padding among them.
     fn complete(&self, _columns: &mut Batch) {}
 
-    /// What each loss's sum over a batch is divided by. Only a task that is wrong on purpose asks how the batch is split.
-    fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]);
+    /// What each loss's sum over a batch is divided by.
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]);
 
     /// Adds what decides which samples a run sees to their digest.
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8]));
+
+    /// Whether evaluation reads pictures without the loader: what that takes is in [`Task::evaluation_bytes`] then.
+    fn reads_its_own_pictures(&self) -> bool {
+        false
+    }
 
     /// Samples that a forward program takes at a time, at most, where nobody says how many.
     fn most_at_a_time(&self) -> usize {
@@ -203,7 +207,7 @@ pub trait Task: Send + Sync {
     /// A metric by its name; `None` where there is none.
     fn metric(&self, scores: &Scores, name: &str) -> Option<f64>;
 
-    /// The metric that says which model is the best; the user's, if it is one, or the task's own.
+    /// The metric of the task's own that says which model is the best: the one asked for, if it is one, or the usual one.
     fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError>;
 
     /// For people: how much was evaluated, said once.
@@ -221,6 +225,17 @@ pub trait Task: Send + Sync {
 
     /// Writes everything that using the model takes into a folder that is there.
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
+}
+
+/// The metric that says which model is the best: `loss` of every task, or one of its own.
+pub fn best_metric(
+    task: &dyn Task,
+    asked: Option<&str>,
+) -> Result<(String, Direction), TrainError> {
+    match asked {
+        Some(LOSS) => Ok((LOSS.to_owned(), Direction::Lower)),
+        asked => task.best_metric(asked),
+    }
 }
 
 /// What computing rows once works with.
@@ -249,6 +264,8 @@ pub struct Evaluation<'a> {
     pub samples: &'a Arc<Samples>,
     /// Optimizer steps done, if predictions to look at are wanted.
     pub step: Option<u64>,
+    /// Samples of a training step, if losses are wanted: contrastive ones are taken over as many.
+    pub effective_batch: Option<usize>,
     /// Ends waiting for a picture.
     pub stop: &'a AtomicBool,
     /// Whether it is to go on.
@@ -265,6 +282,39 @@ pub struct Evaluated {
     pub skipped: Vec<Skipped>,
     /// Files to look at beside the run: name and contents.
     pub files: Vec<(&'static str, String)>,
+    /// Of a task that ranks, in the first process.
+    pub ranks: Option<SampleRanks>,
+}
+
+/// The rank of each sample's text among all texts, and of the sample among all samples.
+pub struct SampleRanks {
+    /// Samples that could be read, in ascending order.
+    samples: Vec<u32>,
+    /// The text of each.
+    text_of: Vec<u32>,
+    found: Found,
+}
+
+impl SampleRanks {
+    /// What ranking found of these samples, whose texts are these.
+    pub(crate) fn new(samples: Vec<u32>, text_of: Vec<u32>, found: Found) -> SampleRanks {
+        SampleRanks {
+            samples,
+            text_of,
+            found,
+        }
+    }
+
+    /// Each sample with two ranks: of its own text among all texts, and of the best sample with that text among all samples. Ties count half.
+    pub fn rows(&self) -> impl Iterator<Item = (u32, [f64; 2])> {
+        let to_sample = &self.found.to_query.entries;
+        let own = self.samples.iter().zip(&self.found.to_gallery.entries);
+        own.zip(&self.text_of).map(|((&sample, entry), &text)| {
+            let at = to_sample.partition_point(|entry| entry.item < text);
+            let ranks = [entry, &to_sample[at]].map(|entry| entry.rank(Ties::Mean));
+            (sample, ranks)
+        })
+    }
 }
 
 /// Files that [`Evaluated::files`] may have: those of the best model stay.

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdall_telemetry::memory_log::Phase;
+use serde::Serialize;
 
 use crate::checkpoint::{Checkpoints, Clock, Next, State};
 use crate::diverged::{self, StepNorm};
@@ -37,7 +38,7 @@ use crate::schedule::LearningRates;
 use crate::scores::Direction;
 use crate::skipped::{SkippedFile, SkippedPicture, refused};
 use crate::step::{Advance, Step, StepReport};
-use crate::task::{Loss, Unfinished};
+use crate::task::{Loss, Unfinished, best_metric};
 
 mod agreement;
 mod digest;
@@ -61,6 +62,14 @@ const LEAST_STEPS_TO_TIME: u64 = 20;
 const BETWEEN_PROGRESS: Duration = Duration::from_millis(500);
 /// Steps that will take longer than this say so as they begin.
 const LONG_STEP_SECONDS: f64 = 3.0;
+
+/// Losses of an epoch, for TensorBoard.
+#[derive(Serialize)]
+struct EpochMeans {
+    train_loss: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    validation_loss: Option<f64>,
+}
 
 /// A run with its memory reserved.
 pub struct Trainer {
@@ -101,7 +110,7 @@ impl Trainer {
         tell: &mut dyn FnMut(&str),
     ) -> Result<Trainer, TrainError> {
         let task = &planned.prepared.setup.step.task;
-        let best_metric = task.best_metric(planned.config.train.best_metric.as_deref())?;
+        let best_metric = best_metric(&**task, planned.config.train.best_metric.as_deref())?;
         let losses = task.losses();
         let folder: Option<RunFolder> = folder.into();
         let digest = format!("{:016x}", data_digest(&planned.prepared));
@@ -178,7 +187,7 @@ impl Trainer {
                 Some(asked) => ("max_steps", asked, state.step),
                 None => (
                     "epochs",
-                    planned.config.train.epochs,
+                    planned.config.train.num_epochs(),
                     state.step.div_ceil(steps),
                 ),
             };
@@ -410,12 +419,19 @@ impl Trainer {
             rates: self.named_rates(&rates),
             loss_scale: scaler.scale(),
             samples,
+            is_short: samples < self.planned.split.effective_batch
+                && self.losses.iter().any(Loss::depends_on_samples),
             samples_digest: whole.digest,
             seconds,
             waited_for_data: waited,
             processes: whole.processes,
         };
         self.add_lines(std::slice::from_ref(&line))?;
+        let epoch = &mut self.state.epoch_losses;
+        if (number - 1).is_multiple_of(self.planned.steps_per_epoch()) {
+            epoch.clear();
+        }
+        epoch.add(&self.losses, self.step.losses(), samples);
         self.state.step = number;
         self.state.scaler = scaler;
         for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
@@ -433,7 +449,10 @@ impl Trainer {
                 process_bytes: device.peak_bytes(),
             });
         }
-        self.planned.recorder.add_scalars("train", number, &line);
+        // Short steps would saw the curves; metrics.jsonl has them.
+        if !line.is_short {
+            self.planned.recorder.add_scalars("train", number, &line);
+        }
         Ok(Some(line))
     }
 
@@ -559,13 +578,7 @@ impl Trainer {
     }
 
     fn has_ended(&self) -> bool {
-        let all_steps = self.state.step >= self.planned.total_steps();
-        self.state.next == Next::Step && (all_steps || self.has_stopped_improving())
-    }
-
-    fn has_stopped_improving(&self) -> bool {
-        let patience = self.planned.config.train.early_stop;
-        patience.is_some_and(|patience| self.state.without_improvement >= patience)
+        is_over(&self.planned, &self.state)
     }
 
     /// Saves; of several processes, all learn which signal has stopped any.
@@ -604,8 +617,17 @@ impl Trainer {
         }
         let gpu_busy = self.planned.recorder.end_epoch();
         let train = &self.planned.config.train;
+        let train_loss = self.state.epoch_losses.total(&self.losses);
+        let validation_loss = self.validation_loss();
+        let step = self.state.step;
+        let means = EpochMeans {
+            train_loss: train_loss.value,
+            validation_loss: validation_loss.map(|(_, loss)| loss.value),
+        };
+        self.planned.recorder.add_scalars("epoch", step, &means);
         watch(Event::Epoch(&EpochReport {
-            epoch: self.state.step / self.planned.steps_per_epoch(),
+            step,
+            epoch: step / self.planned.steps_per_epoch(),
             epochs: train.epochs_begun(self.planned.steps_per_epoch()),
             seconds,
             samples_per_s: clock.samples_per_s(),
@@ -613,10 +635,19 @@ impl Trainer {
             waited_for_data: clock.waiting(),
             gpu_busy,
             processes: self.processes.end_epoch(self.planned.device.group()),
+            train_loss,
+            validation_loss,
         }));
         watch(Event::Memory(self.memory()));
         self.tell_notices(watch);
     }
+}
+
+/// Whether a run in this state has all its steps, or has stopped improving.
+fn is_over(planned: &PlannedRun, state: &State) -> bool {
+    let patience = planned.config.train.early_stop;
+    let stopped_improving = patience.is_some_and(|most| state.without_improvement >= most);
+    state.next == Next::Step && (state.step >= planned.total_steps() || stopped_improving)
 }
 
 #[cfg(test)]

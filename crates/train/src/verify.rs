@@ -5,11 +5,17 @@
 //! `error = |g - r| / max(|r|, 1e-3 |r_all| / sqrt(P))`, `r_all` all gradients together and `P` the number of tensors:
 //! a key bias has a true gradient of zero, and dividing by its rounding would say nothing.
 //!
+//! A gradient may be the small difference of large numbers, and its rounding a large share of what is left. So where an error is above the
+//! tolerance `t`, the reference is computed again with the samples in other orders, which by the mathematics changes nothing: with `n` the
+//! largest of the differences that this makes to `r`, the denominator becomes `max(|r|, 1e-3 |r_all| / sqrt(P), 8 n / t)`
+//! (docs/decisions/0032-rounding-is-measured.md).
+//!
 //! Both are computed in the number format of the setup: what is certified is the split, not the format.
 
 use std::sync::Arc;
 
 use holdall_device::{Arithmetic, Device};
+use holdall_files::SplitMix64;
 use holdall_graph::ops::collective::Processes;
 use holdall_plan::{Change, PlanError, Recompute, Request, StepShape, plan};
 use serde::Serialize;
@@ -145,6 +151,28 @@ struct Gradients {
     tensors: Vec<(String, Vec<f32>)>,
 }
 
+impl Gradients {
+    /// The same tensors, all of them zero.
+    fn zeros(&self) -> Gradients {
+        let tensors = self.tensors.iter();
+        let zeros = |(name, tensor): &(String, Vec<f32>)| (name.clone(), vec![0.0; tensor.len()]);
+        Gradients {
+            loss: 0.0,
+            tensors: tensors.map(zeros).collect(),
+        }
+    }
+
+    /// Adds a share of others.
+    fn add(&mut self, others: &Gradients, share: f64) {
+        self.loss += share * others.loss;
+        for ((_, own), (_, other)) in self.tensors.iter_mut().zip(&others.tensors) {
+            for (own, other) in own.iter_mut().zip(other) {
+                *own += share as f32 * other;
+            }
+        }
+    }
+}
+
 fn gradients(
     step: &mut Step,
     device: &Device,
@@ -171,6 +199,106 @@ fn gradients(
     })
 }
 
+/// Orders that the reference's samples are put into.
+const REORDERINGS: u64 = 4;
+/// An error of up to this many times the largest difference that reordering makes is rounding.
+const ROUNDING_FACTOR: f64 = 8.0;
+
+/// One pass over the whole batch, and how it is computed again.
+struct Reference<'a> {
+    setup: &'a Setup,
+    device: &'a Device,
+    config: StepConfig,
+    batch: &'a Batch,
+    gradients: Gradients,
+    /// By tensor, once they were asked for.
+    rounding: Option<Vec<f64>>,
+}
+
+impl<'a> Reference<'a> {
+    fn new(
+        setup: &'a Setup,
+        device: &'a Device,
+        batch: &'a Batch,
+    ) -> Result<Reference<'a>, TrainError> {
+        let config = one_pass(setup);
+        let (mut step, _) = whole_step(setup, device, &config, batch.num_samples)
+            .map_err(reference_does_not_fit)?;
+        Ok(Reference {
+            gradients: gradients(&mut step, device, &config, batch)?,
+            setup,
+            device,
+            config,
+            batch,
+            rounding: None,
+        })
+    }
+
+    /// The largest error of any tensor, and whose it is.
+    fn worst(&mut self, found: &Gradients) -> Result<(f64, String), TrainError> {
+        let tolerance = tolerance(self.device, self.config.arithmetic);
+        let worst = worst(found, &self.gradients, None);
+        if worst.0 <= tolerance {
+            return Ok(worst);
+        }
+        if self.rounding.is_none() {
+            self.rounding = Some(self.measure_rounding()?);
+        }
+        let rounding = self.rounding.iter().flatten();
+        let scales: Vec<f64> = rounding
+            .map(|difference| ROUNDING_FACTOR * difference / tolerance)
+            .collect();
+        Ok(self::worst(found, &self.gradients, Some(&scales)))
+    }
+
+    /// What the order of the samples makes of each tensor: the largest difference.
+    fn measure_rounding(&self) -> Result<Vec<f64>, TrainError> {
+        let count = self.batch.num_samples;
+        let (mut step, _) = whole_step(self.setup, self.device, &self.config, count)?;
+        let mut largest = vec![0.0_f64; self.gradients.tensors.len()];
+        for seed in 0..REORDERINGS {
+            let mut order: Vec<usize> = (0..count).collect();
+            let mut random = SplitMix64(seed);
+            for last in (1..count).rev() {
+                order.swap(last, (random.bits() % (last as u64 + 1)) as usize);
+            }
+            let mut batch = self.batch.reordered(&order);
+            self.config.task.complete(&mut batch);
+            let found = gradients(&mut step, self.device, &self.config, &batch)?;
+            let pairs = found.tensors.iter().zip(&self.gradients.tensors);
+            for (largest, ((_, found), (_, reference))) in largest.iter_mut().zip(pairs) {
+                *largest = largest.max(difference(found, reference));
+            }
+        }
+        Ok(largest)
+    }
+}
+
+/// A step of one pass by one process. What is certified is the split; that gradients are rounded was asked for.
+fn one_pass(setup: &Setup) -> StepConfig {
+    StepConfig {
+        task: setup.step.task.as_reference(),
+        gradients: GradientFormat::F32,
+        processes: Processes::default(),
+        ..setup.step.clone()
+    }
+}
+
+/// The step of a batch that is not split, its weights filled.
+fn whole_step(
+    setup: &Setup,
+    device: &Device,
+    config: &StepConfig,
+    num_samples: usize,
+) -> Result<(Step, usize), TrainError> {
+    let whole = Split {
+        batch_size: num_samples,
+        recompute: Recompute::None,
+        kept_micro_batches: 1,
+    };
+    split_step(setup, device, config, num_samples, whole)
+}
+
 fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum::<f64>().sqrt()
 }
@@ -185,8 +313,13 @@ fn relative(difference: f64, scale: f64) -> f64 {
     }
 }
 
-/// The largest error and whose it is.
-fn worst(found: &Gradients, reference: &Gradients) -> (f64, String) {
+fn difference(found: &[f32], reference: &[f32]) -> f64 {
+    let pairs = found.iter().zip(reference);
+    norm(pairs.map(|(&a, &b)| f64::from(a) - f64::from(b)))
+}
+
+/// The largest error and whose it is. `scales` are further denominators, by tensor.
+fn worst(found: &Gradients, reference: &Gradients, scales: Option<&[f64]>) -> (f64, String) {
     let tensor_norm = |tensor: &[f32]| norm(tensor.iter().map(|&value| f64::from(value)));
     let all = norm(
         reference
@@ -196,10 +329,11 @@ fn worst(found: &Gradients, reference: &Gradients) -> (f64, String) {
     );
     let floor = 1e-3 * all / (reference.tensors.len() as f64).sqrt();
     let mut worst = (0.0, String::new());
-    for ((name, found), (_, reference)) in found.tensors.iter().zip(&reference.tensors) {
-        let pairs = found.iter().zip(reference);
-        let difference = norm(pairs.map(|(&a, &b)| f64::from(a) - f64::from(b)));
-        let error = relative(difference, tensor_norm(reference).max(floor));
+    let pairs = found.tensors.iter().zip(&reference.tensors);
+    for (index, ((name, found), (_, reference))) in pairs.enumerate() {
+        let further = scales.map_or(0.0, |scales| scales[index]);
+        let scale = tensor_norm(reference).max(floor).max(further);
+        let error = relative(difference(found, reference), scale);
         if error > worst.0 {
             worst = (error, name.clone());
         }
@@ -237,51 +371,80 @@ pub fn verify(
     batch: &Batch,
     splits: &[Split],
     task: Arc<dyn Task>,
-    mut progress: impl FnMut(&SplitResult),
+    progress: impl FnMut(&SplitResult),
 ) -> Result<Certificate, TrainError> {
-    let effective_batch = batch.num_samples;
     let processes = processes_of(device.group());
-    // One process computes the reference, and compares.
-    let reference = if processes.rank > 0 {
-        None
-    } else {
-        let config = StepConfig {
-            task: setup.step.task.as_reference(),
-            // What is certified is the split; that gradients are rounded was asked for.
-            gradients: GradientFormat::F32,
-            processes: Processes::default(),
-            ..setup.step.clone()
-        };
-        let whole = Split {
-            batch_size: effective_batch,
-            recompute: Recompute::None,
-            kept_micro_batches: 1,
-        };
-        let (mut step, _) = split_step(setup, device, &config, effective_batch, whole)
-            .map_err(reference_does_not_fit)?;
-        Some(gradients(&mut step, device, &config, batch)?)
-    };
     let config = StepConfig {
         task,
         gradients: GradientFormat::F32,
         processes,
         ..setup.step.clone()
     };
-    let own = batch.part(processes.share(effective_batch));
-    let most_own = effective_batch.div_ceil(processes.count);
+    let own = batch.part(processes.share(batch.num_samples));
+    let most_own = batch.num_samples.div_ceil(processes.count);
+    certify(setup, device, batch, splits, progress, |split| {
+        let (mut step, num_parts) = split_step(setup, device, &config, most_own, split)?;
+        Ok((gradients(&mut step, device, &config, &own)?, num_parts))
+    })
+}
+
+/// The same of plain accumulation, which is wrong: the mean over micro-batches, each by itself a batch with its own negatives, sums and
+/// means. It shows that the certificate can say no. The first process computes it, whatever their number.
+pub fn verify_plain_accumulation(
+    setup: &Setup,
+    device: &Device,
+    batch: &Batch,
+    splits: &[Split],
+    progress: impl FnMut(&SplitResult),
+) -> Result<Certificate, TrainError> {
+    let config = one_pass(setup);
+    certify(setup, device, batch, splits, progress, |split| {
+        let size = split.batch_size.min(batch.num_samples);
+        let num_parts = batch.num_samples.div_ceil(size);
+        let mut mean: Option<Gradients> = None;
+        for start in (0..batch.num_samples).step_by(size) {
+            let mut part = batch.part(start..batch.num_samples.min(start + size));
+            config.task.complete(&mut part);
+            let (mut step, _) = whole_step(setup, device, &config, part.num_samples)?;
+            let found = gradients(&mut step, device, &config, &part)?;
+            mean.get_or_insert_with(|| found.zeros())
+                .add(&found, 1.0 / num_parts as f64);
+        }
+        let mean = mean.expect("a batch has samples");
+        Ok((mean, num_parts))
+    })
+}
+
+/// Compares the gradients that splits give, and in how many micro-batches, with those of one pass.
+fn certify(
+    setup: &Setup,
+    device: &Device,
+    batch: &Batch,
+    splits: &[Split],
+    mut progress: impl FnMut(&SplitResult),
+    mut gradients_of: impl FnMut(Split) -> Result<(Gradients, usize), TrainError>,
+) -> Result<Certificate, TrainError> {
+    // One process computes the reference, and compares.
+    let mut reference = match device.group().rank() {
+        0 => Some(Reference::new(setup, device, batch)?),
+        _ => None,
+    };
     let mut results: Vec<SplitResult> = Vec::new();
     for &split in splits {
-        let (mut step, gradient_accumulation) =
-            split_step(setup, device, &config, most_own, split)?;
-        let found = gradients(&mut step, device, &config, &own)?;
-        let reference = reference.as_ref().unwrap_or(&found);
-        let (max_relative_error, worst_parameter) = worst(&found, reference);
+        let (found, gradient_accumulation) = gradients_of(split)?;
+        let (max_relative_error, worst_parameter) = match &mut reference {
+            Some(reference) => reference.worst(&found)?,
+            None => (0.0, String::new()),
+        };
+        let loss = reference
+            .as_ref()
+            .map_or(found.loss, |one| one.gradients.loss);
         let result = SplitResult {
             split,
             gradient_accumulation,
             max_relative_error,
             worst_parameter,
-            loss_difference: relative((found.loss - reference.loss).abs(), reference.loss.abs()),
+            loss_difference: relative((found.loss - loss).abs(), loss.abs()),
         };
         progress(&result);
         results.push(result);
@@ -296,7 +459,7 @@ pub fn verify(
         .iter()
         .map(|result| result.loss_difference)
         .fold(0.0, f64::max);
-    let arithmetic = config.arithmetic;
+    let arithmetic = setup.step.arithmetic;
     let tolerance = tolerance(device, arithmetic);
     Ok(Certificate {
         exact: worst.max_relative_error <= tolerance && loss_difference <= tolerance,

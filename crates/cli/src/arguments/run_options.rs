@@ -11,6 +11,7 @@ use holdall_train::config::{
 };
 use holdall_train::tasks;
 
+use crate::config_file::{self, Differences};
 use crate::screen::tell;
 
 use super::{ComputeOptions, OutputOptions, ProcessOptions, seed};
@@ -18,7 +19,7 @@ use super::{ComputeOptions, OutputOptions, ProcessOptions, seed};
 /// What `train`, `plan`, `verify` and `bench` share.
 #[derive(Args, Clone)]
 pub struct RunOptions {
-    /// Samples per optimizer step [default: 128]
+    /// Samples per optimizer step [default: by task and data]
     #[arg(long, alias = "effective_batch", value_name = "N")]
     pub effective_batch: Option<usize>,
     /// Samples per micro-batch; never changed, a better one is suggested
@@ -62,6 +63,9 @@ pub struct RunOptions {
     /// Any key of the config, such as train.lr=1e-4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
+    /// Run a config of another tool although some of its settings have another effect here
+    #[arg(long)]
+    pub accept: bool,
     #[command(flatten)]
     pub output: OutputOptions,
 }
@@ -158,7 +162,17 @@ impl RunOptions {
 
     /// The config in `file`, or the defaults, with these options laid over it.
     pub fn over(&self, file: Option<&Path>) -> Result<RunConfig> {
-        let mut config = RunConfig::load(file, &self.sets)?;
+        self.over_layers(file.as_slice())
+    }
+
+    /// The same with several files, each laid over the one before.
+    pub fn over_layers(&self, files: &[&Path]) -> Result<RunConfig> {
+        let differences = if self.accept {
+            Differences::Accept
+        } else {
+            Differences::Refuse
+        };
+        let mut config = config_file::load_layers(files, &self.sets, differences)?;
         self.lay_over(&mut config);
         Ok(config)
     }

@@ -130,7 +130,7 @@ fn show(analysis: &Analysis) -> String {
     .map(|(count, noun)| counted(count, noun))
     .collect();
     text += &match analysis.verdict {
-        Verdict::Healthy => "Verdict: healthy\n".to_owned(),
+        Verdict::Healthy => "Verdict: healthy, as far as memory goes\n".to_owned(),
         Verdict::Warning => format!("\nVerdict: warning ({})\n", counts.join(", ")),
         Verdict::Problem => format!("\nVerdict: problem ({})\n", counts.join(", ")),
     };

@@ -11,6 +11,7 @@ use clap::Args;
 use holdall_processes::{Group, GroupError};
 use holdall_train::TrainError;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::arguments::{ProcessOptions, at_least_one};
 use crate::processes::{self, Begun};
@@ -54,7 +55,10 @@ struct BenchJson<'a> {
 }
 
 pub fn run(arguments: BenchExchangeArguments) -> Result<ExitCode> {
-    let group = match processes::begin(&arguments.processes)? {
+    let group = match processes::begin(
+        &arguments.processes,
+        || json!({"command": "bench exchange"}),
+    )? {
         Begun::Ended(code) => return Ok(code),
         Begun::Member(group) => group,
     };

@@ -122,7 +122,7 @@ impl Input {
         let size = arguments.size;
         let data = DataConfig {
             train: Some(arguments.folder.clone()),
-            validation: Validation::None,
+            validation: Validation::UNSPLIT,
             ..DataConfig::default()
         };
         let kind = evidence(&data).ok().map(|found| found.kind);
@@ -152,14 +152,16 @@ impl Input {
                     shape,
                     fit: Fit::Resize,
                     coding: Arc::new(set.coding),
-                    padding: Vec::new(),
                     augment: PairAugment::default(),
                 }),
                 row_bytes: shape.row_bytes(),
             });
         }
         Ok(Input {
-            samples: pictures(std::slice::from_ref(&arguments.folder))?.samples,
+            samples: pictures(
+                std::slice::from_ref(&arguments.folder),
+                &DataConfig::default(),
+            )?,
             format: RowFormat::from(PictureFormat {
                 framing: Framing::clip(size),
                 augment: Augment {

@@ -303,7 +303,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         config.train.batch_size = Some(bench.split.0);
         config.train.gradient_accumulation = Some(bench.split.1);
     }
-    let device = match open_device_for(&config, options)? {
+    let device = match open_device_for("bench", &config, options)? {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };

@@ -8,8 +8,8 @@ use clap::Args;
 use holdall_data::DataError;
 use holdall_data::allowance::Allowance;
 use holdall_data::check::{
-    CheckConfig, Example, Fault, Finding, MAX_ASPECT, MIN_PER_LABEL, MIN_SIZE, Outcome, Report,
-    RowKind, Watch, check,
+    CheckConfig, Example, Fault, Finding, MAX_ASPECT, MAX_BITS, MAX_COLOUR_DIFFERENCE,
+    MIN_PER_LABEL, MIN_SIZE, Outcome, Report, RowKind, Watch, check,
 };
 use holdall_data::clips::ClipFraming;
 use holdall_data::find::{find, source_of};
@@ -19,14 +19,16 @@ use holdall_files::{counted, thousands};
 use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 use holdall_train::config::{Count, RunConfig};
-use holdall_train::tasks;
+use holdall_train::tasks::{self, TaskName};
 use serde::Serialize;
 
-use crate::arguments::{OutputOptions, seed};
+use crate::arguments::{OutputOptions, TaskArgument, seed};
 use crate::commands::data_pairs;
+use crate::commands::next_command::Typed;
 use crate::commands::train::is_yaml;
+use crate::config_file::{self, Differences};
 use crate::failure;
-use crate::screen::{print, print_json, progress, tell};
+use crate::screen::{columns, print, print_json, progress, tell};
 use crate::stop;
 
 /// What `data check` and `data clean` share.
@@ -35,6 +37,9 @@ pub struct CheckOptions {
     /// DATA.csv, CONFIG.yml, or a folder with image_labels.csv or with images and masks; without it, this folder or its `data`
     #[arg(value_name = "CONFIG|DATA")]
     pub target: Option<String>,
+    /// What the data is for; told from the data by default
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<TaskArgument>,
     /// A picture is too small if a side has fewer pixels
     #[arg(long, alias = "min_size", value_name = "PIXELS", default_value_t = MIN_SIZE)]
     pub min_size: u32,
@@ -65,8 +70,8 @@ pub struct CheckOptions {
                   holdall data check FIVES\n  \
                   holdall data check clips.csv --set data.frames=16\n\n\
                   What is looked for: pictures that are missing, of zero size, no image, cut short, broken, or of absurd\n\
-                  dimensions; the same picture twice, or in train and validation; labels with few pictures; captions that are\n\
-                  empty or all the same. Of pictures with masks: masks that cannot be read, of another size, empty, or with values\n\
+                  dimensions; the same pixels twice, nearly so, under two labels or in two splits; groups such as patients in two\n\
+                  splits; labels with few pictures; captions that are empty or all the same. Of pictures with masks: masks that cannot be read, of another size, empty, or with values\n\
                   that are no class; the same picture in two splits. Of clips: frames that cannot be read, and clips with fewer\n\
                   frames than are seen. Ctrl-C stops; the same command goes on (with masks: begins anew). Exit code 0: nothing\n\
                   found; 1: something.")]
@@ -75,8 +80,34 @@ pub struct DataCheckArguments {
     pub options: CheckOptions,
 }
 
-/// Columns of a terminal that nobody made wider.
-const WIDTH: usize = 80;
+impl CheckOptions {
+    /// What was typed, for commands to type next.
+    pub(super) fn typed(&self) -> Typed<'_> {
+        Typed {
+            target: self.target.as_deref(),
+            sets: &self.sets,
+            task: self.task,
+            seed: self.seed,
+        }
+    }
+
+    /// Rows that are named of each finding: in a table there is room for one.
+    pub(super) fn num_examples(&self) -> usize {
+        if self.output.json { usize::MAX } else { 1 }
+    }
+
+    /// The config that the options mean.
+    pub(super) fn config(&self) -> Result<RunConfig> {
+        let target = self.target.as_deref();
+        let file = target.filter(|target| is_yaml(target)).map(Path::new);
+        let mut config = config_file::load(file, &self.sets, Differences::Accept)?;
+        if let (None, Some(target)) = (file, target) {
+            config.data.train = Some(PathBuf::from(target));
+        }
+        config.task = self.task.map(TaskName::from).or(config.task);
+        Ok(config)
+    }
+}
 
 #[derive(Serialize)]
 struct CheckJson<'a> {
@@ -87,7 +118,7 @@ struct CheckJson<'a> {
 
 pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
     if let Some(pairs) = data_pairs::meant(&arguments.options)? {
-        return data_pairs::check(&pairs, arguments.options.output.json);
+        return data_pairs::check(&pairs, &arguments.options);
     }
     let config = meant(&arguments.options, Wanted::Cleanest)?;
     let Some(report) = watched(|watch| check(&config, watch))? else {
@@ -101,12 +132,12 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
             report: &report,
         })?;
     } else {
-        print(&show(&report))?;
+        print(&show(&report, columns()))?;
         if !is_clean && report.has_lines && source_of(&report.csv).is_none() {
             tell(&format!(
-                "hint: holdall data clean {} writes one file without the rows that it removes, and one without those that it filters \
-                 as well; what it keeps is for you to correct",
-                report.csv.display()
+                "hint: `{}` writes one file without the rows that it removes, and one without those that it filters \
+                 as well; what it keeps is left unchanged",
+                arguments.options.typed().same("data clean")
             ));
         }
     }
@@ -127,12 +158,8 @@ pub(super) enum Wanted {
 
 /// What the options mean.
 pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfig> {
-    let target = options.target.as_deref();
-    let file = target.filter(|target| is_yaml(target)).map(Path::new);
-    let mut config = RunConfig::load(file, &options.sets)?;
-    if let (None, Some(target)) = (file, target) {
-        config.data.train = Some(PathBuf::from(target));
-    }
+    let mut config = options.config()?;
+    let has_config = options.target.as_deref().is_some_and(is_yaml);
     let named = config.data.train.as_deref();
     let found = find(named).map_err(TrainError::from)?;
     let is_named = named.is_some_and(|path| !path.is_dir());
@@ -147,14 +174,20 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
             tell(&format!("Data: {} (found by its name)", csv.display()));
         }
     }
-    if file.is_none() {
+    if !has_config {
         let mut of_csv = config.clone();
         of_csv.data.train = Some(csv.clone());
         let note = tasks::guess_label(&mut of_csv)?;
         note.iter().for_each(|note| tell(note));
         config.data.label = of_csv.data.label;
     }
-    let kind = evidence(&config.data).ok().map(|evidence| evidence.kind);
+    let kind = match config.task {
+        Some(TaskName::Clip) => Some(EvidenceKind::Captions),
+        Some(TaskName::Classify) => Some(EvidenceKind::Labels),
+        Some(TaskName::Segment) => Some(EvidenceKind::Masks),
+        Some(TaskName::VideoText) => Some(EvidenceKind::Clips),
+        None => evidence(&config.data).ok().map(|evidence| evidence.kind),
+    };
     let (media, captions) = match kind {
         Some(EvidenceKind::Labels) => (Media::Pictures, Captions::None),
         Some(EvidenceKind::Clips) => (Media::Clips, Captions::Required),
@@ -179,6 +212,7 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
         max_aspect: options.max_aspect,
         min_frames: frames.unwrap_or(ClipFraming::DEFAULT_FRAMES),
         min_per_label: options.min_per_label,
+        num_examples: options.num_examples(),
         num_workers: num_workers.exactly().filter(|number| *number > 0),
         allowance: allowance(config.memory),
     })
@@ -240,11 +274,18 @@ pub(super) fn watched<T>(
     }
 }
 
-fn show(report: &Report) -> String {
+fn show(report: &Report, width: usize) -> String {
     let num_rows = report.rows + report.validation_rows;
     let mut text = format!("{}: {}", report.csv.display(), counted(report.rows, "row"));
+    let [_, validation, test] = report.sides;
     if report.validation_rows > 0 {
         text += &format!(", {} in validation", thousands(report.validation_rows));
+    } else if report.has_marked_sides {
+        text += &format!(" ({} to validate on", thousands(validation));
+        if test > 0 {
+            text += &format!(", {} to test on", thousands(test));
+        }
+        text.push(')');
     }
     if let Some(labels) = &report.labels {
         text += &format!(
@@ -268,7 +309,7 @@ fn show(report: &Report) -> String {
             share(finding.share),
             finding.on_clean.words()
         );
-        let room = WIDTH.saturating_sub(line.len());
+        let room = width.saturating_sub(line.len());
         text += &line;
         text += &first(report, finding, room);
         text.push('\n');
@@ -285,11 +326,19 @@ fn show(report: &Report) -> String {
     };
     if captions.commonest_rows > 1 {
         let rows = format!(" in {}", counted(captions.commonest_rows, "row"));
-        let room = WIDTH.saturating_sub(rows.len() + "The commonest: \"\"".len());
+        let room = width.saturating_sub(rows.len() + "The commonest: \"\"".len());
         text += &format!(
             "The commonest: \"{}\"{rows}\n",
             shortened(&captions.commonest, room)
         );
+    }
+    if report.findings.iter().any(|finding| {
+        matches!(
+            finding.kind,
+            Fault::Row(RowKind::NearDuplicate | RowKind::NearLeak)
+        )
+    }) {
+        text += &format!("{}\n", near_copies());
     }
     text += &match report.findings.is_empty() {
         true => format!("Nothing wrong in {}\n", counted(num_rows, "row")),
@@ -300,6 +349,14 @@ fn show(report: &Report) -> String {
         ),
     };
     text
+}
+
+/// What near copies are told by.
+pub(super) fn near_copies() -> String {
+    format!(
+        "Near copies: at most {MAX_BITS} of 63 bits of the perceptual hash differ, and colours by\n\
+         {MAX_COLOUR_DIFFERENCE} of 255 on average; `data clean --duplicates keep-first-near` removes them"
+    )
 }
 
 /// The first row of a finding in what room there is.
@@ -328,7 +385,7 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
     };
     let detail = match (finding.kind, detail) {
         // Which CSV the other row is of shows in the row of this one.
-        (Fault::Row(RowKind::Leak), Some(detail)) => {
+        (Fault::Row(RowKind::Leak | RowKind::NearLeak), Some(detail)) => {
             let detail = detail.split(" of ").next().unwrap_or(detail);
             format!(" {detail}")
         }
@@ -372,7 +429,55 @@ fn shortened_left(text: &str, room: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use holdall_data::check::{CaptionFacts, OnClean, Severity};
+
     use super::*;
+
+    /// A wider terminal shows more of a path.
+    #[test]
+    fn tables_are_as_wide_as_the_terminal() {
+        let image = format!("{}/7.jpg", "folder".repeat(20));
+        let csv = PathBuf::from("cars.csv");
+        let report = Report {
+            csv: csv.clone(),
+            rows: 9,
+            sides: [9, 0, 0],
+            has_marked_sides: false,
+            validation_rows: 0,
+            usable_rows: 8,
+            has_lines: true,
+            findings: vec![Finding {
+                kind: Fault::Row(RowKind::Duplicate),
+                severity: Severity::Warning,
+                on_clean: OnClean::Filtered,
+                count: 1,
+                share: 0.1,
+                rows: vec![3],
+                validation_rows: Vec::new(),
+                examples: vec![Example {
+                    csv,
+                    row: 3,
+                    image: image.clone(),
+                    detail: None,
+                }],
+            }],
+            captions: CaptionFacts {
+                different: 0,
+                identical_share: 0.0,
+                commonest: String::new(),
+                commonest_rows: 0,
+            },
+            labels: None,
+        };
+        let widest = |width: usize| {
+            let shown = show(&report, width);
+            let lengths = shown.lines().map(|line| line.chars().count());
+            (lengths.max(), shown.contains(&image))
+        };
+        assert_eq!(widest(80), (Some(80), false));
+        assert_eq!(widest(120), (Some(120), false));
+        assert!(widest(400).1);
+    }
 
     #[test]
     fn shares_and_long_names() {

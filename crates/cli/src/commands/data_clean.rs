@@ -4,9 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use holdall_data::check::{CleanFile, Cleaned, Duplicates, clean};
+use holdall_data::check::{
+    CleanFile, Cleaned, Conflicts, Copies, Duplicates, Fault, Gone, RowKind, clean,
+};
 use holdall_files::{counted, thousands};
 
+use crate::arguments::OverwriteOption;
 use crate::commands::data_check::{CheckOptions, Wanted, meant, share, watched};
 use crate::commands::data_pairs;
 use crate::screen::{print, print_json, tell};
@@ -24,28 +27,54 @@ pub struct DataCleanArguments {
     /// What becomes of rows that show the same picture
     #[arg(long, value_name = "RULE", default_value = "keep-first")]
     pub duplicates: DuplicatesArgument,
+    /// What becomes of rows that show the same picture under different labels, or with different masks
+    #[arg(long, value_name = "RULE", default_value = "leave-out")]
+    pub conflicts: ConflictsArgument,
+    #[command(flatten)]
+    pub overwrite: OverwriteOption,
     #[command(flatten)]
     pub options: CheckOptions,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub enum DuplicatesArgument {
-    /// The first stays; a picture of a validation file or column is not trained on
+pub enum ConflictsArgument {
+    /// None of them stays: nobody knows which label is right
+    LeaveOut,
+    /// The first stays
     KeepFirst,
     /// All stay
     Keep,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+pub enum DuplicatesArgument {
+    /// The first stays; what is set apart for validation or the test is not trained on
+    KeepFirst,
+    /// The same for near copies, by their perceptual hash
+    KeepFirstNear,
+    /// All stay
+    Keep,
+}
+
 pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
-    let duplicates = match arguments.duplicates {
-        DuplicatesArgument::KeepFirst => Duplicates::KeepFirst,
-        DuplicatesArgument::Keep => Duplicates::Keep,
+    let copies = Copies {
+        duplicates: match arguments.duplicates {
+            DuplicatesArgument::KeepFirst => Duplicates::KeepFirst,
+            DuplicatesArgument::KeepFirstNear => Duplicates::KeepFirstNear,
+            DuplicatesArgument::Keep => Duplicates::Keep,
+        },
+        conflicts: match arguments.conflicts {
+            ConflictsArgument::LeaveOut => Conflicts::LeaveOut,
+            ConflictsArgument::KeepFirst => Conflicts::KeepFirst,
+            ConflictsArgument::Keep => Conflicts::Keep,
+        },
     };
+    let existing = arguments.overwrite.existing();
     if let Some(pairs) = data_pairs::meant(&arguments.options)? {
-        return data_pairs::clean(&pairs, duplicates, arguments.options.output.json);
+        return data_pairs::clean(&pairs, copies, existing, &arguments.options);
     }
     let config = meant(&arguments.options, Wanted::Source)?;
-    let Some(cleaned) = watched(|watch| clean(&config, duplicates, watch))? else {
+    let Some(cleaned) = watched(|watch| clean(&config, copies, existing, watch))? else {
         return Ok(stop::exit_code());
     };
     for file in [&cleaned.cleaned, &cleaned.filtered] {
@@ -60,10 +89,16 @@ pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
         true => print_json(&cleaned)?,
         false => print(&show(&cleaned))?,
     }
-    tell(&format!(
-        "hint: holdall train {}",
-        cleaned.filtered.path.display()
-    ));
+    let is_conflict = |gone: &&Gone| gone.reason == Fault::Row(RowKind::TwoLabels);
+    if let Some(gone) = cleaned.filtered.gone.iter().find(is_conflict) {
+        tell(&format!(
+            "{} left out: the same picture under two labels; `--conflicts keep-first` or `keep` says otherwise",
+            counted(gone.count, "row")
+        ));
+    }
+    let typed = arguments.options.typed();
+    let line = typed.train(&cleaned.filtered.path, |_| false, &[]);
+    tell(&format!("hint: {line}"));
     Ok(ExitCode::SUCCESS)
 }
 

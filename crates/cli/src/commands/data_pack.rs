@@ -13,11 +13,13 @@ use holdall_data::picture::{FrameCoding, SmallerFormat};
 use holdall_data::source::{EvidenceKind, evidence};
 use holdall_files::{counted, show_bytes};
 use holdall_train::TrainError;
-use holdall_train::config::{Count, RunConfig};
+use holdall_train::config::Count;
 
 use crate::arguments::{OutputOptions, at_least_one};
 use crate::commands::data_check::{allowance, watched};
+use crate::commands::next_command::Typed;
 use crate::commands::train::is_yaml;
+use crate::config_file::{self, Differences};
 use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
@@ -79,7 +81,7 @@ pub enum FormatArgument {
 pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     let target = arguments.target.as_str();
     let file = Some(target).filter(|target| is_yaml(target)).map(Path::new);
-    let mut config = RunConfig::load(file, &arguments.sets)?;
+    let mut config = config_file::load(file, &arguments.sets, Differences::Accept)?;
     if file.is_none() {
         config.data.train = Some(PathBuf::from(target));
     }
@@ -93,7 +95,7 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     let config = PackConfig {
         data: config.data,
         table: found.csv,
-        out: arguments.out,
+        out: arguments.out.clone(),
         size: arguments.size,
         media,
         rows_per_shard: arguments.per_shard,
@@ -110,11 +112,14 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
         true => print_json(&packed)?,
         false => print(&show(&packed, media, stored_bytes(&config).unwrap_or(0)))?,
     }
-    tell(&format!(
-        "hint: holdall train {}{}",
-        packed.out.display(),
-        frames_option(&config)
-    ));
+    let typed = Typed {
+        target: Some(target),
+        sets: &arguments.sets,
+        task: None,
+        seed: None,
+    };
+    let line = typed.train(&packed.out, is_packed_key, &packed_keys(&config));
+    tell(&format!("hint: {line}"));
     Ok(match packed.skipped.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(failure::FOUND),
@@ -187,12 +192,40 @@ fn what_changes(config: &PackConfig) -> Option<String> {
     })
 }
 
-/// The option that makes training see every kept frame once.
-fn frames_option(config: &PackConfig) -> String {
-    match (config.media, config.data.frames) {
-        (PackedMedia::Clips(_), Some(frames)) => format!(" --set data.frames={frames}"),
-        _ => String::new(),
+/// Keys that mean columns and folders which shards replace by their own.
+fn is_packed_key(key: &str) -> bool {
+    let own = [
+        "image",
+        "video",
+        "mask",
+        "image_root",
+        "separator",
+        "frames",
+        "stride",
+    ];
+    own.iter().any(|own| key == format!("data.{own}"))
+}
+
+/// Keys of a config that are others for shards: their columns have names of their own, and of clips every kept frame is seen once.
+fn packed_keys(config: &PackConfig) -> Vec<String> {
+    let data = &config.data;
+    let mut keys = Vec::new();
+    for (named, own) in [
+        (&data.image, "image"),
+        (&data.video, "video"),
+        (&data.mask, "mask"),
+    ] {
+        if named.as_deref().is_some_and(|named| named != own) {
+            keys.push(format!("data.{own}={own}"));
+        }
     }
+    if let (PackedMedia::Clips(_), Some(frames)) = (config.media, data.frames) {
+        keys.push(format!("data.frames={frames}"));
+        if data.stride != Stride::Spread {
+            keys.push("data.stride=spread".to_owned());
+        }
+    }
+    keys
 }
 
 fn show(packed: &Packed, media: PackedMedia, before_bytes: u64) -> String {

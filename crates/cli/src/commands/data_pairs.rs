@@ -1,32 +1,24 @@
 //! `holdall data check` and `clean` of pictures with masks.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_data::check::{
-    CleanPairs, Duplicates, PairCheck, PairReport, check_pairs, clean_pairs,
+    CleanPairs, Copies, PairCheck, PairFault, PairReport, check_pairs, clean_pairs,
 };
 use holdall_data::source::{EvidenceKind, evidence};
-use holdall_files::{counted, thousands};
-use holdall_train::config::RunConfig;
+use holdall_files::{Existing, counted, thousands};
 use holdall_train::tasks::TaskName;
 use serde::Serialize;
 
-use crate::commands::data_check::{CheckOptions, allowance, share, watched};
-use crate::commands::train::is_yaml;
+use crate::commands::data_check::{CheckOptions, allowance, near_copies, share, watched};
 use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
 /// What the options mean, where the data is pictures with masks.
 pub(super) fn meant(options: &CheckOptions) -> Result<Option<PairCheck>> {
-    let target = options.target.as_deref();
-    let file = target.filter(|target| is_yaml(target)).map(Path::new);
-    let mut config = RunConfig::load(file, &options.sets)?;
-    if let (None, Some(target)) = (file, target) {
-        config.data.train = Some(PathBuf::from(target));
-    }
+    let config = options.config()?;
     let has_masks = match config.task {
         Some(task) => task == TaskName::Segment,
         // What is wrong with data of other kinds is said by their own check.
@@ -39,6 +31,7 @@ pub(super) fn meant(options: &CheckOptions) -> Result<Option<PairCheck>> {
     Ok(Some(PairCheck {
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,
+        num_examples: options.num_examples(),
         num_workers: num_workers.exactly().filter(|number| *number > 0),
         allowance: allowance(config.memory),
         data: config.data,
@@ -52,12 +45,12 @@ struct CheckJson<'a> {
     report: &'a PairReport,
 }
 
-pub(super) fn check(config: &PairCheck, is_json: bool) -> Result<ExitCode> {
+pub(super) fn check(config: &PairCheck, options: &CheckOptions) -> Result<ExitCode> {
     let Some(report) = watched(|watch| check_pairs(config, watch))? else {
         return Ok(stop::exit_code());
     };
     let is_clean = report.findings.is_empty();
-    if is_json {
+    if options.output.json {
         let verdict = if is_clean { "clean" } else { "found" };
         let report = &report;
         print_json(&CheckJson { verdict, report })?;
@@ -65,8 +58,8 @@ pub(super) fn check(config: &PairCheck, is_json: bool) -> Result<ExitCode> {
         print(&show(&report))?;
         if !is_clean {
             tell(&format!(
-                "hint: holdall data clean {} writes a CSV without pairs that are no use",
-                report.place.display()
+                "hint: `{}` writes a CSV without pairs that are no use",
+                options.typed().same("data clean")
             ));
         }
     }
@@ -76,18 +69,34 @@ pub(super) fn check(config: &PairCheck, is_json: bool) -> Result<ExitCode> {
     })
 }
 
-pub(super) fn clean(config: &PairCheck, duplicates: Duplicates, is_json: bool) -> Result<ExitCode> {
-    let Some(clean) = watched(|watch| clean_pairs(config, duplicates, watch))? else {
+pub(super) fn clean(
+    config: &PairCheck,
+    copies: Copies,
+    existing: Existing,
+    options: &CheckOptions,
+) -> Result<ExitCode> {
+    let Some(clean) = watched(|watch| clean_pairs(config, copies, existing, watch))? else {
         return Ok(stop::exit_code());
     };
-    match is_json {
+    match options.output.json {
         true => print_json(&clean)?,
         false => print(&show_clean(&clean))?,
     }
-    tell(&format!(
-        "hint: holdall train {} --set 'data.validation={{column: split}}'",
-        clean.csv.display()
-    ));
+    // The list has columns of its own for all of these.
+    let is_replaced = |key: &str| {
+        let own = [
+            "image",
+            "mask",
+            "field_of_view",
+            "image_subdir",
+            "label_subdir",
+        ];
+        let own = own.map(|key| format!("data.{key}"));
+        own.iter().any(|own| own == key) || key == "data.validation"
+    };
+    let validation = ["data.validation={column: split}".to_owned()];
+    let line = options.typed().train(&clean.csv, is_replaced, &validation);
+    tell(&format!("hint: {line}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -122,6 +131,13 @@ fn show(report: &PairReport) -> String {
             thousands(finding.count),
             share(finding.share)
         );
+    }
+    if report
+        .findings
+        .iter()
+        .any(|finding| matches!(finding.kind, PairFault::NearDuplicate | PairFault::NearLeak))
+    {
+        text += &format!("\n{}\n", near_copies());
     }
     text += &match report.findings.is_empty() {
         true => format!("Nothing wrong in {}\n", counted(report.pairs, "pair")),

@@ -19,7 +19,7 @@ use crate::stop;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  holdall data sample cars /tmp/cars --count 500\n  \
-                  holdall train /tmp/cars --model small --lr 1e-3\n\n  \
+                  holdall train /tmp/cars --model small\n\n  \
                   holdall data sample vessels /tmp/vessels --count 80 --size 512\n  \
                   holdall train /tmp/vessels --task segment --model unet-small\n\n  \
                   holdall data sample clips /tmp/clips --count 400 --frames 16\n  \
@@ -195,7 +195,7 @@ fn draw_cars(
         .map_err(|error| TrainError::Config(error.to_string()))?;
     Ok(cars.map(|cars| {
         format!(
-            "{} cars in {csv}\nhint: holdall train {csv} --model small --lr 1e-3",
+            "{} cars in {csv}\nhint: holdall train {csv} --model small",
             cars.count,
             csv = cars.labels.display(),
         )

@@ -194,7 +194,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         ..RunConfig::default()
     };
     config.num_threads = arguments.compute.num_threads;
-    config.train.epochs = arguments.epochs.unwrap_or(epochs);
+    config.train.epochs = Some(arguments.epochs.unwrap_or(epochs));
     config.train.warmup = Warmup::Percent(8.0);
     match arguments.task {
         TaskArgument::Clip | TaskArgument::Classify => learn_cars(data, &mut config),
@@ -220,31 +220,25 @@ fn learn_cars(data: &Path, config: &mut RunConfig) {
     };
     config.losses.label = 1.0;
     config.train.effective_batch = Some(128);
-    config.train.lr = 1e-3;
-    config.train.lr_head = 1e-2;
+    config.train.lr = Some(1e-3);
+    config.train.lr_head = Some(1e-2);
 }
 
 fn learn_vessels(data: &Path, size: u32, config: &mut RunConfig) {
     config.data.train = Some(data.join("train"));
-    config.data.validation = Validation::File {
-        path: data.join("test"),
-        group: None,
-    };
+    config.data.validation = Validation::file(data.join("test"));
     config.data.image_size = ImageSize::Exactly {
         height: size,
         width: size,
     };
     config.train.effective_batch = Some(4);
-    config.train.lr = 3e-3;
-    config.train.lr_head = 3e-3;
+    config.train.lr = Some(3e-3);
+    config.train.lr_head = Some(3e-3);
 }
 
 fn learn_motion(data: &Path, config: &mut RunConfig) {
     config.data.train = Some(data.join("clips.csv"));
-    config.data.validation = Validation::Column {
-        column: "split".to_owned(),
-        group: None,
-    };
+    config.data.validation = Validation::column("split");
     // A crop could cut off what moves, a mirror would make right of left.
     config.data.augment = Augment {
         crop: 1.0,
@@ -258,8 +252,8 @@ fn learn_motion(data: &Path, config: &mut RunConfig) {
     config.losses.targets.insert("direction".to_owned(), 2.0);
     config.losses.caption = Some(1.0);
     config.train.effective_batch = Some(32);
-    config.train.lr = 1.5e-3;
-    config.train.lr_head = 2e-2;
+    config.train.lr = Some(1.5e-3);
+    config.train.lr_head = Some(2e-2);
     // An evaluation writes captions, which takes as long as half an epoch.
     config.train.eval_every = EvalEvery::Steps(600);
     config.evaluation.captions = 200;

@@ -1,37 +1,45 @@
 //! `holdall eval`: a trained model on data.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use holdall_data::Side;
 use holdall_data::config::Validation;
+use holdall_data::overlap::{Overlap, OverlapSearch};
+use holdall_data::samples::Samples;
+use holdall_files::{counted, thousands, write_whole_by};
 use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::config::{RunConfig, Subset};
 use holdall_train::loader_budget::Reading;
 use holdall_train::plan_together::agree_on_samples;
-use holdall_train::saved_model::{self, EvaluationData, HeldOut, Opened, Pictures, SavedModel};
+use holdall_train::saved_inputs;
+use holdall_train::saved_model::{self, Evaluated, EvaluationData, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
-use holdall_train::setup::{resolve_budget, room_to_open};
+use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
 use holdall_train::site::Site;
 use holdall_train::skipped::{SkippedPicture, refused};
-use holdall_train::task::{Evaluation, Unfinished};
+use holdall_train::task::{Evaluation, SampleRanks, Unfinished};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::arguments::{
-    ComputeOptions, InferenceOptions, OutputOptions, ProcessOptions, TileOptions,
+    ComputeOptions, InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
 };
 use crate::commands::open_device_in;
 use crate::commands::plan::fitting;
+use crate::invocation::quoted;
 use crate::processes::{self, Begun};
-use crate::screen::{print, print_json, progress, tell};
+use crate::screen::{packed, print, print_json, progress, tell};
 use crate::stop;
 
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json\n  holdall eval runs/vessels FIVES/test --tiles 1024 --mirror"
+    after_help = "Examples:\n  holdall eval runs/cars\n  holdall eval runs/cars test.csv --json\n  holdall eval runs/cars --part test\n  holdall eval runs/vessels FIVES/test --tiles 1024 --mirror"
 )]
 pub struct EvalArguments {
     /// The folder of a run, or a model folder
@@ -40,6 +48,9 @@ pub struct EvalArguments {
     /// A CSV, every row of which is evaluated, or a folder; without it, what the run held out
     #[arg(value_name = "DATA")]
     pub data: Option<String>,
+    /// Side of the split that is evaluated [default: validation of a run; all rows of DATA]
+    #[arg(long, value_name = "SIDE")]
+    pub part: Option<PartArgument>,
     #[command(flatten)]
     pub tiling: TileOptions,
     #[command(flatten)]
@@ -49,8 +60,42 @@ pub struct EvalArguments {
     /// Keys of the data section, such as data.caption=COLUMN; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
+    /// Writes each row's ranks to FILE.csv: its path and text, the rank of its text among all texts, and of the best picture or clip with that
+    /// text among all; of a CLIP or a video-text model
+    #[arg(long, value_name = "FILE")]
+    pub ranks: Option<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: OverwriteOption,
     #[command(flatten)]
     pub output: OutputOptions,
+}
+
+/// Rows to evaluate, as they are typed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PartArgument {
+    /// Rows that are trained on
+    #[value(alias = "training")]
+    Train,
+    /// Rows that choose the best model
+    #[value(alias = "val", alias = "valid", alias = "dev")]
+    Validation,
+    /// Rows that a column or a folder marks as test
+    #[value(alias = "testing")]
+    Test,
+    /// Every row, whatever marks it
+    All,
+}
+
+impl EvalArguments {
+    /// The samples that are meant.
+    fn evaluated(&self) -> Evaluated {
+        match (self.part, &self.data) {
+            (Some(PartArgument::Train), _) => Evaluated::Side(Side::Train),
+            (Some(PartArgument::Validation), _) | (None, None) => Evaluated::Side(Side::Validation),
+            (Some(PartArgument::Test), _) => Evaluated::Side(Side::Test),
+            (Some(PartArgument::All), _) | (None, Some(_)) => Evaluated::All,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -60,9 +105,15 @@ struct EvalJson<'a> {
     device: &'static str,
     #[serde(flatten)]
     scores: &'a Scores,
+    /// Rows that the run was trained on, where that was looked up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trained_on: Option<Overlap>,
     planned_bytes: u64,
     process_bytes: Option<u64>,
 }
+
+/// How a note ends on a column that nobody named.
+const FOUND_BY_NAME: &str = "(found by its name)";
 
 /// What a model is worth on data.
 pub struct Found {
@@ -73,12 +124,22 @@ pub struct Found {
     scores: Scores,
     /// A line per figure, for people.
     pub words: String,
+    trained_on: Option<Overlap>,
     planned_bytes: u64,
     process_bytes: Option<u64>,
 }
 
 pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
-    let group = match processes::begin(&arguments.processes)? {
+    let request = || {
+        let given = json!({
+            "model": arguments.model,
+            "data": arguments.data,
+            "--set": arguments.sets,
+            "--num-threads": arguments.inference.compute.num_threads,
+        });
+        json!({"command": "eval", "given": given})
+    };
+    let group = match processes::begin(&arguments.processes, request)? {
         Begun::Ended(code) => return Ok(code),
         Begun::Member(group) => group,
     };
@@ -91,6 +152,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
             data: &found.csv,
             device: found.device,
             scores: &found.scores,
+            trained_on: found.trained_on,
             planned_bytes: found.planned_bytes,
             process_bytes: found.process_bytes,
         })?;
@@ -112,25 +174,41 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         num_threads,
     } = arguments.inference.compute;
     let inference = &arguments.inference;
+    arguments
+        .overwrite
+        .check_files([("--ranks", &arguments.ranks)])?;
     let device = open_device_in(group, device, num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
+    if let Some(note) = note_on_budget(inference.memory, &device, budget) {
+        tell(&note);
+    }
+    limit_reading(&device, budget);
     let mut opened = Saved::open(&arguments.model, room_to_open(&device, budget))?;
     opened.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     let saved = opened.model();
     tell(&saved.describe_pictures());
+    if let (Some(path), Saved::Classify(_) | Saved::Segment(_)) = (&arguments.ranks, &opened) {
+        return Err(TrainError::Config(format!(
+            "--ranks {}: expected a CLIP or a video-text model, found {}\nhint: leave it out; `holdall predict --csv FILE` tells of each row",
+            path.display(),
+            arguments.model
+        ))
+        .into());
+    }
     let config = config(arguments, saved)?;
-    let held_out = match arguments.data {
-        Some(_) => HeldOut::All,
-        None => HeldOut::Wanted,
-    };
     let EvaluationData {
         task,
         samples,
         csv,
         notes,
         rows,
-    } = saved.read(&config, Site::from(&device), held_out)?;
-    notes.iter().for_each(|note| tell(note));
+    } = saved.read(&config, Site::from(&device), arguments.evaluated())?;
+    // Of columns that were found the run has told.
+    let news = notes.iter().filter(|note| !note.ends_with(FOUND_BY_NAME));
+    packed(news.map(String::as_str))
+        .iter()
+        .for_each(|line| tell(line));
+    let trained_on = trained_on(arguments, saved, &samples);
     agree_on_samples(device.group(), &*task, &samples)?;
     let subset = Subset::Train;
     let pictures = Pictures {
@@ -168,6 +246,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         subset,
         samples: &samples,
         step: None,
+        effective_batch: None,
         stop: &stop::requests().stop,
         is_wanted: &|| true,
         tell: &mut |done, total| {
@@ -189,6 +268,9 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
             line.row, line.image, line.reason
         ));
     }
+    if let (Some(path), Some(ranks)) = (&arguments.ranks, &evaluated.ranks) {
+        write_ranks(path, ranks, &samples)?;
+    }
     let scores = evaluated.scores;
     if let Some(size) = task.describe_size(&scores) {
         tell(&size);
@@ -200,40 +282,104 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         num_samples: samples.len() - skipped.len(),
         words: task.describe_scores(&scores),
         scores,
+        trained_on,
         planned_bytes: model.plan().process_bytes,
         process_bytes: device.peak_bytes(),
     }))
 }
 
+/// A row for each sample that could be read, in the order of the table.
+fn write_ranks(path: &Path, ranks: &SampleRanks, samples: &Samples) -> Result<()> {
+    let fill = |file: &mut dyn Write| -> Result<(), csv::Error> {
+        let mut rows = csv::Writer::from_writer(file);
+        rows.write_record(["path", "text", "rank_of_text", "rank_of_sample"])?;
+        for (sample, [of_text, of_sample]) in ranks.rows() {
+            let sample = sample as usize;
+            let [of_text, of_sample] = [of_text, of_sample].map(|rank| rank.to_string());
+            let (path, text) = (samples.image(sample), samples.caption(sample));
+            rows.write_record([path, text, &of_text, &of_sample])?;
+        }
+        rows.flush()?;
+        Ok(())
+    };
+    let written = stop::whole(|| write_whole_by(path, |file| fill(file).map_err(io::Error::other)));
+    written.map_err(|cause| {
+        let path = path.display();
+        anyhow::anyhow!("{path}: {cause}\nhint: choose another file for --ranks")
+    })?;
+    tell(&format!("Ranks of every row: {}", path.display()));
+    Ok(())
+}
+
+/// How many of the samples the run was trained on, where other data is named or the test is meant; says so where there are some.
+fn trained_on(
+    arguments: &EvalArguments,
+    saved: &dyn SavedModel,
+    samples: &Samples,
+) -> Option<Overlap> {
+    let is_test = arguments.evaluated() == Evaluated::Side(Side::Test);
+    let of_run = Path::new(&arguments.model).join("config.yml");
+    if !(is_test || arguments.data.is_some()) || !of_run.is_file() {
+        return None;
+    }
+    let search = || -> Result<Overlap, TrainError> {
+        let run = RunConfig::load(Some(&of_run), &[])?;
+        let mut search = OverlapSearch::new(samples);
+        saved.visit_trained_files(&run, &mut |path| search.add(path))?;
+        Ok(search.finish())
+    };
+    match search() {
+        Ok(overlap) => {
+            if overlap.count() > 0 {
+                tell(&format!(
+                    "Careful: {} of {} {} trained on ({} by path, {} by contents): scores look better than they are",
+                    thousands(overlap.count()),
+                    counted(samples.len(), "row"),
+                    if overlap.count() == 1 { "was" } else { "were" },
+                    thousands(overlap.by_path),
+                    thousands(overlap.by_contents)
+                ));
+            }
+            Some(overlap)
+        }
+        Err(error) => {
+            let error = error.to_string();
+            let first = error.lines().next().unwrap_or_default();
+            tell(&format!(
+                "Whether these rows were trained on is not known: the run's data cannot be read ({first})"
+            ));
+            None
+        }
+    }
+}
+
 /// The data as the run had it, or every row of the file named.
 fn config(arguments: &EvalArguments, saved: &dyn SavedModel) -> Result<RunConfig> {
-    let of_run = Path::new(&arguments.model).join("config.yml");
-    let mut config = RunConfig::load(
-        of_run.is_file().then_some(of_run.as_path()),
-        &arguments.sets,
-    )?;
+    let mut config = saved_inputs::config_of(&arguments.model, saved, &arguments.sets)?;
     match &arguments.data {
         Some(data) => {
-            let is_guess = !of_run.is_file();
-            config.data.train = Some(PathBuf::from(data));
-            let sets_root = |set: &String| set.trim_start().starts_with("data.image_root");
-            if !is_guess && !arguments.sets.iter().any(sets_root) {
-                config.data.image_root = None;
-            }
-            config.data.validation = Validation::None;
-            if is_guess {
-                saved.describe_data(&mut config)?;
-            }
+            // Of other data, what this run drew or another file held out says nothing.
+            let validation = match config.data.validation.clone() {
+                column @ Validation::Column { .. } => column,
+                _ => Validation::default(),
+            };
+            saved_inputs::take_data(&mut config, Path::new(data), &arguments.sets);
+            config.data.validation = validation;
+            saved.describe_data(&mut config)?;
         }
         None if config.data.train.is_none() => {
             return Err(TrainError::Config(format!(
                 "{}: expected the folder of a run, whose validation pictures are known, found a model alone\n\
                  hint: holdall eval {} DATA.csv",
-                arguments.model, arguments.model
+                arguments.model,
+                quoted(Path::new(&arguments.model))
             ))
             .into());
         }
         None => {}
+    }
+    if arguments.evaluated() == Evaluated::All {
+        config.data.validation = Validation::UNSPLIT;
     }
     Ok(config)
 }

@@ -14,7 +14,7 @@ use holdall_train::saved_model::open_folder;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::OutputOptions;
+use crate::arguments::{OutputOptions, OverwriteOption};
 use crate::screen::{print_json, tell};
 use crate::stop;
 
@@ -40,9 +40,11 @@ pub struct ExportArguments {
     /// Merges a LoRA adapter that peft or a run wrote into the model's weights; a run's own is merged in RUN/model already
     #[arg(long, value_name = "ADAPTER", conflicts_with = "onnx")]
     pub merge: Option<PathBuf>,
-    /// Where it goes [default: RUN/onnx for ONNX files]
+    /// Where it goes: an empty folder, or a new one; a model folder always a new one [default: RUN/onnx for ONNX files]
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: OverwriteOption,
     #[command(flatten)]
     pub output: OutputOptions,
 }
@@ -82,7 +84,11 @@ fn precision_name(half: bool) -> &'static str {
 fn export_onnx(arguments: &ExportArguments) -> Result<ExitCode> {
     let saved = Saved::open(&arguments.model, ROOM_TO_OPEN)?;
     let folder = match &arguments.out {
-        Some(out) => out.clone(),
+        Some(out) => {
+            let checked = arguments.overwrite.existing().check_folder(out);
+            checked.map_err(|occupied| TrainError::Config(format!("--out {occupied}")))?;
+            out.clone()
+        }
         None => beside(&arguments.model)?,
     };
     let precision = match arguments.half {

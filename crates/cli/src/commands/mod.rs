@@ -8,6 +8,7 @@ pub mod bench_retrieval;
 pub mod bench_step;
 pub mod caption_scores;
 pub mod completions;
+pub mod config_translate;
 pub mod data_check;
 pub mod data_clean;
 pub mod data_pack;
@@ -20,6 +21,7 @@ pub mod export;
 pub mod man;
 pub mod model_get;
 pub mod monitor;
+mod next_command;
 pub mod plan;
 mod plan_chart;
 pub mod predict;
@@ -32,20 +34,32 @@ use anyhow::Result;
 use holdall_device::{Device, cuda};
 use holdall_processes::Group;
 use holdall_train::config::RunConfig;
+use holdall_train::setup::{limit_reading, resolve_budget};
+use serde_json::json;
 
 use crate::arguments::{DeviceArgument, RunOptions};
 use crate::processes::{self, Begun};
 use crate::screen::tell;
 
-/// Opens the device for a config, as one of the processes that the options ask for; an exit code where this process only started
-/// them. What is wrong with the config is told first: opening takes threads, and a GPU.
-fn open_device_for(config: &RunConfig, options: &RunOptions) -> Result<Opened> {
+/// Opens the device for a command and its config, as one of the processes that the options ask for; an exit code where this process only
+/// started them. What is wrong with the config is told first: opening takes threads, and a GPU.
+fn open_device_for(command: &str, config: &RunConfig, options: &RunOptions) -> Result<Opened> {
     config.validate()?;
-    let group = match processes::begin(&options.processes)? {
+    let request = || {
+        // The folder of a run is the first process's.
+        let out = None;
+        let config = RunConfig {
+            out,
+            ..config.clone()
+        };
+        json!({"command": command, "config": config})
+    };
+    let group = match processes::begin(&options.processes, request)? {
         Begun::Ended(code) => return Ok(Opened::Elsewhere(code)),
         Begun::Member(group) => group,
     };
     let device = open_device_in(group, options.compute.device, config.num_threads)?;
+    limit_reading(&device, resolve_budget(config.memory, &device)?);
     Ok(Opened::Here(device))
 }
 

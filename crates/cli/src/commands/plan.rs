@@ -16,7 +16,7 @@ use holdall_train::optimizer::savings;
 use holdall_train::plan_race::Choosing;
 use holdall_train::planned_run::{PlanReport, PlannedRun};
 use holdall_train::prepare::Prepared;
-use holdall_train::setup::{Setup, show_budget};
+use holdall_train::setup::{Setup, limit_reading, resolve_budget, show_budget};
 use holdall_train::site::Site;
 use holdall_train::traffic::Traffic;
 
@@ -130,6 +130,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     // A plan for several processes is made by one.
     config.validate()?;
     let device = open_device(arguments.options.compute.device, config.num_threads)?;
+    limit_reading(&device, resolve_budget(config.memory, &device)?);
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
     let is_alone = arguments
@@ -171,6 +172,7 @@ fn for_card(
     config.validate()?;
     let json = arguments.options.output.json;
     let site = Site::Card(card);
+    limit_reading(site, None);
     if config.data.train.is_some() {
         let mut prepared = Prepared::new(config, site)?;
         let among = Among::new(arguments, &mut prepared.setup)?;
@@ -330,7 +332,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
     let divided = (among.effective_batch, among.count);
-    text.push_str(&batch_lines(setup, plan, false, divided));
+    text.push_str(&batch_lines(setup, plan, None, divided));
     if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
         let count = ParameterCount::of(&plan.step.graph);
         text.push_str(&format!("{}\n", count.describe()));
@@ -478,7 +480,12 @@ fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
 }
 
 /// The lines that people look for in a log.
-fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool, processes: (usize, usize)) -> String {
+fn batch_lines(
+    setup: &Setup,
+    plan: &Plan,
+    resumed_step: Option<u64>,
+    processes: (usize, usize),
+) -> String {
     let chosen = &plan.chosen;
     let (effective_batch, count) = processes;
     let among = match count {
@@ -489,14 +496,17 @@ fn batch_lines(setup: &Setup, plan: &Plan, resumed: bool, processes: (usize, usi
         setup.request.batch_size,
         setup.request.gradient_accumulation,
     ) {
-        _ if resumed => "as the run began",
+        _ if resumed_step.is_some() => "as the run began",
         (Some(_), _) => "as asked",
         (None, Some(_)) => "from the accumulation asked for",
         (None, None) => "chosen",
     };
+    let weights = match resumed_step {
+        Some(step) => format!("Weights: from the run's checkpoint of step {step}"),
+        None => setup.step.task.describe_weights(),
+    };
     format!(
-        "{}\nEffective batch size: {} ({among}{} x {})\nBatch size: {} ({why})\n",
-        setup.step.task.describe_weights(),
+        "{weights}\nEffective batch size: {} ({among}{} x {})\nBatch size: {} ({why})\n",
         effective_batch,
         chosen.choice.batch_size,
         chosen.choice.gradient_accumulation,
@@ -561,19 +571,21 @@ pub fn short(planned: &PlannedRun) -> String {
     let (setup, plan) = (&planned.prepared.setup, &planned.plan);
     let split = &planned.split;
     let among = (split.effective_batch, split.processes);
-    let mut text = batch_lines(setup, plan, planned.is_resumed(), among);
-    text.push_str(&format!("Plan: {}\n", sentence(&plan.chosen)));
-    text.push_str(&memory_line(setup, &plan.chosen));
-    if let Some(better) = &plan.suggestion {
-        text.push_str(&faster(&plan.chosen, better));
-    }
+    let chosen = &plan.chosen;
+    let mut text = batch_lines(setup, plan, planned.resumed_step(), among);
+    let on_host = match chosen.host_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of state in host memory", show_bytes(bytes)),
+    };
     text.push_str(&format!(
-        "Pictures: {}; steps: {} an epoch, {} in all; epochs: {}\n",
-        planned.prepared.train.len(),
-        planned.steps_per_epoch(),
-        planned.total_steps(),
-        planned.config.train.epochs_begun(planned.steps_per_epoch()),
+        "Plan: {}; {}{on_host}\n",
+        sentence(chosen),
+        show_budget(chosen.process_bytes, setup.budget_bytes)
     ));
+    // A run keeps the split that it began with.
+    if let Some(better) = plan.suggestion.as_ref().filter(|_| !planned.is_resumed()) {
+        text.push_str(&faster(chosen, better));
+    }
     text
 }
 
@@ -638,7 +650,6 @@ fn breakdown(candidate: &Candidate) -> String {
         ("inputs", parts.inputs),
         ("features", parts.features),
         ("workspace", parts.workspace),
-        ("arena", candidate.arena_bytes),
         (
             "beside the arena",
             candidate.process_bytes - candidate.arena_bytes,
@@ -650,7 +661,7 @@ fn breakdown(candidate: &Candidate) -> String {
             show_bytes(bytes),
             format!(
                 "{:.1}%",
-                100.0 * bytes as f64 / candidate.arena_bytes as f64
+                100.0 * bytes as f64 / candidate.process_bytes as f64
             ),
         ]);
     }

@@ -1,5 +1,6 @@
 //! `holdall predict`: labels, numbers, features and masks of pictures, captions of clips, by a trained model.
 
+mod answers;
 mod classify;
 mod clip;
 mod clip_files;
@@ -25,14 +26,16 @@ use holdall_device::{Device, HostRow};
 use holdall_train::TrainError;
 use holdall_train::loader_budget::Reading;
 use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
-use holdall_train::setup::{resolve_budget, room_to_open};
+use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
 use holdall_train::skipped::reason;
 use holdall_train::task::Task;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use self::inputs::Inputs;
-use crate::arguments::{InferenceOptions, OutputOptions, TileOptions, at_least_one};
+use self::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
+use crate::arguments::{
+    InferenceOptions, OutputOptions, OverwriteOption, TileOptions, at_least_one,
+};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
@@ -45,7 +48,7 @@ use crate::stop;
                   holdall predict runs/cars photo.jpg folder-of-photos\n  \
                   holdall predict runs/cars photo.jpg --labels \"red car,blue car\" --template \"a photo of a {}\"\n  \
                   holdall predict runs/cars photos --features features.npy\n  \
-                  holdall predict runs/cars photos.csv --csv predictions.csv\n  \
+                  holdall predict runs/cars photos.csv --csv predictions.csv --all-probabilities\n  \
                   holdall predict runs/cars --texts queries.txt --search photos --top 10 --sheet found.html\n  \
                   holdall predict runs/cars --texts queries.txt --text-features texts.npy\n  \
                   holdall predict runs/vessels photos --out masks --overlays\n  \
@@ -81,9 +84,15 @@ pub struct PredictArguments {
     /// Writes the pictures' features to FILE.npy or FILE.safetensors
     #[arg(long, value_name = "FILE")]
     pub features: Option<PathBuf>,
-    /// Writes the predictions to FILE.csv: image, target, label or number, probability
+    /// Writes the predictions to FILE.csv: a row per picture, under the path that its table has; a column per head, and its probability
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    /// Tells every label's probability, in the CSV in columns HEAD=LABEL
+    #[arg(long, alias = "all_probabilities")]
+    pub all_probabilities: bool,
+    /// Keys of the data section over those of the training run, such as data.image=COLUMN or data.stride=2; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
     #[command(flatten)]
     pub clips: video_text::ClipOptions,
     #[command(flatten)]
@@ -92,6 +101,8 @@ pub struct PredictArguments {
     pub tiling: TileOptions,
     #[command(flatten)]
     pub inference: InferenceOptions,
+    #[command(flatten)]
+    pub overwrite: OverwriteOption,
     #[command(flatten)]
     pub output: OutputOptions,
 }
@@ -113,24 +124,24 @@ struct Prediction {
     image: String,
     /// Of the first target with labels.
     labels: Vec<Guess>,
-    /// Of every target, where there are several, or numbers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Of every target; one of labels alone is not told twice.
+    #[serde(skip_serializing_if = "is_one_label")]
     targets: Vec<TargetGuess>,
 }
 
-#[derive(Clone, Serialize)]
-struct Guess {
-    label: String,
-    probability: f64,
+impl Prediction {
+    fn new(image: String, targets: Vec<TargetGuess>) -> Prediction {
+        let labelled = targets.iter().find(|target| !target.labels.is_empty());
+        Prediction {
+            image,
+            labels: labelled.map_or(Vec::new(), |target| target.labels.clone()),
+            targets,
+        }
+    }
 }
 
-#[derive(Serialize)]
-struct TargetGuess {
-    target: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    labels: Vec<Guess>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    number: Option<f64>,
+fn is_one_label(targets: &[TargetGuess]) -> bool {
+    matches!(targets, [] | [TargetGuess { number: None, .. }])
 }
 
 #[derive(Serialize)]
@@ -146,6 +157,8 @@ struct Predictions {
     planned_bytes: u64,
     /// Rows of features, and their length, where they were asked for.
     features: Option<(Vec<f32>, usize)>,
+    /// Columns of the CSV, in the order of a prediction's targets.
+    columns: Vec<HeadColumns>,
 }
 
 /// Pictures that a task looks at, and with what.
@@ -153,7 +166,8 @@ struct Job<'a> {
     arguments: &'a PredictArguments,
     device: &'a Device,
     budget_bytes: Option<u64>,
-    paths: Vec<PathBuf>,
+    /// How the model's inputs are made.
+    data: &'a DataConfig,
     samples: Arc<Samples>,
 }
 
@@ -167,7 +181,7 @@ impl Job<'_> {
     ) -> Result<Option<(Opened, Loader<HostRow>)>> {
         let wanted = Pictures {
             samples: &self.samples,
-            rows: saved.rows(),
+            rows: saved.rows(self.data),
             policy: &DataConfig::default(),
             batch: self.arguments.inference.batch_size,
             budget_bytes: self.budget_bytes,
@@ -180,19 +194,42 @@ impl Job<'_> {
         opened.note.iter().for_each(|note| tell(note));
         let (batch, picture_bytes) = (opened.model.batch(), task.picture_bytes());
         let reading = Reading::evaluation(self.device, batch, picture_bytes, opened.decode_bytes);
-        let pictures = reading.open(self.device, saved.rows())?;
+        let pictures = reading.open(self.device, saved.rows(self.data))?;
         Ok(Some((opened, pictures)))
     }
 
+    /// A sample's path as it was named, or as its table has it.
     fn image(&self, sample: u32) -> String {
-        self.paths[sample as usize].display().to_string()
+        self.samples.image(sample as usize).to_owned()
+    }
+
+    fn left_out(&self, skipped: &loader::Skipped) -> Skipped {
+        let path = self.samples.image_path(skipped.sample as usize);
+        Skipped {
+            image: self.image(skipped.sample),
+            reason: reason(&path, &skipped.error),
+        }
+    }
+
+    /// Names what could not be read.
+    fn tell_skipped(&self, skipped: &[loader::Skipped]) -> Vec<Skipped> {
+        let skipped: Vec<Skipped> = skipped.iter().map(|one| self.left_out(one)).collect();
+        for one in &skipped {
+            tell(&format!("skipped {}: {}", one.image, one.reason));
+        }
+        skipped
     }
 }
 
 impl PredictArguments {
-    /// Labels to tell for each picture.
-    fn top_labels(&self) -> usize {
-        self.top.unwrap_or(3)
+    /// Labels to tell for each picture, of so many.
+    fn top_labels(&self, num_labels: usize) -> usize {
+        let top = if self.all_probabilities {
+            num_labels
+        } else {
+            self.top.unwrap_or(3)
+        };
+        top.min(num_labels)
     }
 }
 
@@ -201,17 +238,28 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
         path.iter()
             .try_for_each(|path| array_file::check_name(path))?;
     }
+    arguments.overwrite.check_files([
+        ("--csv", &arguments.csv),
+        ("--features", &arguments.features),
+        ("--sheet", &arguments.search.sheet),
+        ("--text-features", &arguments.search.text_features),
+    ])?;
     if let Some(path) = &arguments.labels_file {
         arguments.labels = inputs::lines_of(path, "--labels-file", "a label")?;
     }
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget_bytes = resolve_budget(inference.memory, &device)?;
+    if let Some(note) = note_on_budget(inference.memory, &device, budget_bytes) {
+        tell(&note);
+    }
+    limit_reading(&device, budget_bytes);
     let mut saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
     saved.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     tell(&saved.model().describe_pictures());
+    let data = inputs::settings(&arguments, saved.model())?;
     if let Saved::Segment(saved) = &saved {
-        return segment::run(&arguments, &device, budget_bytes, saved);
+        return segment::run(&arguments, &device, budget_bytes, (saved, &data));
     }
     if arguments.segment.out.is_some() {
         return Err(TrainError::Config(format!(
@@ -221,19 +269,18 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
         .into());
     }
     if arguments.search.texts.is_some() {
-        return search::run(&arguments, &device, budget_bytes, &saved);
+        return search::run(&arguments, &device, budget_bytes, (&saved, &data));
     }
     if let Saved::VideoText(saved) = &saved {
-        return video_text::run(&arguments, &device, budget_bytes, saved);
+        return video_text::run(&arguments, &device, budget_bytes, (saved, &data));
     }
     arguments.clips.refuse(&arguments.model)?;
-    let Inputs { samples, paths } = inputs::pictures(&arguments.images)?;
     let job = Job {
-        samples,
+        samples: inputs::pictures(&arguments.images, &data)?,
         arguments: &arguments,
         device: &device,
         budget_bytes,
-        paths,
+        data: &data,
     };
     let predicted = match &saved {
         Saved::Clip(saved) => clip::predict(&job, saved)?,
@@ -252,11 +299,7 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
     let Job {
         arguments, device, ..
     } = job;
-    let skipped = predictions.skipped.iter();
-    let skipped: Vec<Skipped> = skipped.map(|one| left_out(&job.paths, one)).collect();
-    for one in &skipped {
-        tell(&format!("skipped {}: {}", one.image, one.reason));
-    }
+    let skipped = job.tell_skipped(&predictions.skipped);
     let all = &predictions.all;
     if let (Some(path), Some((features, width))) = (&arguments.features, &predictions.features) {
         stop::whole(|| array_file::write(path, "image_features", features, *width))?;
@@ -264,7 +307,7 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
         tell(&format!("{} x {width} features: {path}", all.len()));
     }
     if let Some(path) = &arguments.csv {
-        write_file(path, "--csv", &as_csv(all)?)?;
+        write_file(path, "--csv", &as_csv(all, &predictions.columns)?)?;
         tell(&format!("{} predictions: {}", all.len(), path.display()));
     }
     if arguments.output.json {
@@ -294,60 +337,31 @@ fn write_file(path: &Path, option: &str, contents: &[u8]) -> Result<()> {
     })
 }
 
-/// A row for each label and each number of each picture.
-fn as_csv(predictions: &[Prediction]) -> Result<Vec<u8>> {
+/// A row for each picture.
+fn as_csv(predictions: &[Prediction], columns: &[HeadColumns]) -> Result<Vec<u8>> {
     let mut rows = csv::Writer::from_writer(Vec::new());
-    rows.write_record(["image", "target", "label", "probability", "number"])?;
-    let labels = |rows: &mut csv::Writer<Vec<u8>>, image: &str, target: &str, labels: &[Guess]| {
-        labels.iter().try_for_each(|guess| {
-            let probability = format!("{:.6}", guess.probability);
-            rows.write_record([image, target, &guess.label, &probability, ""])
-        })
-    };
+    let names = columns.iter().flat_map(HeadColumns::names);
+    rows.write_record(std::iter::once("image".to_owned()).chain(names))?;
     for one in predictions {
-        if one.targets.is_empty() {
-            labels(&mut rows, &one.image, "label", &one.labels)?;
-        }
-        for target in &one.targets {
-            labels(&mut rows, &one.image, &target.target, &target.labels)?;
-            if let Some(number) = target.number {
-                rows.write_record([&one.image, &target.target, "", "", &number.to_string()])?;
-            }
-        }
+        let cells = columns.iter().zip(&one.targets);
+        let cells = cells.flat_map(|(columns, target)| columns.cells(target));
+        rows.write_record(std::iter::once(one.image.clone()).chain(cells))?;
     }
     Ok(rows.into_inner()?)
 }
 
-fn left_out(paths: &[PathBuf], skipped: &loader::Skipped) -> Skipped {
-    let path = &paths[skipped.sample as usize];
-    Skipped {
-        image: path.display().to_string(),
-        reason: reason(path, &skipped.error),
-    }
-}
-
 fn show(predictions: &[Prediction]) -> String {
-    let labels = |guesses: &[Guess]| -> String {
-        let guesses = guesses.iter();
-        let words: Vec<String> = guesses
-            .map(|guess| format!("{} {:.1}%", guess.label, 100.0 * guess.probability))
-            .collect();
-        words.join(", ")
-    };
     let mut text = String::new();
     for one in predictions {
-        let words = match one.targets.as_slice() {
-            [] if one.labels.is_empty() => continue,
-            [] => labels(&one.labels),
-            targets => {
-                let each = targets.iter().map(|target| match target.number {
-                    Some(number) => format!("{} {number:.4}", target.target),
-                    None => format!("{} {}", target.target, labels(&target.labels)),
-                });
-                each.collect::<Vec<String>>().join("; ")
-            }
+        let words = if is_one_label(&one.targets) {
+            describe_labels(&one.labels)
+        } else {
+            let each = one.targets.iter().map(TargetGuess::describe);
+            each.collect::<Vec<String>>().join("; ")
         };
-        text.push_str(&format!("{}: {words}\n", one.image));
+        if !words.is_empty() {
+            text.push_str(&format!("{}: {words}\n", one.image));
+        }
     }
     text
 }

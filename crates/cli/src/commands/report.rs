@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use holdall_telemetry::report::{self, Page, ReportFile};
 
+use crate::arguments::OverwriteOption;
 use crate::screen::{print_json, tell};
 use crate::stop;
 
@@ -26,6 +27,8 @@ pub struct ReportArguments {
     /// Where the page goes [default: RUN/report.html; of several runs, report.html here]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: OverwriteOption,
     /// One JSON object on stdout: path, bytes, runs, notes
     #[arg(long)]
     pub json: bool,
@@ -35,11 +38,19 @@ pub struct ReportArguments {
 const FILE_NAME: &str = "report.html";
 
 pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
-    let out = match (&arguments.out, arguments.runs.as_slice()) {
-        (Some(out), _) => out.clone(),
-        (None, [run]) => run.join(FILE_NAME),
-        (None, _) => PathBuf::from(FILE_NAME),
+    let own = match arguments.runs.as_slice() {
+        [run] => Some(run.join(FILE_NAME)),
+        _ => None,
     };
+    let out = match (&arguments.out, &own) {
+        (Some(out), _) => out.clone(),
+        (None, Some(own)) => own.clone(),
+        (None, None) => PathBuf::from(FILE_NAME),
+    };
+    if own.as_ref() != Some(&out) {
+        let out = Some(out.clone());
+        arguments.overwrite.check_files([("--out", &out)])?;
+    }
     let page = Page::of(&arguments.runs)?;
     let written = stop::whole(|| page.write(&out))?;
     for note in &written.notes {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use holdall_device::cpu::{give_back_freed, peak_resident_bytes};
+use holdall_device::cpu::{CODE_BYTES, give_back_freed, peak_resident_bytes};
 use holdall_device::{Device, DeviceError};
 use holdall_files::show_bytes;
 use holdall_metrics::features::{Features, Meter};
@@ -19,7 +19,7 @@ use holdall_metrics::retrieval::{
     estimate_seconds, rank,
 };
 use holdall_train::TrainError;
-use holdall_train::setup::resolve_budget;
+use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget};
 use serde::Serialize;
 
 pub use self::arguments::RetrievalArguments;
@@ -107,17 +107,26 @@ impl From<Decided> for DecidedJson {
 
 pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     output::check_names(&arguments)?;
-    let inputs = Inputs::read(&arguments)?;
     let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
     let memory_bytes = match arguments.memory {
-        Some(memory) => resolve_budget(memory, &device)?,
+        Some(memory) => {
+            let budget = resolve_budget(memory, &device)?;
+            if let Some(note) = note_on_budget(memory, &device, budget) {
+                tell(&note);
+            }
+            limit_reading(&device, budget);
+            budget
+        }
         None => None,
     };
+    let inputs = Inputs::read(&arguments)?;
     let shares = memory_bytes.map(|bytes| shares(bytes, &device, &inputs));
     let shares = shares.transpose()?;
     let (num_queries, num_gallery) = (inputs.queries.num_rows(), inputs.num_gallery());
     let room_bytes = shares.map(|shares| shares.work_bytes);
-    tell(&similarity::matrix(num_queries, num_gallery));
+    if let Some(line) = similarity::matrix(num_queries, num_gallery) {
+        tell(&line);
+    }
     let mapped_bytes = shares.and_then(|shares| shares.mapped_bytes);
     if let Some(bytes) = mapped_bytes {
         tell(&format!(
@@ -228,7 +237,9 @@ pub(super) fn rank_on(
 fn shares(memory_bytes: u64, device: &Device, inputs: &Inputs) -> Result<Shares> {
     inputs.give_back();
     give_back_freed();
-    let held_bytes = device.held_bytes().unwrap_or(0);
+    // Code that ranking and writing are the first to run becomes resident as it runs.
+    let code_bytes = if device.is_gpu() { 0 } else { CODE_BYTES };
+    let held_bytes = device.held_bytes().unwrap_or(0) + code_bytes;
     match memory_bytes.checked_sub(held_bytes) {
         // What a card holds has nothing to do with pages of the host.
         Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares::of(free_bytes, 0)),

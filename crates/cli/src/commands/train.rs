@@ -19,21 +19,29 @@ use holdall_train::planned_run::PlannedRun;
 use holdall_train::processes;
 use holdall_train::report::Outcome;
 use holdall_train::resume;
-use holdall_train::run_folder::{RunFolder, next_free};
+use holdall_train::run_folder::{RunFolder, last_of, next_free};
 use holdall_train::sealed_config;
 use holdall_train::tasks;
 use holdall_train::trainer::{End, Trainer};
 
 use crate::commands::{Opened, open_device_for, plan, report, tell_of_other_cards};
-use crate::screen::{print, print_json, tell};
+use crate::invocation::quoted;
+use crate::run_log;
+use crate::screen::{packed, print, print_json, tell};
 use crate::stop;
 use crate::watch::{self, Watcher};
 
 pub use self::arguments::{TrainArguments, TrainingOptions};
 
 pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
+    run_log::begin();
     let request = TrainRequest::new(&arguments)?;
-    let device = match open_device_for(&request.config, &arguments.options)? {
+    let command = match (request.resume, request.guesses_label) {
+        (true, _) => "train --resume",
+        (false, true) => "train DATA",
+        (false, false) => "train CONFIG",
+    };
+    let device = match open_device_for(command, &request.config, &arguments.options)? {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };
@@ -65,7 +73,9 @@ impl TrainRequest {
         if let Some(run) = target.filter(|target| Path::new(target).join("config.yml").is_file()) {
             return Err(TrainError::Config(format!(
                 "{run}: expected a config or data, found the folder of a run\n\
-                 hint: holdall train --resume --out {run} goes on with it; holdall train {run}/config.yml runs it again"
+                 hint: holdall train --resume --out {} goes on with it; holdall train {} runs it again",
+                quoted(Path::new(run)),
+                quoted(&Path::new(run).join("config.yml"))
             ))
             .into());
         }
@@ -77,12 +87,8 @@ impl TrainRequest {
             config.data.train = Some(PathBuf::from(target));
         }
         arguments.training.lay_over(&mut config);
-        let stem = target.and_then(|target| Path::new(target).file_stem());
-        let name = match &config.run_name {
-            Some(name) => name.as_str().into(),
-            None => stem.map_or("run".into(), |stem| stem.to_string_lossy()),
-        };
-        let out = config.out.clone().unwrap_or_else(|| next_free(&name));
+        let out = config.out.clone();
+        let out = out.unwrap_or_else(|| next_free(&run_name(&config, target)));
         config.out = Some(std::path::absolute(&out)?);
         Ok(TrainRequest {
             config,
@@ -94,41 +100,51 @@ impl TrainRequest {
         })
     }
 
-    /// The run that is there, with what was typed laid over it.
+    /// The run that is there, with what was typed laid over it: the command that began it and `--resume` are enough.
     fn resumed(arguments: &TrainArguments) -> Result<TrainRequest> {
-        let target = arguments.target.as_deref().map(Path::new);
-        let run = target.filter(|path| path.join("config.yml").is_file());
-        let Some(out) = arguments.training.out.clone().or(run.map(Path::to_owned)) else {
-            return Err(TrainError::Config(
-                "--resume: expected the folder of a run, found none named\n\
-                 hint: holdall train --resume --out RUN"
-                    .to_owned(),
-            )
-            .into());
+        let target = arguments.target.as_deref();
+        let run = target.filter(|target| Path::new(target).join("config.yml").is_file());
+        let is_config = target.is_some_and(is_yaml);
+        let typed_config = target.filter(|_| is_config).map(Path::new);
+        let out = match (&arguments.training.out, run) {
+            (Some(out), _) => out.clone(),
+            (None, Some(run)) => PathBuf::from(run),
+            (None, None) if target.is_none() && arguments.options.sets.is_empty() => {
+                return Err(no_run_named());
+            }
+            (None, None) => {
+                let typed = arguments.options.over(typed_config)?;
+                match (typed.out.clone(), &typed.run_name, target) {
+                    (Some(out), ..) => out,
+                    (None, None, None) => return Err(no_run_named()),
+                    (None, ..) => last_of(&run_name(&typed, target)),
+                }
+            }
         };
-        if let Some(other) =
-            target.filter(|path| run.is_none() && !is_yaml(&path.to_string_lossy()))
-        {
-            return Err(TrainError::Config(format!(
-                "{}: expected a config or nothing beside --resume, found data\n\
-                 hint: a run goes on with the data it began with",
-                other.display()
-            ))
-            .into());
-        }
         let begun_file = out.join("config.yml");
         if !begun_file.is_file() {
             // Says what is missing.
             RunFolder::open(&out)?;
         }
         sealed_config::check(&begun_file)?;
-        let begun = RunConfig::read(&begun_file)?;
-        let mut config = match target.filter(|path| is_yaml(&path.to_string_lossy())) {
-            Some(path) => arguments.options.over(Some(path))?,
-            None => arguments.options.over(Some(&begun_file))?,
-        };
+        let mut begun = RunConfig::read(&begun_file)?;
+        let layers: Vec<&Path> = [Some(&*begun_file), typed_config]
+            .into_iter()
+            .flatten()
+            .collect();
+        let mut config = arguments.options.over_layers(&layers)?;
+        if let (false, None, Some(data)) = (is_config, run, target) {
+            config.data.train = Some(PathBuf::from(data));
+        }
         arguments.training.lay_over(&mut config);
         config.out = begun.out.clone();
+        if let Some(model) = tasks::model_of_older_run(&begun) {
+            let is_same = config.model == begun.model;
+            model.clone_into(&mut begun.model);
+            if is_same {
+                config.model.clone_from(&begun.model);
+            }
+        }
         let notes = resume::changes(&begun, &config)?;
         Ok(TrainRequest {
             config,
@@ -139,6 +155,22 @@ impl TrainRequest {
             notes,
         })
     }
+}
+
+/// What a run's folder in `runs` is called: as the config says, or as the config or the data is called.
+fn run_name(config: &RunConfig, target: Option<&str>) -> String {
+    let stem = target.and_then(|target| Path::new(target).file_stem());
+    let named = config.run_name.clone();
+    named.unwrap_or_else(|| stem.map_or("run".into(), |stem| stem.to_string_lossy().into_owned()))
+}
+
+fn no_run_named() -> anyhow::Error {
+    TrainError::Config(
+        "--resume needs a run: found none named\n\
+         hint: add --out RUN, or --resume to the command that began the run"
+            .to_owned(),
+    )
+    .into()
 }
 
 impl TrainRequest {
@@ -161,6 +193,10 @@ pub(super) fn is_yaml(target: &str) -> bool {
 pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
     let group = device.group().clone();
     let is_first = group.rank() == 0;
+    let command: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    run_log::begin();
     request.take_folder_of_first(&group)?;
     if request.guesses_label {
         let note = tasks::guess_label_together(&group, &mut request.config)?;
@@ -198,13 +234,10 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         let (step, total) = (begun_at.unwrap_or(0), 0);
         return Ok(Outcome::Interrupted { step, total });
     };
-    for note in planned
-        .prepared
-        .notes
-        .iter()
-        .chain(&planned.prepared.setup.notes)
-    {
-        tell(note);
+    let notes = planned.prepared.notes.iter();
+    let notes = notes.chain(&planned.prepared.setup.notes);
+    for line in packed(notes.map(String::as_str)) {
+        tell(&line);
     }
     tell(plan::short(&planned).trim_end());
     if is_first {
@@ -220,10 +253,16 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         None if is_first => Some(RunFolder::create(&out)?),
         held => held,
     };
-    tell(&format!("Run folder: {}", out.display()));
-    let command: Vec<String> = std::env::args_os()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
+    tell(&format!(
+        "Run folder: {} ({} pictures; {} steps an epoch, {} in all)",
+        out.display(),
+        planned.prepared.train.len(),
+        planned.steps_per_epoch(),
+        planned.total_steps()
+    ));
+    if is_first {
+        run_log::open(&out);
+    }
     let failure = is_first.then(|| FailureFile::new(&planned, &out, command.clone()));
     let begun = failing_into(&failure, || {
         match Trainer::begin(planned, folder, &mut say) {
@@ -236,7 +275,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     match (trainer.end()?, begun_at) {
         (End::Complete(summary), _) => {
             tell(&format!(
-                "The run is complete: step {} of {}\nhint: --epochs asks for more, --set train.early_stop=none for patience",
+                "The run is complete: step {} of {}; its settings stay as they were\nhint: --epochs asks for more, --set train.early_stop=none for patience",
                 trainer.steps_done(),
                 trainer.planned().total_steps()
             ));
@@ -248,6 +287,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
             if json && is_first {
                 print(&summary)?;
             }
+            run_log::close();
             return Ok(Outcome::NothingToDo);
         }
         (End::Unfinished(reason), Some(step)) => tell(&format!(
@@ -284,6 +324,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     if is_first {
         watch::tell_outcome(&outcome, &out);
     }
+    run_log::close();
     if let (true, Outcome::Finished(summary)) = (json, &outcome) {
         print_json(summary)?;
     }

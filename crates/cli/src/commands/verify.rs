@@ -11,7 +11,9 @@ use holdall_train::TrainError;
 use holdall_train::config::Precision;
 use holdall_train::prepare::Prepared;
 use holdall_train::setup::Setup;
-use holdall_train::verify::{Certificate, Split, usual_splits, verify};
+use holdall_train::verify::{
+    Certificate, Split, SplitResult, usual_splits, verify, verify_plain_accumulation,
+};
 
 use crate::arguments::RunOptions;
 use crate::commands::{Opened, open_device_for};
@@ -32,7 +34,7 @@ pub struct VerifyArguments {
     /// Only micro-batches of these sizes, instead of the usual choice of splits
     #[arg(long = "split", value_name = "N", value_delimiter = ',')]
     pub splits: Vec<usize>,
-    /// Wrong on purpose: contrast, Dice, or the mean over tokens only within micro-batches, to see that the certificate can say no
+    /// Wrong on purpose: the mean over micro-batches, each with its own contrast, Dice and means, to see that the certificate can say no
     #[arg(long)]
     pub plain_accumulation: bool,
     #[command(flatten)]
@@ -48,7 +50,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
-    let device = match open_device_for(&config, &arguments.options)? {
+    let device = match open_device_for("verify", &config, &arguments.options)? {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };
@@ -80,23 +82,17 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     // Each process splits its share.
     let share = effective_batch.div_ceil(num_processes);
     let splits = splits(&arguments, &setup, share);
-    let checked = match arguments.plain_accumulation {
-        true => task.with_plain_accumulation().ok_or_else(|| {
-            TrainError::Config(format!(
-                "--plain-accumulation: expected a task that it falsifies, found {}, whose losses are sums over samples\n\
-                 hint: leave it out",
-                task.name()
-            ))
-        })?,
-        false => Arc::clone(task),
-    };
     let batch = setup.step.random_batch(effective_batch, setup.seed);
     for note in &setup.notes {
         tell(note);
     }
     tell(&task.describe_weights());
     let bar = progress(splits.len() as u64, "Verifying splits");
-    let verified = verify(&setup, &device, &batch, &splits, checked, |_| bar.inc(1));
+    let told = |_: &SplitResult| bar.inc(1);
+    let verified = match arguments.plain_accumulation {
+        true => verify_plain_accumulation(&setup, &device, &batch, &splits, told),
+        false => verify(&setup, &device, &batch, &splits, Arc::clone(task), told),
+    };
     bar.finish_and_clear();
     if let (true, Err(error)) = (arguments.options.output.json, &verified)
         && let Some(json) = failure::does_not_fit_json(device.kind(), error)

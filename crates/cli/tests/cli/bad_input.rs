@@ -385,12 +385,38 @@ fn a_label_that_the_head_does_not_know() {
     let rows =
         "image,caption,make\nimages/000001.jpg,a car,\nimages/000002.jpg,a photo of a Zorg,Zorg\n";
     fs::write(&test, rows).unwrap();
-    let words: Vec<OsString> = vec!["eval".into(), run.path.into(), test.into()];
+    let eval = |options: &[&str]| {
+        let words: [OsString; 3] = ["eval".into(), run.path.clone().into(), test.clone().into()];
+        holdall_words(words.into_iter().chain(options.iter().map(OsString::from)))
+    };
     let parts = [
         "test.csv, row 3",
         "column `make`",
         "labels of the trained head",
         "found `Zorg`",
     ];
-    holdall_words(words).refused_with(&parts);
+    eval(&[]).refused_with(&parts);
+
+    // Beside labels that it knows: counted, and wrong or left out as the user likes.
+    let known = fs::read_to_string(home.csv()).unwrap();
+    let make = known.lines().nth(4).unwrap().split(',').nth(2).unwrap();
+    let rows = format!("{rows}images/000003.jpg,a photo of a {make},{make}\n");
+    fs::write(&test, rows).unwrap();
+    let wrong = eval(&["--json"]).exits(DONE);
+    let said = "1 row with a `make` that was not trained on (Zorg 1): scored as wrong";
+    assert!(wrong.stderr.contains(said), "{}", wrong.stderr);
+    assert!(
+        wrong.stderr.contains("1 row without a `make`"),
+        "{}",
+        wrong.stderr
+    );
+    let skipped = eval(&["--json", "--set", "data.unseen_labels=skip"]).exits(DONE);
+    let [wrong, skipped] = [wrong, skipped].map(|answer| answer.json());
+    assert_eq!(
+        (&wrong["labelled"], &skipped["labelled"]),
+        (&2.into(), &1.into())
+    );
+    let [half, whole] = [&wrong, &skipped].map(|scores| scores["label_top1"].as_f64().unwrap());
+    assert_eq!(2.0 * half, whole);
+    eval(&["--set", "data.unseen_labels=fail"]).refused_with(&parts);
 }

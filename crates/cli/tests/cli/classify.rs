@@ -70,6 +70,17 @@ pub fn predict(model: &Path, images: &Path, options: &str) -> Answer {
     holdall_words(words.into_iter().chain(options))
 }
 
+/// The cells of a CSV, its header first.
+fn csv_rows(path: &Path) -> Vec<Vec<String>> {
+    let mut rows = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .from_path(path)
+        .unwrap();
+    rows.records()
+        .map(|row| row.unwrap().iter().map(str::to_owned).collect())
+        .collect()
+}
+
 /// `holdall eval MODEL DATA --json OPTIONS`.
 fn scores_on(model: &Path, data: &Path, options: &str) -> Value {
     let words: [OsString; 4] = ["eval".into(), model.into(), data.into(), "--json".into()];
@@ -119,13 +130,14 @@ fn a_list_of_labels_is_a_classification() {
     let lines = [
         "Label column: `make` (found by its name",
         "Task: classify (",
-        "Head label: one of 8 labels\n",
+        "Head label: one of 8 labels",
         "Weights: RANDOM (preset vit-demo)\n",
         "Effective batch size: 16 (4 x 4)\n",
         "forward runs once",
         "Losses at step 1: label ",
         "(chance 2.079 = ln 8)",
-        "validation after step 2 (best so far):\n  label         accuracy ",
+        "validation after step 2 (best so far):\n  losses        label ",
+        "\n  label         accuracy ",
         "always the most frequent label: ",
         "Best: accuracy ",
     ];
@@ -238,7 +250,7 @@ fn a_folder_per_class_needs_no_list() {
         "Task: classify (",
         "has a folder per class)",
         "Validation: 10 of 40 rows, those in `val`",
-        "Head label: one of 6 labels\n",
+        "Head label: one of 6 labels",
         "has 5 outputs, 6 are asked for)",
         "Weights: pretrained from ",
     ];
@@ -291,14 +303,15 @@ fn several_targets_and_their_numbers() {
     let options = "--epochs 2 --set train.lr_head=1e-2";
     let log = train(&config, &tiny_vit(), &home.path("run"), options).exits(DONE);
     let lines = [
-        "Head looks: any of 3 labels\n",
-        "Head make: one of 8 labels\n",
+        "Head looks: any of 3 labels",
+        "Head make: one of 8 labels",
+        "Best model: by make.accuracy, the first target",
         "Head year: a number, 19",
         "Losses at step 1: looks ",
         "make ",
         "(chance 2.079 = ln 8)",
         "  year          mean absolute error ",
-        "Best: looks.mean_average_precision ",
+        "Best: make.accuracy ",
     ];
     says(&log, &lines);
     let run = home.run();
@@ -365,35 +378,32 @@ fn several_targets_and_their_numbers() {
         "{shown}"
     );
     let file = home.path("predictions.csv");
-    let options = format!("--top 2 --csv {}", file.display());
-    let answer = predict(&run.path, &home.path("cars/images"), &options).exits(DONE);
+    let table = home.path("cars/image_labels.csv");
+    let options = format!("--all-probabilities --csv {}", file.display());
+    let answer = predict(&run.path, &table, &options).exits(DONE);
     assert_eq!(answer.stdout, "");
-    let text = fs::read_to_string(&file).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "image,target,label,probability,number");
-    let of_first: Vec<&str> = lines
-        .iter()
-        .filter_map(|line| line.split_once("000000.jpg,"))
-        .map(|(_, rest)| rest)
+    // A row per picture, under the path of the table that was read: the two join.
+    let listed = csv_rows(&table);
+    let told = csv_rows(&file);
+    let images = |rows: &[Vec<String>]| -> Vec<String> {
+        rows[1..].iter().map(|row| row[0].clone()).collect()
+    };
+    assert_eq!(images(&told), images(&listed));
+    let column = |name: &str| told[0].iter().position(|column| column == name).unwrap();
+    let (make, share) = (column("make"), column("make_probability"));
+    let makes: Vec<usize> = (0..told[0].len())
+        .filter(|at| told[0][*at].starts_with("make="))
         .collect();
-    let targets: Vec<&str> = of_first
-        .iter()
-        .map(|line| line.split(',').next().unwrap())
-        .collect();
-    // All labels that apply are told, two at least.
-    assert!(targets.ends_with(&["make", "make", "year"]), "{of_first:?}");
-    assert!(targets.starts_with(&["looks", "looks"]), "{of_first:?}");
-    // Picture by picture.
-    assert!(
-        lines[1..=of_first.len()]
-            .iter()
-            .all(|line| line.contains("000000.jpg,")),
-        "{text}"
-    );
-    let year = of_first.last().unwrap().rsplit(',').next().unwrap();
+    for row in &told[1..] {
+        let shares: Vec<f64> = makes.iter().map(|at| row[*at].parse().unwrap()).collect();
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-4, "{row:?}");
+        assert_eq!(row[column(&format!("make={}", row[make]))], row[share]);
+        let most = shares.iter().copied().fold(0.0, f64::max);
+        assert_eq!(row[share].parse(), Ok(most));
+    }
     assert_eq!(
         predictions[0]["targets"][2]["number"].as_f64(),
-        year.parse().ok()
+        told[1][column("year")].parse().ok()
     );
 
     let answer = on(

@@ -220,7 +220,10 @@ fn what_is_wrong_is_named_with_its_place() {
             "model: small\nmemory: 8 gallons\n",
             &["line 2", "8 gallons", "8GiB", "80%", "auto"],
         ),
-        ("model: small\nmemory: 8\n", &["line 2", "8 what?", "8GiB"]),
+        (
+            "model: small\nmemory: 8\n",
+            &["line 2", "a size needs its unit", "8GiB"],
+        ),
         ("memory: -1GiB\n", &["line 1", "-1GiB"]),
         (
             "train: {recompute: everything}\n",
@@ -311,7 +314,7 @@ fn a_config_that_cannot_be_read_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     plan(folder.path(), "").refused_with(&["run.yml", "cannot be read"]);
     fs::create_dir(folder.path().join("run.yml")).unwrap();
-    plan(folder.path(), "").refused_with(&["run.yml", "directory"]);
+    plan(folder.path(), "").refused_with(&["run.yml", "found a folder"]);
     let folder = config_of(b"model: caf\xe9\n");
     plan(folder.path(), "").refused_with(&["run.yml", "UTF-8"]);
 }

@@ -94,7 +94,7 @@ fn a_row_of_each_defect() {
         "cut short                       1    4.2%  removes  row 6 images/000004.jpg",
         "too many pixels                 1    4.2%  removes  row 10 60000 x 60000",
         "empty caption                   1    4.2%  removes  row 12 images/000010.jpg",
-        "duplicate                       1    4.2%  filters  row 7 as row 2",
+        "same picture, two labels        2    8.3%  filters  row 2 `",
         "too small                       1    4.2%  filters  row 8 4 x 40 ...000006.jpg",
         "too narrow                      1    4.2%  filters  row 9 20 x 500",
         "17 of 24 rows can be used",
@@ -103,7 +103,11 @@ fn a_row_of_each_defect() {
     }
     let is_narrow = |line: &str| line.chars().count() <= 80 || line.contains(": 24 rows");
     assert!(answer.stdout.lines().all(is_narrow), "{}", answer.stdout);
-    let hint = format!("hint: holdall data clean {}", home.csv().display());
+    // What was typed, again.
+    let hint = format!(
+        " data clean {} --set data.validation=none` writes one file",
+        home.csv().display()
+    );
     assert!(answer.stderr.contains(&hint), "{}", answer.stderr);
     assert_eq!(fs::read(home.csv()).unwrap(), before);
     let left: Vec<_> = fs::read_dir(home.path("cars")).unwrap().collect();
@@ -128,10 +132,16 @@ fn json_says_every_row() {
     assert_eq!(missing["severity"], "problem");
     assert_eq!(missing["rows"], serde_json::json!([3]));
     assert_eq!(missing["examples"][0]["image"], "images/000001.jpg");
+    let conflict = finding("two_labels").unwrap();
+    assert_eq!(conflict["rows"], serde_json::json!([2, 7]));
+    let details = conflict["examples"].as_array().unwrap();
+    let second = details[1]["detail"].as_str().unwrap();
+    assert!(second.ends_with("` as row 2"), "{second}");
     // All that were drawn have 32 x 32 pixels.
     let small = finding("too_small").unwrap();
     assert_eq!(small["severity"], "warning");
     assert_eq!(small["count"], 24 - 6);
+    assert_eq!(small["examples"].as_array().unwrap().len(), 24 - 6);
 }
 
 /// What training refuses or skips, and where it splits, is what is checked.
@@ -153,7 +163,7 @@ fn a_config_and_the_split_of_its_run() {
     )
     .unwrap();
     let answer = data("check", &config, "").exits(FOUND);
-    let line = "in train and validation         1    6.2%  filters  val.csv row 2 as row 2";
+    let line = "in two splits                   1    6.2%  filters  val.csv row 2 as row 2";
     assert!(answer.stdout.contains(line), "{}", answer.stdout);
     let answer = data("check", &config, "--set data.validation=none");
     answer.exits(DONE);
@@ -283,4 +293,18 @@ fn pairs_are_checked_and_cleaned() {
     let csv = fs::read_to_string(folder.path().join("pairs_cleaned.csv")).unwrap();
     assert_eq!(csv.lines().count(), 1 + 5, "{csv}");
     assert!(csv.contains("images/0.bmp,masks/0.bmp,,train\n"), "{csv}");
+}
+
+/// The task is told from the data, or typed: labels need no captions.
+#[test]
+fn a_task_may_be_typed() {
+    let home = Home::with_cars(12);
+    let csv = fs::read_to_string(home.csv()).unwrap();
+    let mut lines: Vec<&str> = csv.lines().collect();
+    lines[3] = "images/000002.jpg,,Corvane,x,x,x,x,x,x";
+    fs::write(home.csv(), lines.join("\n")).unwrap();
+    let answer = data("check", &home.csv(), "--set data.validation=none").exits(FOUND);
+    assert!(answer.stdout.contains("empty caption"), "{}", answer.stdout);
+    let answer = data("check", &home.csv(), "--task classify --min-per-label 1").exits(DONE);
+    assert!(answer.stdout.contains("Nothing wrong"), "{}", answer.stdout);
 }

@@ -16,7 +16,7 @@ fn two_csvs_and_what_went() {
         "  cannot be used                        7     29%",
         "    cut short                           1    4.2%",
         "  filtered out                ",
-        "    duplicate                           1    4.2%",
+        "    same picture, two labels            2    8.3%",
         "image_labels_cleaned.csv: 17 rows",
     ] {
         assert!(answer.stdout.contains(line), "{line}\n{}", answer.stdout);
@@ -31,8 +31,15 @@ fn two_csvs_and_what_went() {
     let kept = [kept, before.lines().skip(12).collect()].concat();
     assert_eq!(cleaned, kept.join("\r\n") + "\r\n");
 
+    // What is there stays, unless the user says otherwise: it may have been edited by hand.
+    let taken = data("clean", &home.path("cars"), "");
+    taken.refused_with(&[
+        "image_labels_cleaned.csv",
+        "found one that exists",
+        "--overwrite",
+    ]);
     // Again: from the source, though a cleaner one is there now.
-    let again = data("clean", &home.path("cars"), "--json").exits(DONE);
+    let again = data("clean", &home.path("cars"), "--json --overwrite").exits(DONE);
     assert!(
         again
             .stderr
@@ -58,7 +65,8 @@ fn two_csvs_and_what_went() {
 fn filters_are_as_asked() {
     let home = Home::with_cars(24);
     let rows = |options: &str| {
-        let json = data("clean", &home.csv(), &format!("--json {options}")).exits(DONE);
+        let options = format!("--json --overwrite {options}");
+        let json = data("clean", &home.csv(), &options).exits(DONE);
         json.json()["filtered"]["rows"].as_u64().unwrap()
     };
     // Three of each make; then two of one, and one of these is the picture of another make.
@@ -68,10 +76,12 @@ fn filters_are_as_asked() {
         home.path("cars/images/000001.jpg"),
     )
     .unwrap();
-    assert_eq!(rows(""), 23);
+    // Nobody knows which of the two makes is right: both rows go, unless one is chosen.
+    assert_eq!(rows(""), 22);
+    assert_eq!(rows("--conflicts keep-first"), 23);
     assert_eq!(rows("--duplicates keep"), 24);
     assert_eq!(rows("--min-per-label 3"), 21);
-    data("clean", &home.csv(), "--min-size 33")
+    data("clean", &home.csv(), "--overwrite --min-size 33")
         .refused_with(&["cleaning would remove every one of 24: too small"]);
 }
 
@@ -104,5 +114,48 @@ fn a_cleaned_folder_trains() {
         answer.stderr.contains("image_labels_filtered.csv"),
         "{}",
         answer.stderr
+    );
+}
+
+/// The line that is printed trains on the same rows: config, captions and split are all in it.
+#[test]
+fn hints_repeat_what_was_typed() {
+    let home = Home::with_cars(20);
+    let csv = fs::read_to_string(home.csv()).unwrap();
+    let sides = ["train", "train", "val", "test"];
+    let rows = csv.lines().enumerate().map(|(at, line)| match at {
+        0 => format!("{line},Side"),
+        _ => format!("{line},{}", sides[at % 4]),
+    });
+    fs::write(home.csv(), rows.collect::<Vec<String>>().join("\n")).unwrap();
+    let config = home.path("cars.yml");
+    let text =
+        "data: {train: cars/image_labels.csv, caption: 'a {make}', validation: {column: Side}}\n";
+    fs::write(&config, text).unwrap();
+    let cleaned = data("clean", &config, "").exits(DONE);
+    let line = format!(
+        " train {} --set data.train={}",
+        config.display(),
+        home.path("cars/image_labels_filtered.csv").display()
+    );
+    assert!(cleaned.stderr.contains(&line), "{}", cleaned.stderr);
+    let shards = home.path("shards");
+    let out = format!("--out {} --set data.bad_pictures=skip", shards.display());
+    let packed = data("pack", &config, &out).exits(DONE);
+    let line = format!(
+        " train {} --set data.train={} --set data.bad_pictures=skip",
+        config.display(),
+        shards.display()
+    );
+    assert!(packed.stderr.contains(&line), "{}", packed.stderr);
+    // The shards have the split, and `check` sees it as training does.
+    let options = format!("--set data.train={}", shards.display());
+    let checked = data("check", &config, &options);
+    let sides = "20 rows (5 to validate on, 5 to test on)";
+    assert!(
+        checked.stdout.contains(sides),
+        "{}\n{}",
+        checked.stdout,
+        checked.stderr
     );
 }

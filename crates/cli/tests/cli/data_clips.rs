@@ -90,7 +90,7 @@ fn a_clip_of_each_defect() {
         "missing                         1    5.0%  removes  row 3 clips/000001",
         "not an image                    1    5.0%  removes  row 4 clips/000002",
         "empty caption                   1    5.0%  removes  row 8 clips/000006",
-        "in train and validation         1    5.0%  filters  row 21 as row 7",
+        "in two splits                   1    5.0%  filters  row 21 as row 7",
         "duplicate                       1    5.0%  filters  row 6 as row 2",
         "too few frames                  1    5.0%  filters  row 5 4 frames",
         "17 of 20 rows can be used",

@@ -54,8 +54,11 @@ fn a_run_is_evaluated_on_what_it_held_out() {
         let scores = answer.json();
         assert_same_scores(&scores, line);
         assert_eq!(scores["model"], run.file("model").to_str().unwrap());
-        for part in ["unique texts out of 12", "The similarity matrix "] {
-            assert!(answer.stderr.contains(part), "{}", answer.stderr);
+        let told = &answer.stderr;
+        assert!(told.contains("unique texts out of 12"), "{told}");
+        // The run has said how it read its data; of a small matrix nobody needs to hear.
+        for part in ["The similarity matrix ", "(found by its name)"] {
+            assert!(!told.contains(part), "{told}");
         }
         assert!(
             answer.stderr.contains("Weights: pretrained from "),
@@ -77,6 +80,34 @@ fn a_run_is_evaluated_on_what_it_held_out() {
 }
 
 /// A run that is not finished has the best model so far.
+/// A row for each picture, under the path of its table: the ranks are those that the figures are made of.
+#[test]
+fn every_row_has_its_ranks() {
+    let home = Home::with_cars(24);
+    let run = trained(&home);
+    let file = home.path("ranks.csv");
+    let options = format!("--json --ranks {}", file.display());
+    let scores = eval(&run.path, &home.csv(), &options).exits(DONE).json();
+    let read = |path: &Path| -> Vec<csv::StringRecord> {
+        csv::Reader::from_path(path)
+            .unwrap()
+            .records()
+            .map(Result::unwrap)
+            .collect()
+    };
+    let (ranked, listed) = (read(&file), read(&home.csv()));
+    assert_eq!(ranked.len(), 24);
+    let mut firsts = 0;
+    for (ranked, listed) in ranked.iter().zip(&listed) {
+        assert_eq!((&ranked[0], &ranked[1]), (&listed[0], &listed[1]));
+        firsts += usize::from(ranked[2].parse::<f64>().unwrap() <= 1.0);
+    }
+    let r1 = scores["image_to_text"]["r1"].as_f64().unwrap();
+    assert!((firsts as f64 / 24.0 - r1).abs() < 1e-9, "{firsts} {r1}");
+    let again = eval(&run.path, &home.csv(), &options);
+    again.refused_with(&["--ranks", "found one that exists", "--overwrite"]);
+}
+
 #[test]
 fn a_run_is_evaluated_before_it_is_finished() {
     let home = Home::with_cars(30);
@@ -144,7 +175,7 @@ fn what_cannot_be_evaluated_is_refused() {
     eval(&run.path, &home.path("absent.csv"), "").refused_with(&["absent.csv", "found nothing"]);
     let answer = on("eval", &run.path, "--memory 5MiB").exits(DOES_NOT_FIT);
     assert!(
-        answer.stderr.contains("error: the run does not fit"),
+        answer.stderr.contains("the budget leaves"),
         "{}",
         answer.stderr
     );
@@ -154,5 +185,63 @@ fn what_cannot_be_evaluated_is_refused() {
 fn what_does_not_fit_is_refused_with_a_hint() {
     let home = Home::with_cars(30);
     let run = trained(&home);
-    on("eval", &run.path, "--memory 5MiB").ends_with(DOES_NOT_FIT, &["5.0 MiB", "--memory"]);
+    on("eval", &run.path, "--memory 5MiB")
+        .ends_with(DOES_NOT_FIT, &["the budget leaves", "--memory"]);
+}
+
+/// Rows that a column marks as test are read by `--part test` alone, and rows that were trained on are counted.
+#[test]
+fn test_rows_are_evaluated_by_their_part_and_trained_rows_are_named() {
+    let home = Home::with_cars(30);
+    let csv = fs::read_to_string(home.csv()).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    let side = |at: usize| match at % 10 {
+        1 | 2 => "dev",
+        3..=5 => "test",
+        _ => "train",
+    };
+    let rows = lines.iter().enumerate().map(|(at, line)| match at {
+        0 => format!("{line},Split"),
+        _ => format!("{line},{}", side(at)),
+    });
+    fs::write(home.csv(), rows.collect::<Vec<String>>().join("\n")).unwrap();
+    let words = home.words("run", "--effective-batch 8 --epochs 1 --lr 1e-3");
+    let log = &holdall_words(words).exits(DONE).stderr;
+    let run = home.run_named("run");
+    for line in [
+        "Validation: 6 of 30 rows, those that `Split` says (found by its name)",
+        "Test: 9 rows set apart by `Split`",
+    ] {
+        assert!(log.contains(line), "{log}");
+    }
+    let pictures =
+        |options: &str| on("eval", &run.path, options).exits(DONE).json()["pictures"].clone();
+    assert_eq!(pictures("--json"), 6);
+    assert_eq!(pictures("--json --part val"), 6);
+    assert_eq!(pictures("--json --part train"), 15);
+    assert_eq!(pictures("--json --part all"), 30);
+    let test = on("eval", &run.path, "--json --part test").exits(DONE);
+    let json = test.json();
+    assert_eq!(json["pictures"], 9);
+    assert_eq!(json["trained_on"]["by_path"], 0);
+    assert!(!test.stderr.contains("trained on ("), "{}", test.stderr);
+    // Three rows by their paths, and one picture under another name.
+    let copied = home.path("cars/images/copy.jpg");
+    fs::copy(home.path("cars/images/000009.jpg"), &copied).unwrap();
+    let other: Vec<String> = [&lines[..1], &lines[7..10], &lines[3..6]]
+        .concat()
+        .iter()
+        .map(|line| (*line).to_owned())
+        .chain([lines[1].replace("images/000000.jpg", "images/copy.jpg")])
+        .collect();
+    let other_csv = home.path("cars/other.csv");
+    fs::write(&other_csv, other.join("\n")).unwrap();
+    let answer = eval(&run.path, &other_csv, "--json").exits(DONE);
+    assert_eq!(
+        answer.json()["trained_on"],
+        serde_json::json!({"by_path": 3, "by_contents": 1})
+    );
+    let careful = "Careful: 4 of 7 rows were trained on (3 by path, 1 by contents)";
+    assert!(answer.stderr.contains(careful), "{}", answer.stderr);
+    eval(&run.path, &other_csv, "--part test").refused_with(&["expected test rows", "found none"]);
 }

@@ -30,7 +30,12 @@ fn features(home: &Home, model: &Path) -> (Vec<f32>, Answer) {
     let file = home.path("features.safetensors");
     let words = ["predict".as_ref(), model.as_os_str()];
     let images = home.path("cars/images");
-    let rest = [images.as_os_str(), "--features".as_ref(), file.as_os_str()];
+    let rest = [
+        images.as_os_str(),
+        "--overwrite".as_ref(),
+        "--features".as_ref(),
+        file.as_os_str(),
+    ];
     let answer = holdall_words(words.into_iter().chain(rest)).exits(DONE);
     let bytes = fs::read(&file).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();

@@ -85,7 +85,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
     let trained = train(&home, "run", &format!("{LORA} --lr 1e-2 --epochs 2")).exits(DONE);
     let note = "LoRA: rank 4, alpha 6 on ";
     assert!(
-        trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj)\nTrains "),
+        trained.stderr.contains(note) && trained.stderr.contains("(q_proj, v_proj); Trains "),
         "{}",
         trained.stderr
     );

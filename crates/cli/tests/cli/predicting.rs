@@ -205,6 +205,45 @@ fn a_broken_picture_is_reported_and_the_others_are_predicted() {
     predict(&run, &empty, "").refused_with(&["found no pictures", "jpg"]);
 }
 
+/// `predict RUN s.csv --csv s.csv` by mistake: the labels stay as they are, and so does every other file that exists.
+#[test]
+fn no_existing_file_is_replaced_without_being_asked() {
+    let (home, run, _) = trained();
+    let labels = fs::read(home.csv()).unwrap();
+    let notes = home.path("notes.npy");
+    fs::write(&notes, "mine").unwrap();
+    for (option, path) in [("--csv", home.csv()), ("--features", notes.clone())] {
+        let options = format!("{option}|{}", path.display());
+        predict(&run, &home.csv(), &options).refused_with(&[
+            option,
+            "expected a new file, found one that exists",
+            "--overwrite",
+        ]);
+    }
+    assert_eq!(fs::read(home.csv()).unwrap(), labels);
+    assert_eq!(fs::read(&notes).unwrap(), b"mine");
+    let options = format!("--overwrite|--features|{}", notes.display());
+    predict(&run, &home.csv(), &options).exits(DONE);
+    assert!(fs::read(&notes).unwrap().starts_with(b"\x93NUMPY"));
+    predict(&run, &home.csv(), "--set|train.lr=1")
+        .refused_with(&["--set train.lr=1", "data section"]);
+    // A page of a run is Holdall's own; one that the user names is not.
+    let report = |options: &[&str]| {
+        let words: [OsString; 2] = ["report".into(), run.path.clone().into()];
+        holdall_words(words.into_iter().chain(options.iter().map(OsString::from)))
+    };
+    report(&[]).exits(DONE);
+    report(&["--out", notes.to_str().unwrap()]).refused_with(&["--out", "found one that exists"]);
+    let words: [OsString; 5] = [
+        "export".into(),
+        run.path.clone().into(),
+        "--onnx".into(),
+        "--out".into(),
+        home.path("photos").into(),
+    ];
+    holdall_words(words).refused_with(&["--out", "expected an empty folder", "--overwrite"]);
+}
+
 /// Without labels there is no head: features are what is left, or labels that are typed.
 #[test]
 fn a_model_without_a_head_has_features() {

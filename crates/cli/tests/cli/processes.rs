@@ -1,6 +1,8 @@
 //! `--processes`, and the variables of launchers.
 
-use crate::typed::{DONE, holdall, holdall_with};
+use std::net::TcpListener;
+
+use crate::typed::{Answer, BAD_INPUT, DONE, FOUND, holdall, holdall_with};
 
 const STEP: &str = "bench clip --small --steps 1 --effective-batch 8";
 
@@ -22,6 +24,56 @@ fn launchers_that_contradict_are_refused() {
     for wrong in ["0", "x", "257"] {
         holdall(&format!("{STEP} --processes {wrong}"))
             .refused_with(&["--processes", "expected a whole number from 1 to 256"]);
+    }
+}
+
+/// Two processes of one job, as torchrun would start them.
+fn started_together(lines: [&'static str; 2]) -> [Answer; 2] {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Rank 0 listens on the port after this one.
+    let port = (free.local_addr().unwrap().port() - 1).to_string();
+    drop(free);
+    let processes = [0, 1].map(|rank| {
+        let (port, line) = (port.clone(), lines[rank]);
+        std::thread::spawn(move || {
+            let rank = rank.to_string();
+            let variables = [
+                ("RANK", rank.as_str()),
+                ("WORLD_SIZE", "2"),
+                ("LOCAL_RANK", &rank),
+                ("LOCAL_WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "127.0.0.1"),
+                ("MASTER_PORT", &port),
+            ];
+            holdall_with(&variables, line)
+        })
+    });
+    processes.map(|process| process.join().unwrap())
+}
+
+#[test]
+fn processes_that_were_asked_for_different_things_are_refused_on_both_sides() {
+    for (lines, difference) in [
+        (
+            ["train a.csv --device cpu", "train b.csv --device cpu"],
+            "config.data.train is \"b.csv\", expected \"a.csv\" as on rank 0",
+        ),
+        (
+            ["train a.csv --device cpu", "eval runs/a --device cpu"],
+            "command is \"eval\", expected \"train DATA\" as on rank 0",
+        ),
+    ] {
+        for answer in started_together(lines) {
+            // One may hear of it from the other.
+            let Answer { code, stderr, .. } = &answer;
+            assert!([FOUND, BAD_INPUT].contains(code), "{stderr}");
+            for part in [
+                difference,
+                "hint: start all processes with the same command",
+            ] {
+                assert!(stderr.contains(part), "lacks `{part}`: {stderr}");
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
-use crate::typed::{BAD_INPUT, DONE, holdall, start};
+use crate::typed::{BAD_INPUT, DONE, holdall, start, start_after};
 
 const TWO_EPOCHS: &str = "--effective-batch 8 --epochs 2 --lr 1e-3";
 const THREE_EPOCHS: &str = "--effective-batch 8 --epochs 3 --lr 1e-3";
@@ -97,7 +97,7 @@ fn another_run_is_not_gone_on_with() {
         ("--batch-size 2", &["without train.batch_size", "found 2"]),
         (
             "--set data.validation=20%",
-            &["data.validation: 0.1", "found 0.2"],
+            &["data.validation: auto", "found 0.2"],
         ),
         ("--set losses.label=1", &["losses.label: 0.5", "found 1"]),
         ("--model openai/clip-vit-base-patch32", &["model: small"]),
@@ -134,12 +134,20 @@ fn other_rows_are_another_run() {
 fn a_finished_run_stays_as_it_is() {
     let home = Home::with_cars(16);
     let run = home.trained("run", "--effective-batch 8 --epochs 1");
-    let [before, model] =
-        ["metrics.jsonl", "model/model.safetensors"].map(|file| fs::read(run.file(file)).unwrap());
-    let resumed = run.resume("").exits(DONE);
-    assert!(resumed.stderr.contains("2 of 2"), "{}", resumed.stderr);
-    assert_eq!(fs::read(run.file("metrics.jsonl")).unwrap(), before);
-    assert!(fs::read(run.file("model/model.safetensors")).unwrap() == model);
+    let files = [
+        "metrics.jsonl",
+        "model/model.safetensors",
+        "config.yml",
+        "plan.json",
+        "operations.json",
+    ];
+    let before = files.map(|file| fs::read(run.file(file)).unwrap());
+    for options in ["", "--lr 0.5 --set train.eval_every=7"] {
+        let resumed = run.resume(options).exits(DONE);
+        assert!(resumed.stderr.contains("2 of 2"), "{}", resumed.stderr);
+        let after = files.map(|file| fs::read(run.file(file)).unwrap());
+        assert!(after == before, "{options}");
+    }
     // Fewer epochs than are done cannot be asked for.
     let run = home.trained("longer", "--effective-batch 8 --epochs 2");
     run.resume("--epochs 1")
@@ -188,11 +196,73 @@ fn a_folder_without_a_run_is_refused() {
     home.run_named("cars")
         .resume("")
         .refused_with(&["cars", "no config.yml", "--resume"]);
-    holdall("train --resume").refused_with(&[
-        "--resume",
-        "expected the folder of a run",
-        "--out RUN",
-    ]);
+    holdall("train --resume").refused_with(&["--resume needs a run", "--out RUN"]);
+}
+
+/// The command that began a run resumes it with `--resume` behind it: data and folders relative to where it is typed, the task and the label
+/// found by the data, `out:` in a config.
+#[test]
+fn a_run_is_resumed_as_it_was_typed() {
+    let home = Home::with_cars(16);
+    let config = "model: small\ndata: {train: ../cars}\nout: runs/by-config\n\
+                  train: {effective_batch: 8, epochs: 1}\nnum_threads: 2\n";
+    fs::create_dir(home.path("configs")).unwrap();
+    fs::write(home.path("configs/cars.yml"), config).unwrap();
+    let typed = |line: &str| {
+        let shell = format!("cd '{}'", home.path("").display());
+        start_after(&shell, line.split_whitespace())
+            .answer()
+            .exits(DONE)
+    };
+    let without_epochs = |line: &str| line.replace(" --epochs 1", "");
+    let by_data =
+        "train cars/image_labels.csv --model small --effective-batch 8 --epochs 1 --num-threads 2";
+    for (line, folder) in [
+        (by_data, "runs/image_labels"),
+        (&format!("{by_data} --out runs/named"), "runs/named"),
+        ("train configs/cars.yml", "runs/by-config"),
+        ("train configs/cars.yml --out runs/other", "runs/other"),
+    ] {
+        typed(line);
+        let run = home.run_named(folder);
+        let begun = fs::read_to_string(run.file("train.log")).unwrap();
+        let resumed = typed(&format!("{line} --resume"));
+        assert!(
+            resumed.stderr.contains("The run is complete"),
+            "{}",
+            resumed.stderr
+        );
+        let longer = typed(&format!("{} --resume --epochs 2", without_epochs(line)));
+        assert_eq!(run.lines("step").len(), 4, "{line}");
+        let told = &longer.stderr;
+        assert!(told.contains("Changed: train.epochs 1 -> 2\n"), "{told}");
+        assert!(
+            told.contains("Weights: from the run's checkpoint of step 2\n"),
+            "{told}"
+        );
+        for part in ["RANDOM", "hint: --batch-size"] {
+            assert!(!told.contains(part), "{part}: {told}");
+        }
+        // What was printed is appended to what was printed before.
+        let kept = fs::read_to_string(run.file("train.log")).unwrap();
+        assert!(kept.starts_with(&begun), "{kept}");
+        assert!(kept.contains("--resume --epochs 2\n"), "{kept}");
+    }
+    // The last of several runs of that name.
+    typed(by_data);
+    typed(&format!("{} --resume --epochs 3", without_epochs(by_data)));
+    let steps = |folder: &str| home.run_named(folder).lines("step").len();
+    assert_eq!(
+        (steps("runs/image_labels"), steps("runs/image_labels-2")),
+        (4, 6)
+    );
+    // Other data is another run.
+    fs::copy(home.csv(), home.path("cars/other.csv")).unwrap();
+    let shell = format!("cd '{}'", home.path("").display());
+    let other = "train cars/other.csv --out runs/named --resume";
+    start_after(&shell, other.split_whitespace())
+        .answer()
+        .refused_with(&["data.train", "other.csv", "hint:"]);
 }
 
 /// The folder of a run may be named instead of `--out`.

@@ -127,11 +127,7 @@ fn texts_alone_have_features_and_labels_come_from_a_file() {
         texts.display()
     );
     predict(&run, &options).refused_with(&["--sheet found.png", "expected FILE.html"]);
-    let options = format!(
-        "--texts {} --features {}",
-        texts.display(),
-        features.display()
-    );
+    let options = format!("--texts {} --features new.npy", texts.display());
     predict(&run, &options).refused_with(&["--features", "--text-features"]);
     fs::write(&labels, "red car\nblue car\n").unwrap();
     let csv = home.csv();

@@ -1,5 +1,6 @@
 //! Segmentation as people type it: from pictures and masks to a model folder, and what that is good for.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,18 @@ use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
 use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, holdall_words, start};
 
 /// Bright disks on a dark ground, each picture its own: `images/N.png` and `masks/N.png`.
-pub fn with_disks(count: u32, [height, width]: [u32; 2]) -> (Home, PathBuf) {
+pub fn with_disks(count: u32, size: [u32; 2]) -> (Home, PathBuf) {
+    with_disks_of(count, &[size])
+}
+
+/// The same of pictures that have these heights and widths in turn.
+fn with_disks_of(count: u32, sizes: &[[u32; 2]]) -> (Home, PathBuf) {
     let home = Home::empty();
     let folder = home.path("disks");
     for part in ["images", "masks"] {
         fs::create_dir_all(folder.join(part)).unwrap();
     }
-    for number in 0..count {
+    for (number, [height, width]) in (0..count).zip(sizes.iter().copied().cycle()) {
         let center = [
             13 + number * 7 % (height - 24),
             12 + number * 11 % (width - 24),
@@ -107,6 +113,13 @@ fn masks_are_learned_evaluated_and_predicted() {
     assert!(number(&scores, "dice") > 0.5, "{scores}");
     let best = number(&scores, "dice_at_best_threshold");
     assert!((number(&scores, "dice") - best).abs() < 1e-6, "{scores}");
+    // It was chosen at the threshold that it is used at.
+    let chosen = &home.run().json("summary.json")["best"];
+    assert_eq!(chosen["metric"], "dice_at_best_threshold");
+    assert!(
+        (number(chosen, "value") - best).abs() < 1e-6,
+        "{chosen} {scores}"
+    );
     assert_eq!(scores["images"].as_array().unwrap().len(), 4);
     let mirrored = typed("eval", &[&run], "--json --mirror").exits(DONE).json();
     assert_ne!(mirrored["auc"], scores["auc"]);
@@ -142,6 +155,16 @@ fn masks_are_learned_evaluated_and_predicted() {
     assert_eq!(table.lines().count(), 17);
     assert!(table.starts_with("image,dice,iou,"), "{table}");
 
+    // Predictions, and a set's own masks all the more, are not written over.
+    let masks = |root: &Path| fs::read(root.join("masks/3.png")).unwrap();
+    let truth = masks(&folder);
+    for (place, before) in [(&out, masks(&out)), (&folder, truth.clone())] {
+        let options = format!("--out {}", place.display());
+        let answer = typed("predict", &[&run, &folder], &options);
+        answer.refused_with(&["--out", "masks/", "found one that exists", "--overwrite"]);
+        assert!(masks(place) == before);
+    }
+
     // Pictures alone have no scores; an array has every number.
     let out = home.path("alone");
     let options = format!("--out {} --probabilities npy --json", out.display());
@@ -157,6 +180,90 @@ fn masks_are_learned_evaluated_and_predicted() {
         fs::read(out.join("masks/0.png")).unwrap(),
         fs::read(home.path("predicted/masks/0.png")).unwrap()
     );
+}
+
+/// Masks of greys and channels in files of their own: `predict` reads both as the run did, from its model folder alone too, and takes no
+/// mask for a picture.
+#[test]
+fn predict_reads_masks_and_channels_as_training_did() {
+    let (home, folder) = with_disks(8, [32, 32]);
+    for number in 0..8 {
+        let path = folder.join(format!("masks/{number}.png"));
+        let mut mask = image::open(&path).unwrap().into_luma8();
+        mask.pixels_mut()
+            .for_each(|pixel| pixel.0[0] = pixel.0[0] / 2 + number);
+        mask.save(&path).unwrap();
+    }
+    let binarize = "--epochs 2 --set data.binarize=100";
+    train(&folder, &home.path("run"), binarize).exits(DONE);
+    let model = home.path("run/model");
+    let scores = typed("eval", &[&model, &folder], "--json")
+        .exits(DONE)
+        .json();
+    for (place, out) in [(home.path("run"), "a"), (model, "b")] {
+        let options = format!("--json --out {}", home.path(out).display());
+        let answer = typed("predict", &[&place, &folder], &options)
+            .exits(DONE)
+            .json();
+        let predictions = answer["predictions"].as_array().unwrap();
+        let images = scores["images"].as_array().unwrap();
+        assert_eq!((predictions.len(), images.len()), (8, 8));
+        for (predicted, evaluated) in predictions.iter().zip(images) {
+            assert_eq!(predicted["image"], evaluated["name"]);
+            let [predicted, evaluated] =
+                [&predicted["scores"], evaluated].map(|one| number(one, "dice"));
+            assert!(
+                (predicted - evaluated).abs() < 1e-6,
+                "{predicted} {evaluated}"
+            );
+        }
+    }
+    // Other masks than the model was trained on are an error, not pictures.
+    let options = format!(
+        "--set data.binarize=null --out {}",
+        home.path("c").display()
+    );
+    typed("predict", &[&home.path("run"), &folder], &options).refused_with(&["masks", "binarize"]);
+
+    let cases = home.path("cases");
+    for (images, count) in [("imagesTr", 4), ("imagesTs", 2)] {
+        fs::create_dir_all(cases.join(images)).unwrap();
+        fs::create_dir_all(cases.join("labelsTr")).unwrap();
+        for case in 0..count {
+            let picture = image::open(folder.join(format!("images/{case}.png")))
+                .unwrap()
+                .into_rgb8();
+            for channel in 0..3 {
+                let grey =
+                    GrayImage::from_fn(32, 32, |x, y| Luma([picture.get_pixel(x, y).0[channel]]));
+                grey.save(cases.join(format!("{images}/case{case}_000{channel}.png")))
+                    .unwrap();
+            }
+            let label = GrayImage::from_fn(32, 32, |x, y| {
+                Luma([u8::from(picture.get_pixel(x, y).0[0] > 100)])
+            });
+            if images == "imagesTr" {
+                label
+                    .save(cases.join(format!("labelsTr/case{case}.png")))
+                    .unwrap();
+            }
+        }
+    }
+    let description = r#"{"channel_names": {"0": "R", "1": "G", "2": "B"}, "labels": {"background": 0, "disc": 1}, "numTraining": 4, "file_ending": ".png"}"#;
+    fs::write(cases.join("dataset.json"), description).unwrap();
+    train(&cases, &home.path("channels"), "--epochs 1").exits(DONE);
+    let out = home.path("d");
+    let options = format!("--json --out {}", out.display());
+    let tests = cases.join("imagesTs");
+    let answer = typed("predict", &[&home.path("channels"), &tests], &options)
+        .exits(DONE)
+        .json();
+    assert_eq!(answer["predictions"].as_array().unwrap().len(), 2);
+    assert!(out.join("masks/case0.png").is_file() && out.join("masks/case1.png").is_file());
+    fs::remove_file(tests.join("case1_0002.png")).unwrap();
+    let options = format!("--out {}", home.path("e").display());
+    typed("predict", &[&home.path("channels"), &tests], &options)
+        .refused_with(&["3 channel files each", "case1 (2 of 3)"]);
 }
 
 #[test]
@@ -227,4 +334,148 @@ fn whole_pictures_that_do_not_fit_are_refused_with_the_tiles_that_do() {
             answer.stderr
         );
     }
+}
+
+/// A figure of every picture, by the file's name.
+fn by_picture(
+    rows: &Value,
+    name: &str,
+    figure: impl Fn(&Value) -> &Value,
+) -> BTreeMap<String, f64> {
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| {
+        let path = Path::new(row[name].as_str().unwrap());
+        let file = path.file_name().unwrap().to_string_lossy();
+        (file.into_owned(), figure(row).as_f64().unwrap())
+    })
+    .collect()
+}
+
+/// A picture gives the same alone and among others, in training, `eval` and `predict`, and in tiles that are larger than it.
+#[test]
+fn pictures_of_mixed_sizes_are_computed_each_at_its_own() {
+    let (home, folder) = with_disks_of(12, &[[48, 40], [33, 57], [70, 31]]);
+    let run = home.path("run");
+    let options = "--epochs 4 --set data.image_size=none";
+    train(&folder, &run, options).exits(DONE);
+    let eval = |paths: &[&Path], options: &str| {
+        let paths: Vec<&Path> = [&[run.as_path()], paths].concat();
+        typed("eval", &paths, &format!("--json {options}"))
+            .exits(DONE)
+            .json()
+    };
+    let auc_of = |scores: &Value| by_picture(&scores["images"], "name", |row| &row["auc"]);
+    let all = auc_of(&eval(&[&folder], ""));
+    assert_eq!(all.len(), 12);
+    assert_eq!(all, auc_of(&eval(&[&folder], "--tiles 128")));
+
+    let out = home.path("out");
+    let options = format!("--json --out {}", out.display());
+    let predicted = typed("predict", &[&run, &folder], &options)
+        .exits(DONE)
+        .json();
+    let predicted = by_picture(
+        &predicted["predictions"],
+        "image",
+        |row| &row["scores"]["auc"],
+    );
+    assert_eq!(all, predicted);
+
+    let held_out = fs::read_to_string(run.join("segmentation.json")).unwrap();
+    let held_out = auc_of(&serde_json::from_str(&held_out).unwrap());
+    assert_eq!(held_out, auc_of(&eval(&[], "")));
+    for (picture, auc) in &held_out {
+        assert_eq!(all[picture], *auc, "{picture}");
+    }
+
+    let alone = home.path("alone");
+    for part in ["images", "masks"] {
+        fs::create_dir_all(alone.join(part)).unwrap();
+        fs::copy(
+            folder.join(part).join("1.png"),
+            alone.join(part).join("1.png"),
+        )
+        .unwrap();
+    }
+    assert_eq!(auc_of(&eval(&[&alone], ""))["1.png"], all["1.png"]);
+}
+
+/// The labels of DRIVE's test split are not published: what lies beside its images is the field of view.
+#[test]
+fn a_field_of_view_is_not_scored_as_truth() {
+    let (home, folder) = with_disks(4, [32, 32]);
+    let run = home.path("run");
+    train(&folder, &run, "--epochs 1").exits(DONE);
+    let withheld = home.path("DRIVE/test");
+    for part in ["images", "mask"] {
+        fs::create_dir_all(withheld.join(part)).unwrap();
+    }
+    fs::copy(
+        folder.join("images/0.png"),
+        withheld.join("images/01_test.png"),
+    )
+    .unwrap();
+    fs::copy(
+        folder.join("masks/0.png"),
+        withheld.join("mask/01_test_mask.png"),
+    )
+    .unwrap();
+    for answer in [
+        typed("eval", &[&run, &withheld], ""),
+        typed("data", &[Path::new("check"), &withheld], ""),
+    ] {
+        let answer = answer.exits(BAD_INPUT);
+        for words in [
+            "expected masks of its images",
+            "the fields of view",
+            "hint: `holdall predict RUN ",
+        ] {
+            assert!(
+                answer.stderr.contains(words),
+                "lacks `{words}`\n{}",
+                answer.stderr
+            );
+        }
+    }
+    let options = format!("--json --out {}", home.path("out").display());
+    let answer = typed("predict", &[&run, &withheld], &options)
+        .exits(DONE)
+        .json();
+    let predictions = answer["predictions"].as_array().unwrap();
+    assert_eq!(predictions.len(), 1, "{predictions:?}");
+    assert_eq!(predictions[0].get("scores"), None);
+}
+
+/// Small pictures that are no squares stay as they are, and their run has a batch and a rate that suit a U-Net.
+#[test]
+fn sizes_and_numbers_that_nobody_says_suit_the_pictures() {
+    let (home, folder) = with_disks(6, [40, 56]);
+    let out = home.path("run");
+    let options = "--model unet-demo --set unet.channels=[8,8] --set unet.groups=2 --set train.max_steps=1 \
+        --set train.lr_head=1e-3 --num-threads 2 --out";
+    let trained = typed("train", &[&folder], &format!("{options} {}", out.display()));
+    let trained = trained.exits(DONE);
+    for words in [
+        "Defaults: effective batch 2, lr 2e-3 (segment, random weights, 5 samples)",
+        "Pictures: 56 x 40 pixels",
+        "warning: train.lr_head: 1e-3 has no effect",
+    ] {
+        assert!(
+            trained.stderr.contains(words),
+            "{words}: {}",
+            trained.stderr
+        );
+    }
+    let config = fs::read_to_string(out.join("config.yml")).unwrap();
+    for line in [
+        "  effective_batch: 2\n",
+        "  lr: 0.002\n",
+        "model: unet-demo\n",
+    ] {
+        assert!(config.contains(line), "{line}: {config}");
+    }
+    assert!(
+        config.contains("image_size:\n  - 40\n  - 56\n") || config.contains("image_size: [40, 56]"),
+        "{config}"
+    );
 }

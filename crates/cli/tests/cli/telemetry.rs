@@ -242,8 +242,16 @@ fn tensorboard_finds_every_number_of_both_processes() {
         ("evaluation", "validation", "label_top1"),
     ] {
         let lines = run.lines(kind);
+        // A short last step has another contrastive loss: its curve leaves it out.
+        let largest = lines
+            .iter()
+            .filter_map(|line| line["samples"].as_u64())
+            .max();
+        let is_drawn =
+            |line: &&serde_json::Value| key != "loss" || line["samples"].as_u64() == largest;
         let expected: Vec<(u64, f32)> = lines
             .iter()
+            .filter(is_drawn)
             .map(|line| {
                 let value = line[key].as_f64().unwrap() as f32;
                 (line["step"].as_u64().unwrap(), value)

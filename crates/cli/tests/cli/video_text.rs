@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use holdall_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
-use crate::typed::{Answer, BAD_INPUT, DONE, holdall, holdall_words, start};
+use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, bytes, holdall, holdall_words, start};
 
 /// Drawn clips of a few frames, and the CSV that names them.
 pub fn with_clips(count: usize) -> (Home, PathBuf) {
@@ -46,6 +46,30 @@ fn trained(home: &Home, csv: &Path, name: &str, options: &str) -> RunFiles {
     run
 }
 
+/// Captions by beams and many threads, in the smallest budget that is offered: each thread that has decoded keeps some of it.
+fn assert_tight_budget_is_kept(run: &Path, clips: &Path) {
+    if cfg!(not(target_os = "linux")) {
+        println!("NOT CHECKED whether a budget holds: this system has no /proc");
+        return;
+    }
+    let predict = |memory_mib: u64| {
+        let options =
+            format!("--device cpu --num-threads 9 --beams 5 --json --memory {memory_mib}MiB");
+        let mut words: Vec<OsString> = vec!["predict".into(), run.into(), clips.into()];
+        words.extend(options.split(' ').map(OsString::from));
+        holdall_words(words)
+    };
+    let refusal = predict(1).exits(DOES_NOT_FIT).json();
+    let smallest = bytes(&refusal, "smallest_budget_bytes").div_ceil(1 << 20);
+    for memory_mib in [smallest, smallest + 1] {
+        let found = predict(memory_mib).exits(DONE).json();
+        assert!(
+            bytes(&found, "process_bytes") <= memory_mib << 20,
+            "{found}"
+        );
+    }
+}
+
 #[test]
 fn clips_are_learned_saved_and_evaluated() {
     let (home, csv) = with_clips(30);
@@ -80,6 +104,7 @@ fn clips_are_learned_saved_and_evaluated() {
     ] {
         assert!(out.file("model").join(file).is_file(), "lacks {file}");
     }
+    assert_tight_budget_is_kept(&out.path, &home.path("clips/clips"));
     let scores = on("eval", &out.path, "--json").exits(DONE).json();
     assert_eq!(scores["clips"], 6);
     assert!(scores["perplexity"].as_f64().is_some(), "{scores}");
@@ -202,6 +227,138 @@ fn what_makes_no_sense_is_refused() {
         train(&csv, &out, options).ends_with(BAD_INPUT, &parts);
         assert!(!out.exists() || fs::read_dir(&out).unwrap().next().is_none());
     }
+}
+
+/// Strides, short clips, studies and heads are those of the run, from its model folder alone too: the features that `predict` writes have the
+/// ranks that `eval` finds, and its labels the accuracy.
+#[test]
+fn predict_sees_clips_as_eval_does() {
+    let (home, csv) = with_clips(30);
+    let text = fs::read_to_string(&csv).unwrap();
+    let lines = text.lines().enumerate().map(|(at, line)| match at {
+        0 => format!("{line},study"),
+        at => format!("{line},s{}", (at - 1) / 2),
+    });
+    fs::write(&csv, lines.map(|line| line + "\n").collect::<String>()).unwrap();
+    let options = "--epochs 2 --batch-size 4 --lr 1e-3 --set data.frames=3 --set data.stride=2 --set data.short_clips=mask \
+                   --set data.group=study --set data.num_videos=2";
+    let run = trained(&home, &csv, "run", options);
+    let model = run.file("model");
+    let told = |words: &Path, name: &str| {
+        let [out, features] = [home.path(name), home.path(&format!("{name}.npy"))];
+        let line = format!(
+            "{} --csv {} --features {}",
+            csv.display(),
+            out.display(),
+            features.display()
+        );
+        on("predict", words, &line).exits(DONE);
+        [fs::read(out).unwrap(), fs::read(features).unwrap()]
+    };
+    let by_run = told(&run.path, "by-run.csv");
+    assert!(
+        told(&model, "by-model.csv") == by_run,
+        "the model folder has all that it takes"
+    );
+
+    let read = |bytes: &[u8]| -> Vec<csv::StringRecord> {
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .from_reader(bytes);
+        reader.records().map(Result::unwrap).collect()
+    };
+    let mut rows = read(&by_run[0]);
+    let header: Vec<String> = rows.remove(0).iter().map(str::to_owned).collect();
+    assert_eq!(
+        header.join(","),
+        "video,study,caption,label,label_probability"
+    );
+    let studies: Vec<&str> = rows.iter().map(|row| &row[1]).collect();
+    assert_eq!(
+        studies,
+        (0..15).map(|at| format!("s{at}")).collect::<Vec<_>>()
+    );
+    assert_eq!(&rows[1][0], "clips/000002.npy");
+    // The run's own evaluation wrote captions of two studies that were held out.
+    let written = read(&fs::read(run.file("predictions.csv")).unwrap());
+    assert_eq!(written.len(), 3);
+    for one in &written[1..] {
+        let row = rows.iter().find(|row| row[0] == one[0]).unwrap();
+        assert_eq!(row[2], one[2], "the caption of {}", &one[0]);
+    }
+
+    // Texts as `eval` has them: the captions of each study's first clip.
+    let firsts: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .step_by(2)
+        .map(|line| line.split(',').collect())
+        .collect();
+    let mut captions: Vec<&str> = Vec::new();
+    let mut pairs = String::new();
+    for (study, row) in firsts.iter().enumerate() {
+        let at = captions.iter().position(|caption| *caption == row[1]);
+        let at = at.unwrap_or_else(|| {
+            captions.push(row[1]);
+            captions.len() - 1
+        });
+        pairs += &format!("{study},{at}\n");
+    }
+    let [texts, text_features, listed] =
+        ["texts.txt", "texts.npy", "pairs.csv"].map(|name| home.path(name));
+    fs::write(&texts, captions.join("\n")).unwrap();
+    fs::write(&listed, pairs).unwrap();
+    let line = format!(
+        "--texts {} --text-features {}",
+        texts.display(),
+        text_features.display()
+    );
+    on("predict", &run.path, &line).exits(DONE);
+    let line = format!(
+        "retrieval --queries {} --gallery {} --pairs {} --json",
+        home.path("by-run.csv.npy").display(),
+        text_features.display(),
+        listed.display()
+    );
+    let ranks = holdall(&line).exits(DONE).json();
+    let scores = on("eval", &run.path, &format!("{} --json", csv.display()))
+        .exits(DONE)
+        .json();
+    for (ours, theirs) in [
+        ("query_to_gallery", "video_to_text"),
+        ("gallery_to_query", "text_to_video"),
+    ] {
+        for metric in ["mrr", "median_rank"] {
+            let [ours, theirs] =
+                [&ranks[ours][metric], &scores[theirs][metric]].map(|one| one.as_f64().unwrap());
+            assert!((ours - theirs).abs() < 1e-9, "{metric}: {ours} {theirs}");
+        }
+    }
+    let right = rows
+        .iter()
+        .zip(&firsts)
+        .filter(|(row, truth)| &row[3] == truth[3])
+        .count();
+    let accuracy = scores["label"]["accuracy"].as_f64().unwrap();
+    assert!(
+        (right as f64 / 15.0 - accuracy).abs() < 1e-9,
+        "{right} {accuracy}"
+    );
+    let shown = on("predict", &run.path, &csv.display().to_string())
+        .exits(DONE)
+        .stdout;
+    assert!(
+        shown.starts_with("s0 (clips/000000.npy): ") && shown.contains("; label "),
+        "{shown}"
+    );
+    // Another stride is another view.
+    let line = format!(
+        "{} --set data.stride=1 --features {}",
+        csv.display(),
+        home.path("other.npy").display()
+    );
+    on("predict", &run.path, &line).exits(DONE);
+    assert!(fs::read(home.path("other.npy")).unwrap() != by_run[1]);
 }
 
 /// Frames that are packed without loss are those that training sees of the clips: the same losses, scores and captions.

@@ -10,6 +10,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use rayon::prelude::*;
 
 use super::{Car, CarsConfig, describe, draw};
+use crate::drawn_file::write_drawn;
 
 const LABELS: &str = "image_labels.csv";
 const IMAGES: &str = "images";
@@ -27,8 +28,8 @@ pub struct Written {
 /// Why a set could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CarsError {
-    /// Labels are there already, and not those of this set.
-    #[error("{}: expected the labels of this set or none, found those of another\nhint: choose another folder, or delete this one", .0.display())]
+    /// Labels or pictures are there already, and not those of this set.
+    #[error("{}: expected a file of this set or none, found another\nhint: choose another folder, or delete this one", .0.display())]
     OtherSet(PathBuf),
     /// The file system said no.
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
@@ -58,7 +59,7 @@ pub fn write(
 ) -> Result<Option<Written>, CarsError> {
     let labels = folder.join(LABELS);
     let rows = label_rows(config)?;
-    refuse_others(&labels, &rows)?;
+    let is_own_set = is_there(&labels, &rows)?;
     let images = folder.join(IMAGES);
     fs::create_dir_all(&images).map_err(at(&images))?;
     let done = AtomicUsize::new(0);
@@ -68,7 +69,7 @@ pub fn write(
             return Ok(());
         }
         let path = folder.join(image_name(index));
-        replace_picture(&path, &jpeg(&draw(index, config))?)?;
+        replace_picture(&path, &jpeg(&draw(index, config))?, is_own_set)?;
         if !on_progress(done.fetch_add(1, Ordering::Relaxed) + 1) {
             is_stopped.store(true, Ordering::Relaxed);
         }
@@ -84,11 +85,12 @@ pub fn write(
     }))
 }
 
-fn refuse_others(labels: &Path, rows: &[u8]) -> Result<(), CarsError> {
+/// Whether the labels of this set are there; others are refused.
+fn is_there(labels: &Path, rows: &[u8]) -> Result<bool, CarsError> {
     match fs::read(labels) {
-        Ok(present) if present == rows => Ok(()),
+        Ok(present) if present == rows => Ok(true),
         Ok(_) => Err(CarsError::OtherSet(labels.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(at(labels)(error)),
     }
 }
@@ -136,12 +138,13 @@ fn label_rows(config: &CarsConfig) -> Result<Vec<u8>, CarsError> {
         .map_err(|error| CarsError::Rows(error.into_error().into()))
 }
 
-/// Writes a sibling, then moves it into place. Not brought to disk one by one, which would take longer than drawing them: after a power
-/// loss they are drawn again.
-fn replace_picture(path: &Path, bytes: &[u8]) -> Result<(), CarsError> {
-    let sibling = holdall_files::partial(path);
-    fs::write(&sibling, bytes).map_err(at(&sibling))?;
-    fs::rename(&sibling, path).map_err(at(path))
+/// Writes one file of the set.
+fn replace_picture(path: &Path, bytes: &[u8], is_own_set: bool) -> Result<(), CarsError> {
+    if write_drawn(path, bytes, is_own_set).map_err(at(path))? {
+        Ok(())
+    } else {
+        Err(CarsError::OtherSet(path.to_owned()))
+    }
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> CarsError {

@@ -1,15 +1,16 @@
 //! The CSV without the rows that are no use: `_cleaned.csv` has those that can be read, `_filtered.csv` those of them that
 //! pass the filters. Rows are copied byte for byte, and the CSV itself is never touched.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use holdall_files::Existing;
 use serde::Serialize;
 
-use super::duplicates::Repeats;
-use super::findings::{is_narrow, is_short, is_small};
+use super::duplicates::{Repeats, near_contents, with_two_labels};
+use super::findings::{is_in_conflict, is_narrow, is_short, is_small};
 use super::picture_state::State;
 use super::report::{Fault, RowKind};
 use super::row_facts::LabelCell;
@@ -17,6 +18,7 @@ use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
 use crate::find::{cleaned_names, source_of};
+use crate::sides::Side;
 use crate::table::Table;
 use crate::words::thousands;
 
@@ -26,8 +28,31 @@ pub enum Duplicates {
     /// The first stays; what validation shows is not trained on.
     #[default]
     KeepFirst,
+    /// The first stays of near copies too.
+    KeepFirstNear,
     /// All stay.
     Keep,
+}
+
+/// What becomes of rows that show the same picture under different labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conflicts {
+    /// None of them stays: nobody knows which is right.
+    #[default]
+    LeaveOut,
+    /// The first stays.
+    KeepFirst,
+    /// All stay.
+    Keep,
+}
+
+/// What becomes of rows that show the same picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// Under the same label, or without one.
+    pub duplicates: Duplicates,
+    /// Under different labels.
+    pub conflicts: Conflicts,
 }
 
 /// Why a row went.
@@ -70,10 +95,11 @@ pub struct Cleaned {
     pub filtered: CleanFile,
 }
 
-/// Looks at every row and writes the two CSVs beside the one that was read.
+/// Looks at every row and writes the two CSVs beside the one that was read, unless they are there and are to stay.
 pub fn clean(
     config: &CheckConfig,
-    duplicates: Duplicates,
+    copies: Copies,
+    existing: Existing,
     watch: Watch<'_>,
 ) -> Result<Outcome<Cleaned>, DataError> {
     let table = Table::open_separated(&config.csv, config.data.separator)?;
@@ -99,17 +125,16 @@ pub fn clean(
             format_args!("clean {} instead, or rename this one", source_csv.display()),
         ));
     }
-    facts(config, watch)?.then(|all| write(config, duplicates, &all))
+    for file in cleaned_names(&config.csv) {
+        existing.check_file(&file)?;
+    }
+    facts(config, watch)?.then(|all| write(config, copies, &all))
 }
 
-fn write(
-    config: &CheckConfig,
-    duplicates: Duplicates,
-    all: &AllFacts,
-) -> Result<Cleaned, DataError> {
+fn write(config: &CheckConfig, copies: Copies, all: &AllFacts) -> Result<Cleaned, DataError> {
     let unreadable = unreadable(all);
     let mut filtered = unreadable.clone();
-    filter(config, duplicates, all, &mut filtered);
+    filter(config, copies, all, &mut filtered);
     let [cleaned_path, filtered_path] = cleaned_names(&config.csv);
     if filtered.iter().all(Option::is_some) {
         let gone = gone(all, &filtered, |_| true);
@@ -163,16 +188,27 @@ fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
 }
 
 /// Adds why each of the others is not wanted. Labels are counted last: every other filter makes them fewer.
-fn filter(
-    config: &CheckConfig,
-    duplicates: Duplicates,
-    all: &AllFacts,
-    reasons: &mut [Option<Reason>],
-) {
+fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [Option<Reason>]) {
+    let Copies {
+        duplicates,
+        conflicts,
+    } = copies;
     let shown = match duplicates {
-        Duplicates::KeepFirst => shown_in_validation(config, all),
-        Duplicates::Keep => HashSet::new(),
+        Duplicates::KeepFirst | Duplicates::KeepFirstNear => shown_on_later_sides(config, all),
+        Duplicates::Keep => Side::ALL.map(|_| HashSet::new()),
     };
+    // Of near copies, the contents of the first stand for all.
+    let near = match duplicates {
+        Duplicates::KeepFirstNear => near_contents(all),
+        Duplicates::KeepFirst | Duplicates::Keep => HashMap::new(),
+    };
+    let first_of = |contents: u128| *near.get(&contents).unwrap_or(&contents);
+    let near_shown = shown.clone().map(|shown| {
+        let firsts = shown.into_iter().map(first_of);
+        firsts.collect::<HashSet<u128>>()
+    });
+    let mut contents_kept: HashMap<u128, u128> = HashMap::new();
+    let two_labels = with_two_labels(all);
     let mut repeats = Repeats::default();
     for (row, reason) in reasons.iter_mut().enumerate() {
         let facts = &all.rows[row];
@@ -189,10 +225,25 @@ fn filter(
             RowKind::NullCaption
         } else if facts.label == LabelCell::Null {
             RowKind::NullLabel
-        } else if !all.held[row] && shown.contains(&facts.look.contents) {
+        } else if shown[all.sides[row].index()].contains(&facts.look.contents) {
             RowKind::Leak
-        } else if duplicates == Duplicates::KeepFirst && repeats.is_repeated(facts) {
+        } else if is_in_conflict(facts, &two_labels) && conflicts != Conflicts::KeepFirst {
+            match conflicts {
+                Conflicts::LeaveOut => RowKind::TwoLabels,
+                Conflicts::Keep | Conflicts::KeepFirst => continue,
+            }
+        } else if duplicates != Duplicates::Keep && repeats.is_repeated(facts) {
             RowKind::Duplicate
+        } else if !near.is_empty() {
+            let contents = facts.look.contents;
+            let first = first_of(contents);
+            if near_shown[all.sides[row].index()].contains(&first) {
+                RowKind::NearLeak
+            } else if *contents_kept.entry(first).or_insert(contents) != contents {
+                RowKind::NearDuplicate
+            } else {
+                continue;
+            }
         } else {
             continue;
         };
@@ -213,21 +264,31 @@ fn filter(
     }
 }
 
-/// Pictures that the user set apart. A share of the rows is drawn anew from what is left, so nothing is set apart there.
-fn shown_in_validation(config: &CheckConfig, all: &AllFacts) -> HashSet<u128> {
-    let good = |facts: &&super::Facts| facts.look.state == State::Good;
-    match (&config.data.validation, &all.other) {
-        (Validation::File { .. }, Some((_, rows))) => {
-            let rows = rows.iter().filter(good);
-            rows.map(|facts| facts.look.contents).collect()
+/// By side, the pictures that the user set apart on a later side. A share of the rows is drawn anew from what is left, so what was drawn is
+/// not set apart.
+fn shown_on_later_sides(config: &CheckConfig, all: &AllFacts) -> [HashSet<u128>; 3] {
+    let mut shown = Side::ALL.map(|_| HashSet::new());
+    let mut add = |facts: &super::Facts, side: Side| {
+        if facts.look.state == State::Good {
+            for earlier in &mut shown[..side.index()] {
+                earlier.insert(facts.look.contents);
+            }
         }
-        (Validation::Column { .. }, _) => {
-            let rows = all.rows.iter().zip(&all.held);
-            let held = rows.filter(|(_, held)| **held).map(|(facts, _)| facts);
-            held.filter(good).map(|facts| facts.look.contents).collect()
-        }
-        _ => HashSet::new(),
+    };
+    let is_set_apart = |side: Side| match side {
+        Side::Train => false,
+        Side::Validation => all.has_marked_validation,
+        Side::Test => true,
+    };
+    if let (Validation::File { .. }, Some((_, rows))) = (&config.data.validation, &all.other) {
+        rows.iter().for_each(|facts| add(facts, Side::Validation));
     }
+    for (facts, &side) in all.rows.iter().zip(&all.sides) {
+        if is_set_apart(side) {
+            add(facts, side);
+        }
+    }
+    shown
 }
 
 fn gone(

@@ -1,4 +1,4 @@
-//! The same picture more than once: by its bytes, whatever it is called.
+//! The same picture more than once: by its pixels, or nearly so by its perceptual hash, whatever it is called.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,29 +6,52 @@ use super::AllFacts;
 use super::findings::At;
 use super::picture_state::State;
 use super::row_facts::Facts;
+use crate::fingerprint::{Fingerprint, near_pairs};
+use crate::sides::Side;
 
-/// Rows that show the same bytes: the first that is trained on, and the first that is held out, numbered through both
-/// files.
-pub(super) struct Groups(HashMap<u128, [u32; 2]>);
+/// Rows that show the same picture: the first on each side, numbered through both files.
+pub(super) struct Groups {
+    first_rows: HashMap<u128, [u32; 3]>,
+    /// Contents that are near copies of others, and the first of those; empty where only equal pixels count.
+    near: HashMap<u128, u128>,
+}
 
 const NO_ROW: u32 = u32::MAX;
 
 impl Groups {
-    pub(super) fn new(all: &AllFacts) -> Groups {
-        let mut groups: HashMap<u128, [u32; 2]> = HashMap::new();
+    /// Rows with equal pixels.
+    pub(super) fn equal(all: &AllFacts) -> Groups {
+        Groups::new(all, HashMap::new())
+    }
+
+    /// Rows with equal pixels, and near copies of them.
+    pub(super) fn near(all: &AllFacts) -> Groups {
+        Groups::new(all, near_contents(all))
+    }
+
+    fn new(all: &AllFacts, near: HashMap<u128, u128>) -> Groups {
+        let mut groups = Groups {
+            first_rows: HashMap::new(),
+            near,
+        };
         for at in all.rows_where(|facts| facts.look.state == State::Good) {
-            let group = groups.entry(all.at(at).look.contents);
-            let first = &mut group.or_insert([NO_ROW; 2])[usize::from(all.is_held(at))];
+            let group = groups.first_rows.entry(groups.near_key(all.at(at)));
+            let first = &mut group.or_insert([NO_ROW; 3])[all.side(at).index()];
             if *first == NO_ROW {
                 // Lines are numbered in 32 bits, in each file; past that the first is not named.
                 *first = u32::try_from(at.0 * all.rows.len() + at.1).unwrap_or(NO_ROW);
             }
         }
-        Groups(groups)
+        groups
     }
 
-    pub(super) fn first(&self, all: &AllFacts, at: At, side: usize) -> Option<At> {
-        let row = self.0.get(&all.at(at).look.contents)?[side];
+    fn near_key(&self, facts: &Facts) -> u128 {
+        let contents = facts.look.contents;
+        *self.near.get(&contents).unwrap_or(&contents)
+    }
+
+    pub(super) fn first(&self, all: &AllFacts, at: At, side: Side) -> Option<At> {
+        let row = self.first_rows.get(&self.near_key(all.at(at)))?[side.index()];
         let (row, num_rows) = (row as usize, all.rows.len());
         (row != NO_ROW as usize).then(|| match row < num_rows {
             true => (0, row),
@@ -36,20 +59,76 @@ impl Groups {
         })
     }
 
-    /// Validation rows whose picture is trained on.
+    /// The first side before a row's own that shows its picture too.
+    pub(super) fn earlier_side(&self, all: &AllFacts, at: At) -> Option<Side> {
+        let earlier = Side::ALL.into_iter().take(all.side(at).index());
+        let mut shown = earlier.filter(|side| self.first(all, at, *side).is_some());
+        shown.next()
+    }
+
+    /// Rows whose picture is on an earlier side: validation and test rows that are trained on, test rows that are validated on.
     pub(super) fn leaks(&self, all: &AllFacts) -> Vec<At> {
         let mut leaks = all.rows_where(|facts| facts.look.state == State::Good);
-        leaks.retain(|at| all.is_held(*at) && self.first(all, *at, 0).is_some());
+        leaks.retain(|at| self.earlier_side(all, *at).is_some());
         leaks
     }
 
-    /// Rows that repeat an earlier one of the same side.
-    pub(super) fn duplicates(&self, all: &AllFacts) -> Vec<At> {
-        let mut repeats = [(); 2].map(|()| Repeats::default());
+    /// Rows that are near copies of an earlier one of the same side, and equal to none.
+    pub(super) fn near_duplicates(&self, all: &AllFacts, equal: &Groups) -> Vec<At> {
         let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
-        rows.retain(|at| repeats[usize::from(all.is_held(*at))].is_repeated(all.at(*at)));
+        rows.retain(|at| {
+            let side = all.side(*at);
+            let is_first_of_equals = equal.first(all, *at, side) == Some(*at);
+            is_first_of_equals && self.first(all, *at, side) != Some(*at)
+        });
         rows
     }
+}
+
+/// Contents that are near copies of others, and the first of those.
+pub(super) fn near_contents(all: &AllFacts) -> HashMap<u128, u128> {
+    let mut known = HashSet::new();
+    let (mut contents, mut fingerprints): (Vec<u128>, Vec<Fingerprint>) = Default::default();
+    for at in all.rows_where(|facts| facts.look.state == State::Good) {
+        let look = &all.at(at).look;
+        if let (Some(fingerprint), true) = (look.fingerprint, known.insert(look.contents)) {
+            contents.push(look.contents);
+            fingerprints.push(fingerprint);
+        }
+    }
+    let mut first_of: Vec<u32> = (0..contents.len() as u32).collect();
+    // In order of the first: what it is near to itself is known by then.
+    for (first, later) in near_pairs(&fingerprints) {
+        first_of[later as usize] = first_of[later as usize].min(first_of[first as usize]);
+    }
+    let later = contents.iter().zip(&first_of).enumerate();
+    let later = later.filter(|(at, (_, first))| *at != **first as usize);
+    later
+        .map(|(_, (copy, first))| (*copy, contents[*first as usize]))
+        .collect()
+}
+
+/// Rows that repeat an earlier one of the same side.
+pub(super) fn duplicates(all: &AllFacts) -> Vec<At> {
+    let mut repeats = Side::ALL.map(|_| Repeats::default());
+    let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
+    rows.retain(|at| repeats[all.side(*at).index()].is_repeated(all.at(*at)));
+    rows
+}
+
+/// Contents of the CSV that rows show under different labels.
+pub(super) fn with_two_labels(all: &AllFacts) -> HashSet<u128> {
+    let mut label_of: HashMap<u128, u64> = HashMap::new();
+    let labelled = all.rows.iter().filter(|facts| facts.label_text != 0);
+    let mut conflicts = HashSet::new();
+    for facts in labelled.filter(|facts| facts.look.state == State::Good) {
+        let contents = facts.look.contents;
+        let first = *label_of.entry(contents).or_insert(facts.label_text);
+        if first != facts.label_text {
+            conflicts.insert(contents);
+        }
+    }
+    conflicts
 }
 
 /// Tells rows that add nothing: the same picture under another name, or again with the same caption. One file with several

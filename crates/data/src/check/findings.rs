@@ -2,20 +2,24 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::duplicates::Groups;
+use super::duplicates::{Groups, duplicates, with_two_labels};
 use super::picture_state::{Look, State};
 use super::report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, RowKind};
 use super::row_facts::{Facts, LabelCell};
 use super::{AllFacts, CheckConfig};
 use crate::error::DataError;
 use crate::picture;
+use crate::sides::Side;
 use crate::source::{Media, Source};
 use crate::words::{counted, listed};
 
 /// Past this share of one text, captions tell pictures apart by nothing.
 const MOST_OF_ONE_CAPTION: f64 = 0.5;
-/// Rows that are shown of each finding.
-const NUM_EXAMPLES: usize = 3;
+/// Rows that show the same picture.
+struct Copies {
+    equal: Groups,
+    near: Groups,
+}
 
 /// A row: of the CSV (0) or of the validation file (1), counted from 0.
 pub(super) type At = (usize, usize);
@@ -47,8 +51,18 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     let null_labels = all.rows_where(|facts| facts.label == LabelCell::Null);
     let empty_labels = all.rows_where(|facts| facts.label == LabelCell::Empty);
     let spellings = spellings(all);
-    let groups = Groups::new(all);
-    let leaks = groups.leaks(all);
+    let groups = Copies {
+        equal: Groups::equal(all),
+        near: Groups::near(all),
+    };
+    let leaks = groups.equal.leaks(all);
+    let mut near_leaks = groups.near.leaks(all);
+    near_leaks.retain(|at| leaks.binary_search(at).is_err());
+    let conflicts = with_two_labels(all);
+    let in_conflict = all.rows_where(|facts| is_in_conflict(facts, &conflicts));
+    // What is left of them is not told twice.
+    let mut duplicates = duplicates(all);
+    duplicates.retain(|at| !is_in_conflict(all.at(*at), &conflicts));
     let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
     let narrow = all.rows_where(|facts| is_narrow(&facts.look, config.max_aspect));
     let short = all.rows_where(|facts| is_short(&facts.look, config));
@@ -67,8 +81,14 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         (Fault::Row(RowKind::NullCaption), null_captions),
         (Fault::Row(RowKind::NullLabel), null_labels),
         (Fault::Row(RowKind::Leak), leaks),
+        (Fault::Row(RowKind::NearLeak), near_leaks),
         (Fault::Row(RowKind::GroupLeak), all.group_leaks.clone()),
-        (Fault::Row(RowKind::Duplicate), groups.duplicates(all)),
+        (Fault::Row(RowKind::TwoLabels), in_conflict),
+        (Fault::Row(RowKind::Duplicate), duplicates),
+        (
+            Fault::Row(RowKind::NearDuplicate),
+            groups.near.near_duplicates(all, &groups.equal),
+        ),
         (Fault::Row(RowKind::TooSmall), small),
         (Fault::Row(RowKind::TooNarrow), narrow),
         (Fault::Row(RowKind::TooShort), short),
@@ -81,13 +101,13 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         (Fault::Row(RowKind::SameCaption), same),
     ]);
     found.retain(|(_, rows)| !rows.is_empty());
-    let images = images_of(all, &found)?;
+    let images = images_of(all, &found, config.num_examples)?;
     let findings = found.into_iter().map(|(kind, rows)| {
         let lines = |sheet: usize| -> Vec<u32> {
             let of_sheet = rows.iter().filter(|at| at.0 == sheet);
             of_sheet.map(|at| sheets[sheet].1[at.1].line).collect()
         };
-        let examples = rows.iter().take(NUM_EXAMPLES);
+        let examples = rows.iter().take(config.num_examples);
         let examples = examples.map(|at| Example {
             csv: sheets[at.0].0.path(),
             row: sheets[at.0].1[at.1].line,
@@ -119,6 +139,11 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         csv: config.csv.clone(),
         has_lines: all.source.table.has_lines(),
         rows: all.rows.len(),
+        has_marked_sides: all.has_marked_validation || all.sides.contains(&Side::Test),
+        sides: Side::ALL.map(|side| {
+            let rows = all.rows_where(|_| true);
+            rows.iter().filter(|at| all.side(**at) == side).count()
+        }),
         validation_rows: num_rows - all.rows.len(),
         usable_rows: all.rows_where(Facts::is_usable).len(),
         findings: findings.collect(),
@@ -151,8 +176,12 @@ impl AllFacts {
         meant
     }
 
-    pub(super) fn is_held(&self, (sheet, row): At) -> bool {
-        sheet == 1 || self.held[row]
+    /// A validation file is one side.
+    pub(super) fn side(&self, (sheet, row): At) -> Side {
+        match sheet {
+            0 => self.sides[row],
+            _ => Side::Validation,
+        }
     }
 
     pub(super) fn at(&self, (sheet, row): At) -> &Facts {
@@ -161,6 +190,11 @@ impl AllFacts {
             _ => &self.rows[row],
         }
     }
+}
+
+/// Whether others show the same picture under another label.
+pub(super) fn is_in_conflict(facts: &Facts, conflicts: &HashSet<u128>) -> bool {
+    facts.label_text != 0 && conflicts.contains(&facts.look.contents)
 }
 
 pub(super) fn is_small(look: &Look, min_size: u32) -> bool {
@@ -258,12 +292,12 @@ fn detail(
     kind: Fault,
     at: At,
     all: &AllFacts,
-    groups: &Groups,
+    groups: &Copies,
     (labels, spellings): (&Option<LabelFacts>, &[Vec<usize>]),
 ) -> Option<String> {
     let look = all.at(at).look;
-    let same_as = |side: usize| {
-        let first = groups.first(all, at, side)?;
+    let same_as = |groups: &Groups, side: Side| {
+        let first = groups.first(all, at, side).filter(|first| *first != at)?;
         let place = match first.0 == at.0 {
             true => String::new(),
             false => format!(" of {}", all.sheets()[first.0].0.path().display()),
@@ -276,8 +310,25 @@ fn detail(
             Some(format!("{} x {}", look.width, look.height))
         }
         Fault::Row(RowKind::TooShort) => Some(counted(look.num_frames, "frame")),
-        Fault::Row(RowKind::Leak) => same_as(0),
-        Fault::Row(RowKind::Duplicate) => same_as(usize::from(all.is_held(at))),
+        Fault::Row(RowKind::Leak) => same_as(&groups.equal, groups.equal.earlier_side(all, at)?),
+        Fault::Row(RowKind::NearLeak) => same_as(&groups.near, groups.near.earlier_side(all, at)?),
+        Fault::Row(RowKind::NearDuplicate) => same_as(&groups.near, all.side(at)),
+        Fault::Row(RowKind::TwoLabels) => {
+            let label = (at.0 == 0).then(|| all.label_of[at.1]);
+            let label = label.and_then(|label| usize::try_from(label).ok());
+            let label = label.map(|label| format!("`{}`", all.labels[label]));
+            let mut sides = Side::ALL.into_iter();
+            let other = sides.find_map(|side| same_as(&groups.equal, side));
+            Some(
+                [label, other]
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<String>>()
+                    .join(" "),
+            )
+        }
+        Fault::Row(RowKind::GroupLeak) => Some(format!("by `{}`", all.group_column)),
+        Fault::Row(RowKind::Duplicate) => same_as(&groups.equal, all.side(at)),
         Fault::Row(RowKind::FewOfLabel) => {
             let few = &labels.as_ref()?.few;
             let names: Vec<String> = few.iter().map(|(name, _)| name.clone()).collect();
@@ -301,10 +352,14 @@ fn detail(
 }
 
 /// The paths that examples name, read again: they were not kept.
-fn images_of(all: &AllFacts, found: &[(Fault, Vec<At>)]) -> Result<HashMap<At, String>, DataError> {
+fn images_of(
+    all: &AllFacts,
+    found: &[(Fault, Vec<At>)],
+    num_examples: usize,
+) -> Result<HashMap<At, String>, DataError> {
     let shown = found
         .iter()
-        .flat_map(|(_, rows)| rows.iter().take(NUM_EXAMPLES));
+        .flat_map(|(_, rows)| rows.iter().take(num_examples));
     let wanted: HashSet<At> = shown.copied().collect();
     let mut images = HashMap::new();
     for (sheet, (source, _)) in all.sheets().into_iter().enumerate() {

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::picture_state::{Look, State};
+use crate::fingerprint::Fingerprint;
 use crate::stored_file;
 
 /// Another version may see pictures with other eyes.
-const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check\n");
+const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check 2\n");
 const LETTERS: [(State, &str); 8] = [
     (State::Good, "g"),
     (State::ZeroSize, "z"),
@@ -142,10 +143,18 @@ fn line((path_hash, stamp, look): (u64, FileStamp, Look)) -> Option<String> {
         height,
         num_frames,
         contents,
+        fingerprint,
         ..
     } = look;
+    let (bits, colours) = match fingerprint {
+        Some(Fingerprint { bits, colours }) => {
+            let colours = colours.iter().map(|colour| format!("{colour:02x}"));
+            (format!("{bits:x}"), colours.collect())
+        }
+        None => ("-".to_owned(), "-".to_owned()),
+    };
     Some(format!(
-        "{path_hash:x} {num_bytes} {modified_ns} {letter} {width} {height} {num_frames} {contents:x}\n"
+        "{path_hash:x} {num_bytes} {modified_ns} {letter} {width} {height} {num_frames} {contents:x} {bits} {colours}\n"
     ))
 }
 
@@ -163,8 +172,27 @@ fn parse(line: &[u8]) -> Option<(u64, FileStamp, Look)> {
         height: words.next()?.parse().ok()?,
         num_frames: words.next()?.parse().ok()?,
         contents: u128::from_str_radix(words.next()?, 16).ok()?,
+        fingerprint: match (words.next()?, words.next()?) {
+            ("-", "-") => None,
+            (bits, colours) => Some(Fingerprint {
+                bits: u64::from_str_radix(bits, 16).ok()?,
+                colours: hex_bytes(colours)?,
+            }),
+        },
     };
     words.next().is_none().then_some((path_hash, stamp, look))
+}
+
+/// Two digits a byte.
+fn hex_bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -180,6 +208,10 @@ mod tests {
             height: 480,
             num_frames: 1,
             contents,
+            fingerprint: Some(Fingerprint {
+                bits: 0xabc,
+                colours: std::array::from_fn(|at| 5 * at as u8),
+            }),
         }
     }
 
@@ -250,9 +282,10 @@ mod tests {
         }
 
         #[test]
-        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, num_frames: u32, contents: u128, at in 0usize..LETTERS.len()) {
+        fn reads_what_it_writes(hash: u64, num_bytes: u64, ns: u64, width: u32, height: u32, num_frames: u32, contents: u128, bits: Option<u64>, at in 0usize..LETTERS.len()) {
             let stamp = FileStamp { num_bytes, modified_ns: ns };
-            let look = Look { state: LETTERS[at].0, width, height, num_frames, contents };
+            let fingerprint = bits.map(|bits| Fingerprint { bits, colours: [bits as u8; 48] });
+            let look = Look { state: LETTERS[at].0, width, height, num_frames, contents, fingerprint };
             let text = line((hash, stamp, look)).unwrap();
             prop_assert_eq!(parse(text.as_bytes()), Some((hash, stamp, look)));
         }

@@ -18,10 +18,18 @@ pub enum PairFault {
     SizesDiffer,
     /// A pixel of the mask is no class.
     UnknownValue,
-    /// The image is trained on, and validated or tested on.
+    /// The image is on an earlier side of the split too.
     Leak,
-    /// The same image as an earlier one of its split.
+    /// A near copy of the image is on an earlier side of the split.
+    NearLeak,
+    /// Its group is on an earlier side of the split.
+    GroupLeak,
+    /// Other pairs have the same image and another mask.
+    TwoMasks,
+    /// The same pixels as an earlier image of its split.
     Duplicate,
+    /// A near copy of an earlier image of its split, by its perceptual hash.
+    NearDuplicate,
     /// The mask has the background alone.
     EmptyMask,
     /// No pixel counts.
@@ -31,13 +39,17 @@ pub enum PairFault {
 }
 
 impl PairFault {
-    pub(super) const ALL: [PairFault; 9] = [
+    pub(super) const ALL: [PairFault; 13] = [
         PairFault::ImageUnreadable,
         PairFault::MaskUnreadable,
         PairFault::SizesDiffer,
         PairFault::UnknownValue,
         PairFault::Leak,
+        PairFault::NearLeak,
+        PairFault::GroupLeak,
+        PairFault::TwoMasks,
         PairFault::Duplicate,
+        PairFault::NearDuplicate,
         PairFault::EmptyMask,
         PairFault::NothingCounted,
         PairFault::TooSmall,
@@ -51,7 +63,11 @@ impl PairFault {
             PairFault::SizesDiffer => "sizes differ",
             PairFault::UnknownValue => "value is no class",
             PairFault::Leak => "in two splits",
+            PairFault::NearLeak => "near copy in two splits",
+            PairFault::GroupLeak => "group on both sides",
+            PairFault::TwoMasks => "same picture, two masks",
             PairFault::Duplicate => "duplicate",
+            PairFault::NearDuplicate => "near-duplicate",
             PairFault::EmptyMask => "empty mask",
             PairFault::NothingCounted => "no pixel counts",
             PairFault::TooSmall => "too small",
@@ -60,7 +76,10 @@ impl PairFault {
 
     pub(super) fn severity(self) -> Severity {
         match self {
-            PairFault::Duplicate | PairFault::EmptyMask | PairFault::TooSmall => Severity::Warning,
+            PairFault::Duplicate
+            | PairFault::NearDuplicate
+            | PairFault::EmptyMask
+            | PairFault::TooSmall => Severity::Warning,
             _ => Severity::Problem,
         }
     }
@@ -100,7 +119,7 @@ pub struct PairFinding {
     pub count: usize,
     /// Of all.
     pub share: f64,
-    /// The first few.
+    /// The first few, or all of them.
     pub examples: Vec<PairExample>,
 }
 

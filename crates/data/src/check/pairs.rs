@@ -1,24 +1,25 @@
 //! Is every pair of a segmentation set fit to be trained on? Files that cannot be read, masks of another size or with values that are no class,
 //! masks without anything on them, the same picture on both sides of a split. And the set as a CSV without those pairs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use holdall_files::Existing;
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use serde::Serialize;
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::pair_report::{PairExample, PairFault, PairFinding, PairReport};
-use super::{Duplicates, Outcome, Severity, Watch};
+use super::{Conflicts, Copies, Duplicates, Outcome, Severity, Watch};
 use crate::allowance::Allowance;
 use crate::config::{DataConfig, PairAugment};
 use crate::error::DataError;
+use crate::fingerprint::{Fingerprint, near_pairs};
 use crate::picture::{Limits, ReadAs, Scratch, native_cost, read_native};
 use crate::samples::Samples;
-use crate::segmentation::{Fit, IGNORED, PairFraming, RowShape, SegmentationSet};
+use crate::segmentation::{Fit, IGNORED, PairFraming, PairSummary, RowShape, SegmentationSet};
 
 /// What is looked at, and with what.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct PairCheck {
     pub seed: u64,
     /// Pixels that each side should have.
     pub min_size: u32,
+    /// Pairs that are named of each finding.
+    pub num_examples: usize,
     /// Threads that look; none for one per core.
     pub num_workers: Option<usize>,
     /// What decoding may take, all threads together.
@@ -50,13 +53,14 @@ pub struct CleanPairs {
     pub gone: Vec<(PairFault, usize)>,
 }
 
-/// Examples of a finding.
-const NUM_EXAMPLES: usize = 3;
-
 /// What was found of one pair.
 struct Look {
     faults: Vec<(PairFault, String)>,
+    /// Hash of the image's pixels.
     contents: u128,
+    /// Hash of the mask's classes.
+    mask: Option<u128>,
+    fingerprint: Option<Fingerprint>,
     counts: Vec<u64>,
 }
 
@@ -68,16 +72,20 @@ struct Looked {
 
 /// Looks at every pair and says what was found.
 pub fn check_pairs(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<PairReport>, DataError> {
-    look_at_all(config, watch)?.then(|looked| Ok(report(&looked)))
+    let set = SegmentationSet::open(&config.data, config.seed)?;
+    look_at_all(config, set, watch)?.then(|looked| Ok(report(&looked, config.num_examples)))
 }
 
 /// Looks at every pair, and writes a CSV of those that can be used, with their splits in a column.
 pub fn clean_pairs(
     config: &PairCheck,
-    duplicates: Duplicates,
+    copies: Copies,
+    existing: Existing,
     watch: Watch<'_>,
 ) -> Result<Outcome<CleanPairs>, DataError> {
-    look_at_all(config, watch)?.then(|looked| write_clean(&looked, duplicates))
+    let set = SegmentationSet::open(&config.data, config.seed)?;
+    existing.check_file(&cleaned_csv(&set.place))?;
+    look_at_all(config, set, watch)?.then(|looked| write_clean(&looked, copies))
 }
 
 fn lists(set: &SegmentationSet) -> impl Iterator<Item = (&'static str, &Samples)> {
@@ -90,8 +98,12 @@ fn lists(set: &SegmentationSet) -> impl Iterator<Item = (&'static str, &Samples)
         .filter_map(|(name, samples)| Some((name, samples?)))
 }
 
-fn look_at_all(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<Looked>, DataError> {
-    let set = SegmentationSet::open(&config.data, config.seed)?;
+fn look_at_all(
+    config: &PairCheck,
+    set: SegmentationSet,
+    watch: Watch<'_>,
+) -> Result<Outcome<Looked>, DataError> {
+    set.check_has_masks()?;
     set.notes.iter().for_each(|note| (watch.on_note)(note));
     let num_rows = lists(&set).map(|(_, samples)| samples.len()).sum();
     (watch.on_start)(num_rows);
@@ -110,7 +122,6 @@ fn look_at_all(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<Looked>, 
         },
         fit: Fit::Patch { foreground: 0.0 },
         coding: Arc::new(set.coding.clone()),
-        padding: Vec::new(),
         augment: PairAugment::NONE,
     };
     let num_done = AtomicUsize::new(0);
@@ -155,11 +166,22 @@ fn look_at(
     let image = samples.image_path(sample);
     let mut look = Look {
         faults: Vec::new(),
-        contents: std::fs::read(&image).map_or(0, |bytes| xxh3_128(&bytes)),
+        contents: 0,
+        mask: None,
+        fingerprint: None,
         counts: vec![0; framing.coding.classes().len()],
     };
     match framing.classes_of(samples, sample, scratch) {
-        Ok(((width, height), counts)) => {
+        Ok(PairSummary {
+            size: (width, height),
+            counts,
+            pixels,
+            mask,
+            fingerprint,
+        }) => {
+            look.contents = pixels;
+            look.mask = mask;
+            look.fingerprint = fingerprint;
             for (class, count) in look.counts.iter_mut().enumerate() {
                 *count = counts[class];
             }
@@ -237,33 +259,67 @@ fn kind_of(
     }
 }
 
-/// Marks images that an earlier pair shows too, of this split or of another.
+/// Marks images that an earlier pair shows too, of this split or of another, near copies of them, and images with two masks.
 fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
-    let mut first_of: HashMap<u128, (usize, usize)> = HashMap::new();
     let samples: Vec<&Samples> = lists(set).map(|(_, samples)| samples).collect();
-    for list in 0..looks.len() {
-        for sample in 0..looks[list].1.len() {
-            let look = &looks[list].1[sample];
-            if look.faults.iter().any(|(kind, _)| kind.is_fatal()) {
-                continue;
-            }
-            let first = *first_of.entry(look.contents).or_insert((list, sample));
-            if first == (list, sample) {
-                continue;
-            }
-            let (name, image) = (looks[first.0].0, samples[first.0].image(first.1));
-            let kind = match first.0 == list {
-                true => PairFault::Duplicate,
-                false => PairFault::Leak,
+    let all: Vec<(usize, usize)> = (0..looks.len())
+        .flat_map(|list| (0..looks[list].1.len()).map(move |sample| (list, sample)))
+        .filter(|(list, sample)| {
+            let faults = &looks[*list].1[*sample].faults;
+            !faults.iter().any(|(kind, _)| kind.is_fatal())
+        })
+        .collect();
+    let mut first_of: HashMap<u128, (usize, usize)> = HashMap::new();
+    let mut masks_of: HashMap<u128, HashSet<Option<u128>>> = HashMap::new();
+    let (mut unique, mut fingerprints) = (Vec::new(), Vec::new());
+    for &at in &all {
+        let look = &looks[at.0].1[at.1];
+        masks_of.entry(look.contents).or_default().insert(look.mask);
+        let is_first = *first_of.entry(look.contents).or_insert(at) == at;
+        if let (true, Some(fingerprint)) = (is_first, look.fingerprint) {
+            unique.push(at);
+            fingerprints.push(fingerprint);
+        }
+    }
+    let mut near_of: HashMap<(usize, usize), (usize, usize)> = HashMap::new();
+    for (first, later) in near_pairs(&fingerprints) {
+        let first = unique[first as usize];
+        near_of.entry(unique[later as usize]).or_insert(first);
+    }
+    let leaking_images: HashSet<&str> = set.group_leaks.images.iter().map(String::as_str).collect();
+    let names: Vec<&'static str> = looks.iter().map(|(name, _)| *name).collect();
+    for at in all {
+        let look = &mut looks[at.0].1[at.1];
+        let has_two_masks = masks_of[&look.contents].len() > 1;
+        let first = first_of[&look.contents];
+        let of = |at: (usize, usize)| format!("{} of {}", samples[at.0].image(at.1), names[at.0]);
+        if first != at && first.0 != at.0 {
+            look.faults.push((PairFault::Leak, of(first)));
+        }
+        if has_two_masks {
+            let detail = match first == at {
+                true => String::new(),
+                false => of(first),
             };
-            looks[list].1[sample]
-                .faults
-                .push((kind, format!("{image} of {name}")));
+            look.faults.push((PairFault::TwoMasks, detail));
+        } else if first != at && first.0 == at.0 {
+            look.faults.push((PairFault::Duplicate, of(first)));
+        }
+        if leaking_images.contains(samples[at.0].image(at.1)) {
+            let detail = format!("by `{}`", set.group_leaks.column);
+            look.faults.push((PairFault::GroupLeak, detail));
+        }
+        if let Some(&near) = near_of.get(&at) {
+            let kind = match near.0 == at.0 {
+                true => PairFault::NearDuplicate,
+                false => PairFault::NearLeak,
+            };
+            look.faults.push((kind, of(near)));
         }
     }
 }
 
-fn report(looked: &Looked) -> PairReport {
+fn report(looked: &Looked, num_examples: usize) -> PairReport {
     let samples: Vec<&Samples> = lists(&looked.set).map(|(_, samples)| samples).collect();
     let pairs: usize = looked.looks.iter().map(|(_, looks)| looks.len()).sum();
     let mut findings = Vec::new();
@@ -276,7 +332,7 @@ fn report(looked: &Looked) -> PairReport {
                     continue;
                 };
                 count += 1;
-                if examples.len() < NUM_EXAMPLES {
+                if examples.len() < num_examples {
                     examples.push(PairExample {
                         split,
                         image: samples.image(sample).to_owned(),
@@ -321,15 +377,18 @@ fn report(looked: &Looked) -> PairReport {
     }
 }
 
-fn write_clean(looked: &Looked, duplicates: Duplicates) -> Result<CleanPairs, DataError> {
+/// The CSV that cleaning a set writes: in its folder, or beside its own CSV.
+fn cleaned_csv(place: &Path) -> PathBuf {
+    if place.is_dir() {
+        return place.join("pairs_cleaned.csv");
+    }
+    let stem = place.file_stem().unwrap_or_default().to_string_lossy();
+    place.with_file_name(format!("{stem}_cleaned.csv"))
+}
+
+fn write_clean(looked: &Looked, copies: Copies) -> Result<CleanPairs, DataError> {
     let place = &looked.set.place;
-    let csv = match place.is_dir() {
-        true => place.join("pairs_cleaned.csv"),
-        false => {
-            let stem = place.file_stem().unwrap_or_default().to_string_lossy();
-            place.with_file_name(format!("{stem}_cleaned.csv"))
-        }
-    };
+    let csv = cleaned_csv(place);
     let folder = csv.parent().unwrap_or(Path::new(""));
     let mut text = String::from("image,mask,fov,split\n");
     let mut clean = CleanPairs {
@@ -342,11 +401,21 @@ fn write_clean(looked: &Looked, duplicates: Duplicates) -> Result<CleanPairs, Da
     for ((split, looks), (_, samples)) in looked.looks.iter().zip(lists(&looked.set)) {
         for (sample, look) in looks.iter().enumerate() {
             clean.pairs += 1;
-            let is_gone = |kind: PairFault| {
-                let is_repeat = matches!(kind, PairFault::Leak | PairFault::Duplicate);
-                kind.is_fatal() || (is_repeat && duplicates == Duplicates::KeepFirst)
+            let is_gone = |kind: PairFault, detail: &str| match kind {
+                PairFault::Leak | PairFault::Duplicate => copies.duplicates != Duplicates::Keep,
+                PairFault::NearLeak | PairFault::NearDuplicate => {
+                    copies.duplicates == Duplicates::KeepFirstNear
+                }
+                PairFault::TwoMasks => match copies.conflicts {
+                    Conflicts::LeaveOut => true,
+                    // The first names no other.
+                    Conflicts::KeepFirst => !detail.is_empty(),
+                    Conflicts::Keep => false,
+                },
+                kind => kind.is_fatal(),
             };
-            if let Some((kind, _)) = look.faults.iter().find(|(kind, _)| is_gone(*kind)) {
+            let mut faults = look.faults.iter();
+            if let Some((kind, _)) = faults.find(|(kind, detail)| is_gone(*kind, detail)) {
                 match clean.gone.iter_mut().find(|(known, _)| known == kind) {
                     Some((_, count)) => *count += 1,
                     None => clean.gone.push((*kind, 1)),

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use serde::Serialize;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::clips::ClipFile;
 use crate::error::DataError;
+use crate::fingerprint::Fingerprint;
 use crate::picture::{self, Scratch};
 use crate::source::Media;
 use crate::stored_file;
@@ -72,8 +73,10 @@ pub(super) struct Look {
     pub(super) height: u32,
     /// Of a clip; 1 of a picture.
     pub(super) num_frames: u32,
-    /// Of the file's bytes.
+    /// Hash of a picture's pixels, or of a clip's bytes.
     pub(super) contents: u128,
+    /// Of a picture with some contrast.
+    pub(super) fingerprint: Option<Fingerprint>,
 }
 
 impl Look {
@@ -85,6 +88,7 @@ impl Look {
             height: 0,
             num_frames: 0,
             contents: 0,
+            fingerprint: None,
         }
     }
 
@@ -111,6 +115,7 @@ impl Look {
                 height,
                 num_frames: clip.num_frames() as u32,
                 contents,
+                fingerprint: None,
             })
         });
         seen.unwrap_or_else(|error| {
@@ -124,13 +129,18 @@ impl Look {
 
     fn at_picture(path: &Path, scratch: &mut Scratch) -> Look {
         match picture::probe(path, scratch) {
-            Ok((width, height)) => Look {
-                state: State::Good,
-                width,
-                height,
-                num_frames: 1,
-                contents: xxh3_128(scratch.file()),
-            },
+            Ok((width, height)) => {
+                let (columns, rows) = (width as usize, height as usize);
+                let pixels = scratch.rgb();
+                Look {
+                    state: State::Good,
+                    width,
+                    height,
+                    num_frames: 1,
+                    contents: xxh3_128_with_seed(pixels, u64::from(width)),
+                    fingerprint: Fingerprint::of(pixels, columns, rows),
+                }
+            }
             Err(error) => {
                 let (width, height) = match error {
                     DataError::PictureTooLarge { width, height, .. } => (width, height),

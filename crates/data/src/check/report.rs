@@ -36,12 +36,18 @@ pub enum RowKind {
     WrongFields,
     /// A cell is no number, or neither 0 nor 1, where it should be.
     BadCell,
-    /// A validation row shows a picture that is trained on.
+    /// Its picture is on an earlier side of the split: trained on, or validated on where the row is for the test.
     Leak,
-    /// A validation row belongs to a group that is trained on.
+    /// A near copy of its picture is on an earlier side of the split.
+    NearLeak,
+    /// Its group is on an earlier side of the split.
     GroupLeak,
-    /// The same picture as an earlier row.
+    /// Other rows show the same picture under another label.
+    TwoLabels,
+    /// The same pixels as an earlier row.
     Duplicate,
+    /// A near copy of an earlier row's picture, by its perceptual hash.
+    NearDuplicate,
     /// A side has too few pixels.
     TooSmall,
     /// A side is too long for the other.
@@ -93,9 +99,12 @@ impl Fault {
             Fault::Row(RowKind::EmptyCaption) => "empty caption",
             Fault::Row(RowKind::WrongFields) => "wrong number of fields",
             Fault::Row(RowKind::BadCell) => "not a number, not 0 or 1",
-            Fault::Row(RowKind::Leak) => "in train and validation",
+            Fault::Row(RowKind::Leak) => "in two splits",
+            Fault::Row(RowKind::NearLeak) => "near copy in two splits",
             Fault::Row(RowKind::GroupLeak) => "group on both sides",
+            Fault::Row(RowKind::TwoLabels) => "same picture, two labels",
             Fault::Row(RowKind::Duplicate) => "duplicate",
+            Fault::Row(RowKind::NearDuplicate) => "near-duplicate",
             Fault::Row(RowKind::TooSmall) => "too small",
             Fault::Row(RowKind::TooNarrow) => "too narrow",
             Fault::Row(RowKind::TooShort) => "too few frames",
@@ -117,6 +126,7 @@ impl Fault {
             }
             Fault::Row(
                 RowKind::Leak
+                | RowKind::TwoLabels
                 | RowKind::Duplicate
                 | RowKind::TooSmall
                 | RowKind::TooNarrow
@@ -127,6 +137,8 @@ impl Fault {
             ) => OnClean::Filtered,
             Fault::Row(
                 RowKind::GroupLeak
+                | RowKind::NearLeak
+                | RowKind::NearDuplicate
                 | RowKind::SameCaption
                 | RowKind::EmptyLabel
                 | RowKind::LabelSpelling,
@@ -142,7 +154,9 @@ impl Fault {
                 | RowKind::WrongFields
                 | RowKind::BadCell
                 | RowKind::Leak
+                | RowKind::NearLeak
                 | RowKind::GroupLeak
+                | RowKind::TwoLabels
                 | RowKind::NullCaption
                 | RowKind::NullLabel,
             ) => Severity::Problem,
@@ -200,7 +214,7 @@ pub struct Finding {
     pub rows: Vec<u32>,
     /// Lines of the validation file.
     pub validation_rows: Vec<u32>,
-    /// The first few.
+    /// The first few, or all of them.
     pub examples: Vec<Example>,
 }
 
@@ -235,6 +249,11 @@ pub struct Report {
     pub csv: PathBuf,
     /// Its rows.
     pub rows: usize,
+    /// Rows to train, validate and test on, those of the validation file included.
+    pub sides: [usize; 3],
+    /// Whether the data marks sides; else validation rows are drawn.
+    #[serde(skip)]
+    pub has_marked_sides: bool,
     /// Rows of the validation file.
     pub validation_rows: usize,
     /// Rows that can be trained or validated on.

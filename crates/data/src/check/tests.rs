@@ -2,6 +2,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::sync::atomic::AtomicUsize;
 
+use holdall_files::Existing;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -9,11 +10,17 @@ use super::*;
 use crate::config::Share;
 use crate::find::cleaned_names;
 
-/// A picture that no other number gives.
+/// A picture of blocks that no other number gives, and none that is nearly so.
+fn blocks(width: u32, height: u32, number: u8) -> image::RgbImage {
+    image::RgbImage::from_fn(width, height, |x, y| {
+        let block = [number, (8 * x / width) as u8, (8 * y / height) as u8];
+        let [red, green, blue, ..] = xxhash_rust::xxh3::xxh3_64(&block).to_le_bytes();
+        image::Rgb([red, green, blue])
+    })
+}
+
 fn png(width: u32, height: u32, number: u8) -> Vec<u8> {
-    let image = image::RgbImage::from_fn(width, height, |x, y| {
-        image::Rgb([number, (x % 251) as u8, (y % 241) as u8])
-    });
+    let image = blocks(width, height, number);
     let mut bytes = std::io::Cursor::new(Vec::new());
     image.write_to(&mut bytes, image::ImageFormat::Png).unwrap();
     bytes.into_inner()
@@ -47,6 +54,7 @@ impl Folder {
             min_size: MIN_SIZE,
             max_aspect: MAX_ASPECT,
             min_per_label: MIN_PER_LABEL,
+            num_examples: 3,
             num_workers: Some(2),
             allowance: crate::allowance::Allowance::unlimited(),
         }
@@ -68,10 +76,7 @@ fn groups_on_both_sides_are_found() {
     }
     let mut config = folder.config(csv.as_bytes());
     let group = Some("patient".to_owned());
-    config.data.validation = Validation::Column {
-        column: "split".to_owned(),
-        group: group.clone(),
-    };
+    // The columns are recognised by their names.
     let report = checked(&config);
     let leaks = |report: &Report| {
         found(report)
@@ -84,6 +89,7 @@ fn groups_on_both_sides_are_found() {
         "val.csv",
         b"image,caption,patient\n3.jpg,a,q\n,x,q\n5.jpg,b,p\n4.jpg,b,\n",
     );
+    config.csv = folder.write("plain.csv", csv.replace("split", "side").as_bytes());
     config.data.validation = Validation::File { path, group };
     let report = checked(&config);
     let leak = report
@@ -118,7 +124,7 @@ fn class_folders_are_checked_and_not_cleaned() {
         found(&report),
         [
             ("not_an_image".to_owned(), vec![5]),
-            ("duplicate".to_owned(), vec![3])
+            ("two_labels".to_owned(), vec![1, 3])
         ]
     );
     assert_eq!(
@@ -127,7 +133,8 @@ fn class_folders_are_checked_and_not_cleaned() {
     );
     let error = clean(
         &config,
-        Duplicates::Keep,
+        Copies::default(),
+        Existing::Replace,
         Watch {
             stop: &AtomicBool::new(false),
             on_start: &mut |_| {},
@@ -176,7 +183,12 @@ fn checked(config: &CheckConfig) -> Report {
 }
 
 fn cleaned(config: &CheckConfig, duplicates: Duplicates) -> Cleaned {
-    done(watched(usize::MAX, |watch| clean(config, duplicates, watch)).0)
+    let copies = Copies {
+        duplicates,
+        ..Copies::default()
+    };
+    let clean = |watch: Watch<'_>| clean(config, copies, Existing::Replace, watch);
+    done(watched(usize::MAX, clean).0)
 }
 
 /// Kinds as JSON names them, with their lines.
@@ -355,7 +367,8 @@ fn clean_writes_what_can_be_read_and_what_is_wanted() {
     assert_eq!(kinds, ["duplicate", "too_small", "too_narrow"]);
     let error = clean(
         &config,
-        Duplicates::Keep,
+        Copies::default(),
+        Existing::Replace,
         Watch {
             stop: &AtomicBool::new(false),
             on_start: &mut |_| {},
@@ -561,7 +574,7 @@ fn nothing_is_written_where_nothing_is_left() {
         on_progress: &|_| {},
         on_note: &mut |_| {},
     };
-    let error = clean(&config, Duplicates::Keep, watch)
+    let error = clean(&config, Copies::default(), Existing::Refuse, watch)
         .unwrap_err()
         .to_string();
     assert!(
@@ -591,7 +604,7 @@ proptest! {
         }
         let mut config = folder.config(csv.as_bytes());
         config.data.label = Some("make".into());
-        let outcome = clean(&config, Duplicates::KeepFirst, Watch {
+        let outcome = clean(&config, Copies::default(), Existing::Refuse, Watch {
             stop: &AtomicBool::new(false),
             on_start: &mut |_| {},
             on_progress: &|_| {},
@@ -694,4 +707,109 @@ fn formats_and_addresses_by_name() {
             ("other_format".to_owned(), vec![3])
         ]
     );
+}
+
+/// A JPEG of a picture.
+fn jpeg(image: &image::RgbImage, quality: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    image::codecs::jpeg::JpegEncoder::new_with_quality(&mut bytes, quality)
+        .encode_image(image)
+        .unwrap();
+    bytes
+}
+
+#[test]
+fn copies_are_found_however_they_are_encoded() {
+    let folder = Folder::new();
+    let picture = blocks(96, 64, 1);
+    folder.write("1.png", &png(96, 64, 1));
+    folder.write("other.png", &png(96, 64, 2));
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    picture
+        .write_to(&mut bytes, image::ImageFormat::Bmp)
+        .unwrap();
+    folder.write("same.bmp", bytes.get_ref());
+    folder.write("good.jpg", &jpeg(&picture, 90));
+    folder.write("poor.jpg", &jpeg(&picture, 40));
+    let half = image::imageops::resize(&picture, 48, 32, image::imageops::FilterType::Triangle);
+    folder.write("half.jpg", &jpeg(&half, 80));
+    let double = image::imageops::resize(&picture, 192, 128, image::imageops::FilterType::Triangle);
+    folder.write("double.jpg", &jpeg(&double, 80));
+    let csv = "image,caption,split\n1.png,a,train\nother.png,b,train\nsame.bmp,c,train\ngood.jpg,d,train\n\
+               poor.jpg,e,val\nhalf.jpg,f,test\ndouble.jpg,g,train\nother.png,h,test\n";
+    let mut config = folder.config(csv.as_bytes());
+    config.data.validation = Validation::default();
+    let report = checked(&config);
+    let of = |kind: &str| -> Vec<u32> {
+        let found = found(&report).into_iter();
+        found
+            .filter(|(name, _)| name == kind)
+            .flat_map(|(_, rows)| rows)
+            .collect()
+    };
+    assert_eq!(of("duplicate"), [4]);
+    assert_eq!(of("near_duplicate"), [5, 8]);
+    assert_eq!(of("leak"), [9]);
+    assert_eq!(of("near_leak"), [6, 7]);
+    assert_eq!(report.sides, [5, 1, 2]);
+    // What the test shows is not trained on; near copies stay unless they are asked for.
+    let gone = |duplicates: Duplicates| -> Vec<u32> {
+        let cleaned = cleaned(&config, duplicates);
+        let gone = cleaned
+            .filtered
+            .gone
+            .iter()
+            .flat_map(|gone| gone.rows.clone());
+        let mut gone: Vec<u32> = gone.collect();
+        gone.sort_unstable();
+        gone
+    };
+    assert_eq!(gone(Duplicates::KeepFirst), [3, 4]);
+    assert_eq!(gone(Duplicates::KeepFirstNear), [2, 3, 4, 5, 6, 8]);
+    assert!(gone(Duplicates::Keep).is_empty());
+}
+
+#[test]
+fn the_same_picture_under_two_labels_is_left_out_unless_one_is_chosen() {
+    let folder = Folder::new();
+    for (name, number) in [
+        ("1.png", 1),
+        ("again.png", 1),
+        ("2.png", 2),
+        ("3.png", 3),
+        ("4.png", 4),
+    ] {
+        folder.write(name, &png(40, 40, number));
+    }
+    let csv = "image,label\n1.png,cat\n2.png,dog\nagain.png,dog\n3.png,cat\n4.png,dog\n";
+    let mut config = folder.config(csv.as_bytes());
+    config.captions = crate::source::Captions::None;
+    config.data.label = Some("label".into());
+    config.min_per_label = 1;
+    let report = checked(&config);
+    assert_eq!(found(&report), [("two_labels".to_owned(), vec![2, 4])]);
+    let detail = report.findings[0].examples[1].detail.as_deref();
+    assert_eq!(detail, Some("`dog` as row 2"));
+    let rows = |conflicts: Conflicts| {
+        let copies = Copies {
+            conflicts,
+            ..Copies::default()
+        };
+        let cleaned = done(
+            watched(usize::MAX, |watch| {
+                clean(&config, copies, Existing::Replace, watch)
+            })
+            .0,
+        );
+        fs::read_to_string(cleaned.filtered.path).unwrap()
+    };
+    assert_eq!(
+        rows(Conflicts::LeaveOut),
+        "image,label\n2.png,dog\n3.png,cat\n4.png,dog\n"
+    );
+    assert_eq!(
+        rows(Conflicts::KeepFirst),
+        "image,label\n1.png,cat\n2.png,dog\n3.png,cat\n4.png,dog\n"
+    );
+    assert_eq!(rows(Conflicts::Keep), csv);
 }

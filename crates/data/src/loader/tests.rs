@@ -426,7 +426,6 @@ fn pairs(folder: &Path, count: usize) -> (Arc<Samples>, PairFraming) {
         },
         fit: Fit::Pad,
         coding: Arc::new(MaskCoding::pair(255)),
-        padding: vec![1, 2, 3],
         augment: PairAugment::default(),
     };
     (Arc::new(builder.finish(Vec::new())), framing)

@@ -17,6 +17,7 @@ use rayon::prelude::*;
 
 use super::{MAX_SIZE, MIN_SIZE, MovingShapesConfig, describe, draw};
 use crate::clips::{avi, npy};
+use crate::drawn_file::write_drawn;
 
 const LABELS: &str = "clips.csv";
 const CLIPS: &str = "clips";
@@ -65,8 +66,8 @@ pub struct ClipsFolder {
 /// Why a set could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum MovingShapesError {
-    /// A CSV is there already, and not that of this set.
-    #[error("{}: expected the labels of this set or none, found those of another\nhint: choose another folder, or delete this one", .0.display())]
+    /// A CSV or a clip is there already, and not that of this set.
+    #[error("{}: expected a file of this set or none, found another\nhint: choose another folder, or delete this one", .0.display())]
     OtherSet(PathBuf),
     /// The file system said no.
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
@@ -96,7 +97,7 @@ pub fn write(
 ) -> Result<Option<ClipsFolder>, MovingShapesError> {
     let labels = folder.join(LABELS);
     let rows = label_rows(config)?;
-    refuse_others(&labels, &rows)?;
+    let is_own_set = is_there(&labels, &rows)?;
     let clips = folder.join(CLIPS);
     fs::create_dir_all(&clips).map_err(at(&clips))?;
     let done = AtomicUsize::new(0);
@@ -106,7 +107,7 @@ pub fn write(
             return Ok(());
         }
         let path = folder.join(config.format.name(index));
-        write_clip(&path, index, config)?;
+        write_clip(&path, index, config, is_own_set)?;
         if !on_progress(done.fetch_add(1, Ordering::Relaxed) + 1) {
             is_stopped.store(true, Ordering::Relaxed);
         }
@@ -128,6 +129,7 @@ fn write_clip(
     path: &Path,
     index: usize,
     config: &MovingShapesConfig,
+    is_own_set: bool,
 ) -> Result<(), MovingShapesError> {
     let size = config.size.clamp(MIN_SIZE, MAX_SIZE);
     let frames = draw(index, config);
@@ -139,13 +141,17 @@ fn write_clip(
             fs::create_dir_all(path).map_err(at(path))?;
             let digits = (config.frames.max(2) - 1).to_string().len().max(2);
             for (number, jpeg) in jpegs()?.iter().enumerate() {
-                replace_file(&path.join(format!("{number:0digits$}.jpg")), jpeg)?;
+                replace_file(
+                    &path.join(format!("{number:0digits$}.jpg")),
+                    jpeg,
+                    is_own_set,
+                )?;
             }
             Ok(())
         }
-        ClipFormat::Gif => replace_file(path, &gif(&frames, size)?),
-        ClipFormat::Avi => replace_file(path, &avi(&jpegs()?, (size, size))),
-        ClipFormat::Npy => replace_file(path, &npy(&frames, (size, size))),
+        ClipFormat::Gif => replace_file(path, &gif(&frames, size)?, is_own_set),
+        ClipFormat::Avi => replace_file(path, &avi(&jpegs()?, (size, size)), is_own_set),
+        ClipFormat::Npy => replace_file(path, &npy(&frames, (size, size)), is_own_set),
     }
 }
 
@@ -168,11 +174,12 @@ fn gif(frames: &[Vec<u8>], size: u32) -> Result<Vec<u8>, MovingShapesError> {
     Ok(bytes)
 }
 
-fn refuse_others(labels: &Path, rows: &[u8]) -> Result<(), MovingShapesError> {
+/// Whether the labels of this set are there; others are refused.
+fn is_there(labels: &Path, rows: &[u8]) -> Result<bool, MovingShapesError> {
     match fs::read(labels) {
-        Ok(present) if present == rows => Ok(()),
+        Ok(present) if present == rows => Ok(true),
         Ok(_) => Err(MovingShapesError::OtherSet(labels.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(at(labels)(error)),
     }
 }
@@ -211,12 +218,13 @@ fn label_rows(config: &MovingShapesConfig) -> Result<Vec<u8>, MovingShapesError>
         .map_err(|error| MovingShapesError::Rows(error.into_error().into()))
 }
 
-/// Writes a sibling, then moves it into place. Not brought to disk one by one, which would take longer than drawing them: after a power
-/// loss they are drawn again.
-fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), MovingShapesError> {
-    let sibling = holdall_files::partial(path);
-    fs::write(&sibling, bytes).map_err(at(&sibling))?;
-    fs::rename(&sibling, path).map_err(at(path))
+/// Writes one file of the set.
+fn replace_file(path: &Path, bytes: &[u8], is_own_set: bool) -> Result<(), MovingShapesError> {
+    if write_drawn(path, bytes, is_own_set).map_err(at(path))? {
+        Ok(())
+    } else {
+        Err(MovingShapesError::OtherSet(path.to_owned()))
+    }
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> MovingShapesError {

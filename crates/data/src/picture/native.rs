@@ -61,9 +61,48 @@ pub struct Native {
     pub channels: usize,
     /// Bits of each.
     pub depth: PixelDepth,
+    /// How the file was turned to be upright, as its EXIF says.
+    pub orientation: Orientation,
+    /// Whether its values are indices of a palette of colours.
+    pub is_indexed: bool,
 }
 
 impl Native {
+    /// A picture of values that lies upright in its file.
+    pub const fn upright(width: u32, height: u32, channels: usize, depth: PixelDepth) -> Native {
+        Native {
+            width,
+            height,
+            channels,
+            depth,
+            orientation: Orientation::NoTransforms,
+            is_indexed: false,
+        }
+    }
+
+    /// How a mask of this image has to be turned to lie on it: as the image was, where the mask says nothing itself and has the size that
+    /// the image has in its file.
+    pub(crate) fn turn_of(&self, mask: &Native) -> Orientation {
+        let is_on_its_side = super::header::is_on_its_side(self.orientation);
+        let in_file = match is_on_its_side {
+            true => (self.height, self.width),
+            false => (self.width, self.height),
+        };
+        let is_alike = mask.orientation == Orientation::NoTransforms;
+        match is_alike && (mask.width, mask.height) == in_file {
+            true => self.orientation,
+            false => Orientation::NoTransforms,
+        }
+    }
+    /// The same picture of one byte for each pixel.
+    pub(crate) fn of_bytes(self) -> Native {
+        Native {
+            channels: 1,
+            depth: PixelDepth::Eight,
+            ..self
+        }
+    }
+
     /// Bytes of all pixels.
     pub fn num_bytes(&self) -> usize {
         self.num_pixels() * self.channels * self.depth.bytes()
@@ -110,12 +149,7 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
     let Some(header) = header else {
         // Some decoder has to say what is wrong with it.
         let cost = Cost::of_no_picture(file_bytes);
-        let native = Native {
-            width: 0,
-            height: 0,
-            channels: 1,
-            depth: PixelDepth::Eight,
-        };
+        let native = Native::upright(0, 0, 1, PixelDepth::Eight);
         return Ok(NativeCost {
             native,
             file: cost.file,
@@ -126,15 +160,15 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
     check_size(path, header.width, header.height, limits)?;
     let cost = header.cost(file_bytes, None, super::Needed::All);
     Ok(NativeCost {
-        native: Native {
-            width: header.width,
-            height: header.height,
-            channels: usize::from(header.channels),
-            depth: match header.is_deep {
+        native: Native::upright(
+            header.width,
+            header.height,
+            usize::from(header.channels),
+            match header.is_deep {
                 true => PixelDepth::Sixteen,
                 false => PixelDepth::Eight,
             },
-        },
+        ),
         file: cost.file,
         pixels: cost.pixels,
         // Indices of a palette are held beside their colours, and a picture that is turned is held twice for a moment.
@@ -297,12 +331,7 @@ fn decode_or_panic(
             *pair = u16::from_ne_bytes(*pair).to_le_bytes();
         }
     }
-    let native = Native {
-        width,
-        height,
-        channels,
-        depth,
-    };
+    let native = Native::upright(width, height, channels, depth);
     drop_alpha(pixels, usize::from(color.channel_count()), native);
     // GIF has colours alone: a mask of greys is one of values.
     if format == ImageFormat::Gif && read_as == ReadAs::Mask && is_grey(pixels) {
@@ -323,12 +352,7 @@ fn decode_jpeg(
     let decoded = jpeg::decode(path, bytes, scratch);
     std::mem::swap(&mut scratch.rgb, pixels);
     let (width, height, orientation) = decoded?;
-    let native = Native {
-        width,
-        height,
-        channels: 3,
-        depth: PixelDepth::Eight,
-    };
+    let native = Native::upright(width, height, 3, PixelDepth::Eight);
     let is_grey = Header::of(bytes).is_some_and(|header| header.channels == 1);
     let native = match is_grey {
         true => to_grey(pixels, native),
@@ -371,7 +395,7 @@ pub(super) fn drop_alpha(pixels: &mut Vec<u8>, held: usize, native: Native) {
 }
 
 /// Turns pixels upright. Most are: those stay where they are.
-pub(super) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientation) -> Native {
+pub(crate) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientation) -> Native {
     let (width, height) = (native.width as usize, native.height as usize);
     // Where the pixel at (x, y) of the upright picture is in the file.
     let place: fn(usize, usize, usize, usize) -> (usize, usize) = match orientation {
@@ -402,6 +426,7 @@ pub(super) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientat
     Native {
         width: upright_width as u32,
         height: upright_height as u32,
+        orientation,
         ..native
     }
 }
@@ -420,12 +445,7 @@ mod tests {
             let mut expected = DynamicImage::from(source.clone());
             expected.apply_orientation(orientation);
             let mut pixels = source.as_raw().clone();
-            let native = Native {
-                width: 3,
-                height: 2,
-                channels: 3,
-                depth: PixelDepth::Eight,
-            };
+            let native = Native::upright(3, 2, 3, PixelDepth::Eight);
             let found = turned(&mut pixels, native, orientation);
             assert_eq!(
                 (found.width, found.height),

@@ -57,15 +57,11 @@ pub(super) fn decode(
             pair.swap(0, 1);
         }
     }
-    let native = Native {
-        width,
-        height,
-        channels: match frame.color_type {
-            ColorType::Rgb | ColorType::Rgba => 3,
-            _ => 1,
-        },
-        depth,
+    let channels = match frame.color_type {
+        ColorType::Rgb | ColorType::Rgba => 3,
+        _ => 1,
     };
+    let native = Native::upright(width, height, channels, depth);
     let native = match is_indexed {
         true => {
             unpack(pixels, frame.line_size, frame.bit_depth, native);
@@ -124,7 +120,12 @@ fn look_up(
     }
     let is_grey = colours.iter().all(|[r, g, b]| r == g && g == b);
     match read_as {
-        ReadAs::Mask if !is_grey => return Ok(native),
+        ReadAs::Mask if !is_grey => {
+            return Ok(Native {
+                is_indexed: true,
+                ..native
+            });
+        }
         ReadAs::Mask => {
             for pixel in pixels.iter_mut() {
                 *pixel = colours[usize::from(*pixel)][0];

@@ -1,6 +1,7 @@
 //! Kinds of pictures that are not read, by their names: a user who reads "a HEIC" knows what to do, one who reads "invalid
 //! signature" does not. Only beginnings and headers are looked at.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::Path;
 
@@ -8,9 +9,9 @@ use super::tiff::{self, TiffTags};
 use crate::stored_file::StoredFile;
 
 /// What a file is, and what to do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    pub found: &'static str,
+    pub found: Cow<'static, str>,
     pub hint: &'static str,
 }
 
@@ -32,6 +33,13 @@ const FORMATS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"\0\0\x01\0", "an icon (ICO)", SAVE_AS_PNG),
     (0, b"8BPS", "a Photoshop file (PSD)", SAVE_AS_PNG),
     (0, b"%PDF", "a PDF", SAVE_AS_PNG),
+    (0, b"\x93NUMPY", "an array of NumPy", SAVE_AS_PNG),
+    (
+        128,
+        b"DICM",
+        "a DICOM file",
+        "`dcmj2pnm --write-16-bit-png x.dcm x.png` of DCMTK makes a PNG of it",
+    ),
     (0, b"DDS ", "a DirectDraw surface (DDS)", SAVE_AS_PNG),
     (0, b"\x76\x2f\x31\x01", "an OpenEXR picture", SAVE_AS_PNG),
     (0, b"qoif", "a QOI picture", SAVE_AS_PNG),
@@ -50,13 +58,14 @@ pub(crate) fn refused_kind(path: &Path) -> Option<String> {
     file.take(BEGINNING_BYTES).read_to_end(&mut bytes).ok()?;
     let found = refused(&bytes)?.found;
     let name = found.strip_prefix("an ").or(found.strip_prefix("a "));
-    Some(name.unwrap_or(found).to_owned())
+    Some(name.unwrap_or(&found).to_owned())
 }
 
 /// The kind of a file that is not read, if it is one.
 pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {
     let has = |at: usize, magic: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(magic));
     if let Some((_, _, found, hint)) = FORMATS.iter().find(|(at, magic, ..)| has(*at, magic)) {
+        let found = Cow::Borrowed(*found);
         return Some(Refusal { found, hint });
     }
     if has(0, b"\xff\xd8") {
@@ -78,8 +87,10 @@ fn jpeg(bytes: &[u8]) -> Option<Refusal> {
         _ if precision == 12 => "a JPEG with 12 bits per colour",
         _ => return None,
     };
-    let hint = SAVE_AS_JPEG;
-    Some(Refusal { found, hint })
+    Some(Refusal {
+        found: Cow::Borrowed(found),
+        hint: SAVE_AS_JPEG,
+    })
 }
 
 /// The marker of the first frame and its bits per colour.
@@ -106,7 +117,7 @@ fn jpeg_frame(bytes: &[u8]) -> Option<(u8, u8)> {
     }
 }
 
-/// A TIFF of colours that no decoder here has.
+/// A TIFF of colours that no decoder here has, or of several pages, of which a decoder would take the first.
 fn tiff(bytes: &[u8]) -> Option<Refusal> {
     let tags = TiffTags::new(bytes)?;
     let found = match (
@@ -118,8 +129,37 @@ fn tiff(bytes: &[u8]) -> Option<Refusal> {
         (Some(8..=10), _) => "a TIFF in Lab colours",
         (_, Some(2)) => "a TIFF of signed numbers",
         (_, Some(3)) => "a TIFF of floating-point numbers",
-        _ => return None,
+        _ => {
+            let num_pages = tags.num_pages();
+            return (num_pages > 1).then(|| Refusal {
+                found: Cow::Owned(format!("a TIFF of {num_pages} pages")),
+                hint: "save each page as a file of its own, such as by `tiffsplit` or `magick x.tif x-%d.png`",
+            });
+        }
     };
-    let hint = "save it as PNG, or as TIFF with 8 or 16 bits of grey or RGB";
-    Some(Refusal { found, hint })
+    Some(Refusal {
+        found: Cow::Borrowed(found),
+        hint: "save it as PNG, or as TIFF with 8 or 16 bits of grey or RGB",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::picture::test_tiff::grey_pages;
+
+    #[test]
+    fn tiffs_of_several_pages_arrays_and_dicom_are_refused_by_name() {
+        let page: &[u8] = &[1; 6];
+        let found = |file: &[u8]| refused(file).map(|refusal| refusal.found.into_owned());
+        assert_eq!(found(&grey_pages((3, 2), 1, 0, &[page])), None);
+        let stack = grey_pages((3, 2), 1, 2, &[page; 5]);
+        assert_eq!(found(&stack).as_deref(), Some("a TIFF of 5 pages"));
+        // A smaller copy of the first page is no page.
+        assert_eq!(found(&grey_pages((3, 2), 1, 1, &[page; 2])), None);
+        let array = b"\x93NUMPY\x01\0".to_vec();
+        assert_eq!(found(&array).as_deref(), Some("an array of NumPy"));
+        let dicom = [&[0; 128][..], b"DICM"].concat();
+        assert_eq!(found(&dicom).as_deref(), Some("a DICOM file"));
+    }
 }

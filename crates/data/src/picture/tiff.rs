@@ -6,6 +6,8 @@
 
 use super::header::Bytes;
 
+/// What a page is: bits for a smaller copy, a page of several, a transparency mask.
+const SUBFILE: u16 = 254;
 pub(super) const WIDTH: u16 = 256;
 pub(super) const HEIGHT: u16 = 257;
 pub(super) const BITS: u16 = 258;
@@ -16,6 +18,9 @@ pub(super) const SAMPLE_FORMAT: u16 = 339;
 /// The last of the tags that a decoder reads; later ones are profiles and notes.
 const LAST_READ: u16 = 532;
 const ASCII: u16 = 2;
+const ENTRY_BYTES: usize = 12;
+/// Directories that are followed; a file with more is refused all the same.
+const MOST_DIRECTORIES: usize = 4096;
 
 /// The first directory, as far as it is there.
 pub(super) struct TiffTags<'a, B: ?Sized> {
@@ -51,6 +56,39 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
         }
     }
 
+    /// Pages with a picture of their own: smaller copies and transparency masks are none.
+    pub(super) fn num_pages(&self) -> usize {
+        const NO_PAGE: u32 = 0b101;
+        let is_page = |tags: &TiffTags<'a, B>| {
+            let kind = tags.first(SUBFILE).unwrap_or(0);
+            kind & NO_PAGE == 0
+        };
+        let mut num_pages = usize::from(is_page(self));
+        let mut seen = vec![self.start];
+        let mut tags = self.next();
+        while let Some(next) = tags.filter(|next| !seen.contains(&next.start)) {
+            num_pages += usize::from(is_page(&next));
+            seen.push(next.start);
+            tags = match seen.len() < MOST_DIRECTORIES {
+                true => next.next(),
+                false => None,
+            };
+        }
+        num_pages
+    }
+
+    /// The directory behind this one.
+    fn next(&self) -> Option<TiffTags<'a, B>> {
+        let directory = self.word(self.start + self.num_tags * ENTRY_BYTES)? as usize;
+        let start = directory + 2;
+        (directory > 0).then_some(TiffTags {
+            bytes: self.bytes,
+            start,
+            num_tags: usize::from(self.half(directory)?),
+            is_little_endian: self.is_little_endian,
+        })
+    }
+
     /// The most values that a tag, of those a decoder reads, says it has.
     pub(super) fn most_values(&self) -> u32 {
         let counts = self.entries().map(|at| match self.half(at) {
@@ -61,7 +99,6 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
     }
 
     fn entries(&self) -> impl Iterator<Item = usize> {
-        const ENTRY_BYTES: usize = 12;
         let entries = (0..self.num_tags).map(|entry| self.start + entry * ENTRY_BYTES);
         entries.take_while(|at| self.bytes.at::<ENTRY_BYTES>(*at).is_some())
     }

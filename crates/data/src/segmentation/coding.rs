@@ -242,12 +242,14 @@ impl MaskCoding {
             (Values::Numbers, _) => {
                 "name every class under `data: {classes: [...]}`; `ignore: 255` leaves a value out"
             }
+            _ if histogram.are_class_numbers() => CLASSES_HINT,
             _ => THRESHOLD_HINT,
         };
         DataError::mask_value(place, expected, histogram.describe(), hint)
     }
 }
 
+const CLASSES_HINT: &str = "`data: {classes: [background, ...]}` names the classes in the order of their numbers; `ignore: 255` leaves a value out";
 const THRESHOLD_HINT: &str = "`data: {binarize: 128}` makes two classes of grey masks; `classes: [...]` takes values as class numbers";
 const COLOURS_HINT: &str = "`data: {colours: {background: \"#000000\", vessel: \"#ff0000\"}}` says which colour is which class";
 
@@ -261,6 +263,17 @@ fn each<P>(
         *out = class(pixel).ok_or(Stranger { at })?;
     }
     Ok(())
+}
+
+/// The line that names as many classes as masks with these class numbers have.
+fn name_classes(values: &[u16]) -> String {
+    let ignored = values.contains(&255);
+    let most = values.iter().rev().find(|value| **value != 255);
+    let most = most.copied().unwrap_or(1);
+    let ignore = if ignored { ", ignore: 255" } else { "" };
+    format!(
+        "`data: {{classes: [background, ...]{ignore}}}` names the classes in the order of their numbers, 0 to {most} in these masks"
+    )
 }
 
 pub(super) fn two_classes() -> Vec<String> {
@@ -309,6 +322,10 @@ pub(super) fn decide(
         return refused("grey masks, or `colours` for each class", COLOURS_HINT);
     }
     if let Some(least) = asked.binarize {
+        let most = values.iter().rev().find(|value| **value != 255);
+        if histogram.is_indexed() && most.is_some_and(|most| *most < least) {
+            return refused("greys, for `binarize`", &name_classes(&values));
+        }
         return Ok(named(MaskCoding::threshold(least)).ignoring(asked.ignore));
     }
     if asked.classes.len() > 2 {
@@ -332,17 +349,14 @@ pub(super) fn decide(
     let coding = match values.as_slice() {
         [] | [0] => MaskCoding::pair(white),
         [0, one] | [one] if [1, 255, white].contains(one) => MaskCoding::pair(*one),
-        [.., most] if *most < 32 && !histogram.is_deep() => {
-            return refused(
-                "two classes, or the names of more",
-                "`data: {classes: [background, ...]}` names the classes in the order of their numbers",
-            );
-        }
         [0, 1, 255] => {
             return refused(
                 "0 and 255, or 0 and 1",
                 "`data: {ignore: 255}` leaves 255 out",
             );
+        }
+        values if histogram.are_class_numbers() => {
+            return refused("two classes, or the names of more", &name_classes(values));
         }
         _ => return refused("two values: 0 and 255, or 0 and 1", THRESHOLD_HINT),
     };

@@ -1,13 +1,13 @@
 //! Pictures to the size of a model, and what the model says back to the size of the picture.
 //!
 //! Resizing is Pillow's and torchvision's bilinear filter, widened where a picture shrinks, so that thin vessels fade instead of breaking up;
-//! masks take the nearest pixel, and probabilities go back by the same filter. Padding puts a picture into the upper left corner.
+//! masks take the nearest pixel, and probabilities go back by the same filter.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{F32, U8, U8x3, U16};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
-use super::row::{IGNORED, PixelDepth, RowShape};
+use super::row::{PixelDepth, RowShape};
 use super::whole::WholePicture;
 
 /// Width and height.
@@ -48,40 +48,6 @@ pub fn resize_pixels(
     }
 }
 
-/// Puts a picture into the upper left corner of a row; the rest is `padding`, a value for each channel.
-///
-/// # Panics
-/// If the picture is larger, channels or bits differ, or `out` has another length.
-pub fn pad_pixels(picture: &WholePicture, shape: RowShape, padding: &[u16], out: &mut [u8]) {
-    check_kind(picture, shape, out);
-    assert!(
-        picture.width <= shape.width && picture.height <= shape.height,
-        "a picture to pad"
-    );
-    let pixel = padding_pixel(shape, padding);
-    for target in out.chunks_exact_mut(pixel.len()) {
-        target.copy_from_slice(&pixel);
-    }
-    let line = picture.width * pixel.len();
-    let targets = out.chunks_exact_mut(shape.width * pixel.len());
-    for (source, target) in picture.pixels.chunks_exact(line).zip(targets) {
-        target[..line].copy_from_slice(source);
-    }
-}
-
-/// The bytes of a padding pixel.
-pub(super) fn padding_pixel(shape: RowShape, padding: &[u16]) -> Vec<u8> {
-    let mut pixel = Vec::with_capacity(shape.pixel_bytes());
-    for channel in 0..shape.channels {
-        let value = padding.get(channel).copied().unwrap_or(0);
-        match shape.depth {
-            PixelDepth::Eight => pixel.push(value.min(255) as u8),
-            PixelDepth::Sixteen => pixel.extend(value.to_le_bytes()),
-        }
-    }
-    pixel
-}
-
 /// The class under the middle of each pixel.
 ///
 /// # Panics
@@ -106,23 +72,6 @@ pub fn resize_mask(
         for (class, column) in line.iter_mut().zip(&columns) {
             *class = source[*column];
         }
-    }
-}
-
-/// A mask in the upper left corner; the rest is not counted.
-///
-/// # Panics
-/// If the mask is larger, or lengths are not those of the sizes.
-pub fn pad_mask(mask: &[u8], (width, height): Size, (to_width, to_height): Size, out: &mut [u8]) {
-    assert_eq!(
-        (mask.len(), out.len()),
-        (width * height, to_width * to_height),
-        "classes of a mask"
-    );
-    assert!(width <= to_width && height <= to_height, "a mask to pad");
-    out.fill(IGNORED);
-    for (source, target) in mask.chunks_exact(width).zip(out.chunks_exact_mut(to_width)) {
-        target[..width].copy_from_slice(source);
     }
 }
 
@@ -159,26 +108,6 @@ pub fn probabilities_to_native(
         }
     }
     out
-}
-
-/// Probabilities of a padded picture cut back to it.
-///
-/// # Panics
-/// If `probabilities` has another length.
-pub fn unpad_probabilities(
-    probabilities: &[f32],
-    num_outputs: usize,
-    from: Size,
-    to: Size,
-) -> Vec<f32> {
-    assert_eq!(
-        probabilities.len(),
-        from.0 * from.1 * num_outputs,
-        "probabilities"
-    );
-    let lines = probabilities.chunks_exact(from.0 * num_outputs).take(to.1);
-    let kept = lines.map(|line| &line[..to.0 * num_outputs]);
-    kept.flatten().copied().collect()
 }
 
 fn check_kind(picture: &WholePicture, shape: RowShape, out: &[u8]) {

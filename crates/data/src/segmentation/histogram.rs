@@ -11,6 +11,8 @@ pub(super) struct Histogram {
     num_coloured: u64,
     colours: Vec<[u8; 3]>,
     is_deep: bool,
+    /// Whether some masks hold indices of a palette.
+    is_indexed: bool,
 }
 
 impl Default for Histogram {
@@ -20,6 +22,7 @@ impl Default for Histogram {
             num_coloured: 0,
             colours: Vec::new(),
             is_deep: false,
+            is_indexed: false,
         }
     }
 }
@@ -30,6 +33,7 @@ const MOST_NAMED: usize = 8;
 impl Histogram {
     pub(super) fn add(&mut self, pixels: &[u8], native: Native) {
         self.is_deep |= native.depth == PixelDepth::Sixteen;
+        self.is_indexed |= native.is_indexed;
         if (native.channels, native.depth) == (1, PixelDepth::Eight) {
             for value in pixels {
                 self.greys[usize::from(*value)] += 1;
@@ -56,6 +60,24 @@ impl Histogram {
 
     pub(super) fn is_deep(&self) -> bool {
         self.is_deep
+    }
+
+    /// Whether values are indices of a palette, which is no order of brightness.
+    pub(super) fn is_indexed(&self) -> bool {
+        self.is_indexed
+    }
+
+    /// Whether the values look like class numbers: indices of a palette, or small numbers, three or more where 255 is among them.
+    pub(super) fn are_class_numbers(&self) -> bool {
+        if self.is_deep || self.is_coloured() || self.is_indexed {
+            return self.is_indexed;
+        }
+        let (small, large): (Vec<u16>, Vec<u16>) = self.values().partition(|value| *value < 32);
+        match large.as_slice() {
+            [] => true,
+            [255] => small.len() > 2,
+            _ => false,
+        }
     }
 
     /// The grey values, the smallest first.

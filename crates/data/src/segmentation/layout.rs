@@ -6,14 +6,19 @@
 //! HRF        images/01_dr.JPG    manual1/01_dr.tif    mask/01_dr_mask.tif
 //! CHASE_DB1  Image_01L.jpg    Image_01L_1stHO.png    (a second annotator's Image_01L_2ndHO.png is left out)
 //! STARE      im0001.ppm.gz    im0001.ah.ppm.gz       (one folder each, or all in one)
-//! others     images beside masks, labels, annotations, ...; `image_subdir` and `label_subdir` name any other pair
+//! ISIC       ISIC-2017_Training_Data/ISIC_0000001.jpg    ISIC-2017_Training_Part1_GroundTruth/ISIC_0000001_segmentation.png
+//! VOC        JPEGImages/2007_000032.jpg    SegmentationClass/2007_000032.png    ImageSets/Segmentation/train.txt
+//! others     images beside masks, labels, annotations, ..., also images/train beside masks/train; `x_mask.png` beside `x.png`;
+//!            `image_subdir` and `label_subdir` name any other pair
 //! ```
 //!
 //! Every image must have one mask and every mask one image: a pair that is silently missing is a data set that is not the one that was meant.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::partners::{Files, PairFiles, stem};
+use crate::config::{DataConfig, FieldOfViewChoice};
 use crate::error::DataError;
 use crate::folder::{Entries, entries, is_segmentation_picture};
 use crate::words::{counted, listed};
@@ -60,6 +65,8 @@ pub(super) struct Layout {
     pub train: Vec<PairFiles>,
     pub validation: Option<Vec<PairFiles>>,
     pub test: Option<Vec<PairFiles>>,
+    /// What there is instead of masks, where images come without.
+    pub withheld: Option<String>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -70,6 +77,21 @@ pub(super) struct Subfolders<'a> {
     pub images: Option<&'a Path>,
     pub masks: Option<&'a Path>,
     pub field_of_view: FieldOfView<'a>,
+}
+
+impl<'a> Subfolders<'a> {
+    /// As the config names them.
+    pub(super) fn of(config: &'a DataConfig) -> Subfolders<'a> {
+        Subfolders {
+            images: config.image_subdir.as_deref(),
+            masks: config.label_subdir.as_deref(),
+            field_of_view: match &config.field_of_view {
+                FieldOfViewChoice::Auto => FieldOfView::Auto,
+                FieldOfViewChoice::None => FieldOfView::Off,
+                FieldOfViewChoice::Named(name) => FieldOfView::Folder(Path::new(name)),
+            },
+        }
+    }
 }
 
 /// Whether pixels outside of the field of view count.
@@ -84,18 +106,37 @@ pub(super) enum FieldOfView<'a> {
     Folder(&'a Path),
 }
 
-/// Folders whose pictures belong together, and whose split they are.
+/// Folders whose pictures belong together: a set, or a split of one.
+#[derive(Clone)]
 struct Place {
     /// Relative to the root; empty for the root itself.
     folder: String,
     images: String,
-    masks: Option<String>,
+    masks: Masks,
     field_of_view: Option<String>,
+    /// Stems of the images that are meant, where a set lists them.
+    listed: Option<HashSet<String>>,
+}
+
+/// Where the masks of a place are.
+#[derive(Clone, PartialEq)]
+enum Masks {
+    /// In a folder of their own.
+    Folder(String),
+    /// Beside their images, told by the ends of their names.
+    Beside(&'static str),
+    /// Not published: the test split of DRIVE comes without.
+    Withheld,
 }
 
 /// Whether a folder holds pictures and masks, itself, in its splits or nested.
 pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
     Ok(place(root)?.is_some())
+}
+
+/// The same with the names of folders that a config has.
+pub(super) fn is_layout_of(config: &DataConfig, root: &Path) -> Result<bool, DataError> {
+    Ok(place_of_set(root, Subfolders::of(config))?.is_some())
 }
 
 /// Where a folder holds pictures and masks, if it does.
@@ -108,7 +149,7 @@ fn place_of_set(root: &Path, subfolders: Subfolders<'_>) -> Result<Option<PathBu
     let mut place = root.to_owned();
     for _ in 0..MOST_NESTED {
         let found = entries(&place)?;
-        if super::nnunet::is_layout(&place) || Kind::of(&place, &found, subfolders)?.is_some() {
+        if super::nnunet::is_layout(&place) || Splits::of(&place, &found, subfolders)?.is_some() {
             return Ok(Some(place));
         }
         let inner: Vec<&String> = found
@@ -124,71 +165,200 @@ fn place_of_set(root: &Path, subfolders: Subfolders<'_>) -> Result<Option<PathBu
     Ok(None)
 }
 
-/// How a folder holds its pairs.
-enum Kind {
-    /// Folders of splits, each with folders of images and masks.
-    Splits {
-        train: Place,
-        validation: Option<Place>,
-        test: Option<Place>,
-    },
-    /// Folders of images and masks.
-    Folders(Place),
-    /// Images and masks in one folder, told by the ends of their names.
-    OneFolder { mask_end: &'static str },
+/// The places of a set.
+struct Splits {
+    train: Place,
+    validation: Option<Place>,
+    test: Option<Place>,
 }
 
 /// Ends of the names of masks that lie beside their images.
-const MASK_ENDS: [&str; 2] = ["_1stho", ".ah"];
+const MASK_ENDS: [&str; 8] = [
+    "_1stho",
+    ".ah",
+    "_mask",
+    "_masks",
+    "_label",
+    "_gt",
+    "_seg",
+    "_segmentation",
+];
 
-impl Kind {
+/// Ends of the names of pictures that are neither: masks of a second annotator, and ISIC's superpixels.
+const OTHER_ENDS: [&str; 3] = [".vk", "_2ndho", "_superpixels"];
+
+fn has_end(name: &str, end: &str) -> bool {
+    stem(name).to_lowercase().ends_with(end)
+}
+
+fn is_other(name: &str) -> bool {
+    OTHER_ENDS.iter().any(|end| has_end(name, end))
+}
+
+impl Splits {
     fn of(
         root: &Path,
         found: &Entries,
         subfolders: Subfolders<'_>,
-    ) -> Result<Option<Kind>, DataError> {
+    ) -> Result<Option<Splits>, DataError> {
+        if let Some(splits) = Splits::of_isic(&found.folders) {
+            return Ok(Some(splits));
+        }
         if let Some(train) = named(&found.folders, &TRAIN)
             && let Some(train) = Place::of(root, train, subfolders)?
         {
             // The same folders in each split: `mask` is no annotation where training has `1st_manual`.
-            let same = Subfolders {
-                images: Some(Path::new(&train.images)),
-                masks: train.masks.as_deref().map(Path::new),
-                ..subfolders
+            let same = match &train.masks {
+                Masks::Folder(masks) => Subfolders {
+                    images: Some(Path::new(&train.images)),
+                    masks: Some(Path::new(masks)),
+                    ..subfolders
+                },
+                _ => subfolders,
             };
             let place = |names: &[&str]| match named(&found.folders, names) {
                 Some(name) => Place::of(root, name, same),
                 None => Ok(None),
             };
-            let (validation, test) = (place(&VALIDATION)?, place(&TEST)?);
-            return Ok(Some(Kind::Splits {
+            return Ok(Some(Splits {
+                validation: place(&VALIDATION)?,
+                test: place(&TEST)?,
                 train,
-                validation,
-                test,
             }));
         }
-        if let Some(place) = Place::of(root, "", subfolders)? {
-            return Ok(Some(Kind::Folders(place)));
+        let Some(place) = Place::of(root, "", subfolders)? else {
+            return Ok(None);
+        };
+        if let Some(splits) = Splits::within_folders(root, &place)? {
+            return Ok(Some(splits));
         }
-        let ends = MASK_ENDS.iter().find(|end| {
-            let is_mask = |name: &String| {
-                is_segmentation_picture(name) && stem(name).to_lowercase().ends_with(*end)
+        Splits::of_lists(root, place).map(Some)
+    }
+
+    /// `ISIC-2017_Training_Data` beside `ISIC-2017_Training_Part1_GroundTruth`, and the likes of other years.
+    fn of_isic(folders: &[String]) -> Option<Splits> {
+        let place = |split: &str| {
+            let folder = |is_wanted: &dyn Fn(&str) -> bool| {
+                let mut folders = folders.iter();
+                let found = folders.find(|name| {
+                    let name = name.to_lowercase();
+                    name.contains("isic") && name.contains(split) && is_wanted(&name)
+                });
+                found.cloned()
             };
-            found.files.iter().any(is_mask)
-        });
-        Ok(ends.map(|mask_end| Kind::OneFolder { mask_end }))
+            let images = folder(&|name| name.ends_with("_data") || name.ends_with("_input"))?;
+            let is_outline = |name: &str| {
+                let is_other_task = ["task2", "task3", "part2", "part3"]
+                    .iter()
+                    .any(|task| name.contains(task));
+                name.ends_with("_groundtruth") && !is_other_task
+            };
+            Some(Place {
+                folder: String::new(),
+                images,
+                masks: folder(&is_outline).map_or(Masks::Withheld, Masks::Folder),
+                field_of_view: None,
+                listed: None,
+            })
+        };
+        let train = place("_training_").filter(|train| train.masks != Masks::Withheld)?;
+        Some(Splits {
+            train,
+            validation: place("_validation_"),
+            test: place("_test_"),
+        })
+    }
+
+    /// `images/train` beside `masks/train`, where `images` has no pictures itself.
+    fn within_folders(root: &Path, place: &Place) -> Result<Option<Splits>, DataError> {
+        let Masks::Folder(masks) = &place.masks else {
+            return Ok(None);
+        };
+        let images = entries(&root.join(&place.images))?;
+        if images
+            .files
+            .iter()
+            .any(|name| is_segmentation_picture(name))
+        {
+            return Ok(None);
+        }
+        let split = |names: &[&str]| -> Option<Place> {
+            let name = named(&images.folders, names)?;
+            let inside = |folder: &str| format!("{folder}/{name}");
+            let exists = |folder: &String| root.join(folder).is_dir();
+            let masks = Some(inside(masks)).filter(exists);
+            let field_of_view = place.field_of_view.as_deref().map(inside);
+            Some(Place {
+                images: inside(&place.images),
+                masks: masks.map_or(Masks::Withheld, Masks::Folder),
+                field_of_view: field_of_view.filter(exists),
+                ..place.clone()
+            })
+        };
+        let train = split(&TRAIN).filter(|train| train.masks != Masks::Withheld);
+        Ok(train.map(|train| Splits {
+            train,
+            validation: split(&VALIDATION),
+            test: split(&TEST),
+        }))
+    }
+
+    /// VOC lists which of its images have masks, and which of them are trained on.
+    fn of_lists(root: &Path, place: Place) -> Result<Splits, DataError> {
+        let whole = |train| Splits {
+            train,
+            validation: None,
+            test: None,
+        };
+        let is_voc = matches!(&place.masks, Masks::Folder(masks) if masks.eq_ignore_ascii_case("segmentationclass"));
+        if !is_voc {
+            return Ok(whole(place));
+        }
+        let list = |name: &str| -> Option<Place> {
+            let path = root.join("ImageSets/Segmentation").join(name);
+            let text = holdall_files::read_regular(&path, MOST_LIST_BYTES).ok()?;
+            let text = String::from_utf8(text).ok()?;
+            let stems = text.lines().map(|line| line.trim().to_owned());
+            let listed: HashSet<String> = stems.filter(|stem| !stem.is_empty()).collect();
+            let is_listed = !listed.is_empty();
+            is_listed.then(|| Place {
+                listed: Some(listed),
+                ..place.clone()
+            })
+        };
+        match (list("train.txt"), list("val.txt")) {
+            (Some(train), validation) => Ok(Splits {
+                train,
+                validation,
+                test: None,
+            }),
+            _ => {
+                let Masks::Folder(masks) = &place.masks else {
+                    return Ok(whole(place));
+                };
+                let found = entries(&root.join(masks))?.files;
+                let stems = found.iter().map(|name| stem(name).to_owned()).collect();
+                Ok(whole(Place {
+                    listed: Some(stems),
+                    ..place
+                }))
+            }
+        }
     }
 }
 
+/// A list of VOC has 20 bytes for each of its 3,000 images.
+const MOST_LIST_BYTES: u64 = 16 << 20;
+
 impl Place {
-    /// The folders of images and masks in `root/folder`, if they are there.
+    /// The folders of images and masks in `root/folder`, or the pairs in it, if they are there.
     fn of(
         root: &Path,
         folder: &str,
         subfolders: Subfolders<'_>,
     ) -> Result<Option<Place>, DataError> {
-        let found = entries(&root.join(folder))?.folders;
-        let inside = |name: &str| named(&found, &[name]).map(str::to_owned);
+        let Entries { folders, files, .. } = entries(&root.join(folder))?;
+        let inside = |name: &str| named(&folders, &[name]).map(str::to_owned);
         let usual = FOLDER_NAMES
             .iter()
             .find_map(|(images, masks, field_of_view)| {
@@ -201,13 +371,24 @@ impl Place {
                 if !root.join(folder).join(images).is_dir() {
                     return Ok(None);
                 }
-                // The test split of DRIVE comes without annotations.
-                let masks = root.join(folder).join(masks).is_dir().then(|| text(masks));
+                let is_there = root.join(folder).join(masks).is_dir();
+                let masks = match is_there {
+                    true => Masks::Folder(text(masks)),
+                    false => Masks::Withheld,
+                };
                 (text(images), masks, usual.and_then(|(.., field)| field))
             }
             _ => match usual {
-                Some((images, masks, field)) => (images, Some(masks), field),
-                None => return Ok(None),
+                Some((images, masks, field)) => {
+                    match is_field_of_view(root, folder, &images, &masks)? {
+                        true => (images, Masks::Withheld, Some(masks)),
+                        false => (images, Masks::Folder(masks), field),
+                    }
+                }
+                None => match pairs_beside(&files) {
+                    Some(end) => (String::new(), Masks::Beside(end), None),
+                    None => return Ok(None),
+                },
             },
         };
         let field_of_view = match subfolders.field_of_view {
@@ -217,7 +398,7 @@ impl Place {
                 let usual = FIELD_OF_VIEW_NAMES.iter().find_map(|name| inside(name));
                 usual_field
                     .or(usual)
-                    .filter(|name| masks.as_ref() != Some(name))
+                    .filter(|name| masks != Masks::Folder(name.clone()))
             }
         };
         Ok(Some(Place {
@@ -225,26 +406,45 @@ impl Place {
             images,
             masks,
             field_of_view,
+            listed: None,
         }))
     }
 
-    /// Its pairs, in natural order of the images' names.
+    fn within(&self, inner: &str) -> String {
+        match (self.folder.as_str(), inner) {
+            ("", inner) => inner.to_owned(),
+            (folder, "") => folder.to_owned(),
+            (folder, inner) => format!("{folder}/{inner}"),
+        }
+    }
+
+    /// Its pairs, in natural order of the images' names. Without masks where they are withheld.
     fn pairs(&self, root: &Path) -> Result<Vec<PairFiles>, DataError> {
-        let within = |inner: &str| match self.folder.as_str() {
-            "" => inner.to_owned(),
-            folder => format!("{folder}/{inner}"),
+        let is_listed = |name: &str| {
+            let listed = self.listed.as_ref();
+            listed.is_none_or(|listed| listed.contains(stem(name)))
         };
-        let images = Files::list(root, &within(&self.images), |_| true)?;
-        let Some(masks) = &self.masks else {
-            return Ok(images.alone());
+        let folder = self.within(&self.images);
+        let (images, masks) = match &self.masks {
+            Masks::Withheld => {
+                let images = Files::list(root, &folder, |name| !is_other(name))?;
+                return Ok(images.alone());
+            }
+            Masks::Folder(masks) => (
+                Files::list(root, &folder, |name| !is_other(name) && is_listed(name))?,
+                Files::list(root, &self.within(masks), is_listed)?,
+            ),
+            Masks::Beside(end) => (
+                Files::list(root, &folder, |name| !has_end(name, end) && !is_other(name))?,
+                Files::list(root, &folder, |name| has_end(name, end))?,
+            ),
         };
-        let masks = Files::list(root, &within(masks), |_| true)?;
         let mut pairs = images.alone();
         for (pair, mask) in pairs.iter_mut().zip(images.partners(&masks, "mask", true)?) {
             pair.mask = Some(mask);
         }
         if let Some(folder) = &self.field_of_view {
-            let fields = Files::list(root, &within(folder), |_| true)?;
+            let fields = Files::list(root, &self.within(folder), |_| true)?;
             let partners = images.partners(&fields, "field of view", false)?;
             for (pair, field) in pairs.iter_mut().zip(partners) {
                 pair.field_of_view = Some(field);
@@ -252,6 +452,88 @@ impl Place {
         }
         Ok(pairs)
     }
+
+    /// What of it is left out, if anything is.
+    fn note(&self, root: &Path) -> Result<Option<String>, DataError> {
+        let folder = self.within(&self.images);
+        let files = entries(&root.join(&folder))?.files;
+        let count = |is_left_out: &dyn Fn(&String) -> bool| {
+            let pictures = files.iter().filter(|name| is_segmentation_picture(name));
+            pictures.filter(|name| is_left_out(name)).count()
+        };
+        Ok(match (&self.masks, &self.listed) {
+            (Masks::Beside(_), _) => match count(&|name| is_other(name)) {
+                0 => None,
+                others => Some(format!(
+                    "{} of a second annotator left out",
+                    counted(others, "mask")
+                )),
+            },
+            (_, Some(listed)) => match count(&|name| !listed.contains(stem(name))) {
+                0 => None,
+                others => Some(format!(
+                    "{folder}: {} not in this split, or without a mask",
+                    counted(others, "image")
+                )),
+            },
+            _ => None,
+        })
+    }
+}
+
+/// Whether `mask`, beside images and without other annotations, holds fields of view: the test splits of DRIVE and HRF, whose labels are not
+/// published. A training split beside it tells, or the names of these sets.
+fn is_field_of_view(
+    root: &Path,
+    folder: &str,
+    images: &str,
+    masks: &str,
+) -> Result<bool, DataError> {
+    if !masks.eq_ignore_ascii_case("mask") {
+        return Ok(false);
+    }
+    let place = root.join(folder);
+    let parent = place.canonicalize().ok();
+    let parent = parent.as_deref().and_then(Path::parent);
+    if let Some(parent) = parent
+        && let Ok(siblings) = entries(parent)
+        && let Some(train) = named(&siblings.folders, &TRAIN)
+        && let Ok(beside) = entries(&parent.join(train))
+    {
+        let inside = |name: &str| named(&beside.folders, &[name]).is_some();
+        let has_annotations = FOLDER_NAMES
+            .iter()
+            .any(|(_, masks, field)| field.is_some_and(inside) && inside(masks));
+        if has_annotations {
+            return Ok(true);
+        }
+    }
+    // 01_test.tif, 01_dr.JPG: numbers and what DRIVE and HRF put behind them.
+    let is_of_known_set = |name: &String| {
+        let stem = stem(name).to_lowercase();
+        stem.split_once('_').is_some_and(|(number, rest)| {
+            let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            is_number && ["test", "training", "dr", "g", "h"].contains(&rest)
+        })
+    };
+    let mut names = entries(&place.join(images))?.files;
+    names.retain(|name| is_segmentation_picture(name));
+    Ok(!names.is_empty() && names.iter().all(is_of_known_set))
+}
+
+/// The end that tells masks from images where both lie in one folder: each mask has its image, and half of the images or more have a mask.
+fn pairs_beside(files: &[String]) -> Option<&'static str> {
+    let pictures = files.iter().filter(|name| is_segmentation_picture(name));
+    let stems: HashSet<String> = pictures
+        .filter(|name| !is_other(name))
+        .map(|name| stem(name).to_lowercase())
+        .collect();
+    MASK_ENDS.into_iter().find(|end| {
+        let (masks, images): (Vec<&String>, Vec<&String>) =
+            stems.iter().partition(|stem| stem.ends_with(end));
+        let has_image = |mask: &&String| stems.contains(&mask[..mask.len() - end.len()]);
+        !masks.is_empty() && 2 * masks.len() >= images.len() && masks.iter().all(has_image)
+    })
 }
 
 /// Finds the pairs of a set in a folder.
@@ -271,53 +553,37 @@ pub(super) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<Layout, Da
         return super::nnunet::find(&place);
     }
     let found = entries(&place)?;
-    let kind = Kind::of(&place, &found, subfolders)?;
     let mut layout = Layout {
         root: place.clone(),
         ..Layout::default()
     };
-    match kind {
-        Some(Kind::Splits {
-            train,
-            validation,
-            test,
-        }) => {
-            layout.train = train.pairs(&place)?;
-            layout.validation = validation.map(|split| split.pairs(&place)).transpose()?;
-            match test {
-                Some(test) if test.masks.is_none() => layout.notes.push(format!(
-                    "{}: no masks beside its images; it is not used",
-                    place.join(&test.folder).display()
-                )),
-                Some(test) => layout.test = Some(test.pairs(&place)?),
-                None => {}
-            }
+    let Some(splits) = Splits::of(&place, &found, subfolders)? else {
+        return Ok(layout);
+    };
+    layout.train = splits.train.pairs(&place)?;
+    layout.notes.extend(splits.train.note(&place)?);
+    if splits.train.masks == Masks::Withheld {
+        let found = match &splits.train.field_of_view {
+            Some(folder) => format!(
+                "{} alone, the fields of view: the labels of this split are withheld",
+                place.join(splits.train.within(folder)).display()
+            ),
+            None => "images alone".to_owned(),
+        };
+        layout.withheld = Some(found);
+    }
+    for (split, into) in [
+        (splits.validation, &mut layout.validation),
+        (splits.test, &mut layout.test),
+    ] {
+        match split {
+            Some(split) if split.masks == Masks::Withheld => layout.notes.push(format!(
+                "{}: no masks beside its images; it is not used",
+                place.join(split.within(&split.images)).display()
+            )),
+            Some(split) => *into = Some(split.pairs(&place)?),
+            None => {}
         }
-        Some(Kind::Folders(folders)) => layout.train = folders.pairs(&place)?,
-        Some(Kind::OneFolder { mask_end }) => {
-            let lower = |name: &str| stem(name).to_lowercase();
-            let is_mask = |name: &str| lower(name).ends_with(mask_end);
-            let is_other = |name: &str| {
-                [".vk", "_2ndho"]
-                    .iter()
-                    .any(|end| lower(name).ends_with(end))
-            };
-            let images = Files::list(&place, "", |name| !is_mask(name) && !is_other(name))?;
-            let masks = Files::list(&place, "", is_mask)?;
-            let others = found.files.iter().filter(|name| is_other(name)).count();
-            if others > 0 {
-                let left_out = counted(others, "mask");
-                layout
-                    .notes
-                    .push(format!("{left_out} of a second annotator left out"));
-            }
-            layout.train = images.alone();
-            let partners = images.partners(&masks, "mask", true)?;
-            for (pair, mask) in layout.train.iter_mut().zip(partners) {
-                pair.mask = Some(mask);
-            }
-        }
-        None => {}
     }
     Ok(layout)
 }

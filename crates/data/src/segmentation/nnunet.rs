@@ -1,7 +1,7 @@
 //! nnU-Net's raw folders: `imagesTr/NAME_0000.png` (a file per channel), `labelsTr/NAME.png`, `imagesTs`, `labelsTs`, and a `dataset.json`
-//! that names channels and classes.
+//! that names channels and classes. Natural images are one RGB file per case, `NAME_0000.png` or `NAME.png`, which has all three channels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use serde_json::Value;
@@ -10,6 +10,7 @@ use super::layout::Layout;
 use super::partners::{PairFiles, stem};
 use crate::error::DataError;
 use crate::folder::{entries, is_segmentation_picture};
+use crate::picture::{Limits, native_cost};
 use crate::words::listed;
 
 const FILE_NAME: &str = "dataset.json";
@@ -121,24 +122,24 @@ fn pairs(
 ) -> Result<Vec<PairFiles>, DataError> {
     let list = |folder: &str| -> Result<Vec<String>, DataError> {
         let found = entries(&root.join(folder))?.files;
-        if let Some(volume) = found.iter().find(|name| super::is_volume(name)) {
-            return Err(super::volume_refused(&root.join(folder).join(volume)));
-        }
+        super::check_readable(&root.join(folder), &found)?;
         Ok(found
             .into_iter()
             .filter(|name| is_segmentation_picture(name))
             .collect())
     };
     let (image_names, label_names) = (list(images)?, list(labels)?);
+    let cases: HashSet<&str> = label_names.iter().map(|name| stem(name)).collect();
     // A label's name, then the files of its channels.
     let mut by_case: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
     let mut strays = Vec::new();
     for name in &image_names {
-        let case = stem(name).rsplit_once('_').filter(|(_, channel)| {
+        let channel = stem(name).rsplit_once('_').filter(|(_, channel)| {
             channel.len() == 4 && channel.bytes().all(|byte| byte.is_ascii_digit())
         });
-        match case {
+        match channel {
             Some((case, _)) => by_case.entry(case).or_default().push(name),
+            None if cases.contains(stem(name)) => by_case.entry(stem(name)).or_default().push(name),
             None => strays.push(name.clone()),
         }
     }
@@ -146,17 +147,24 @@ fn pairs(
     if !strays.is_empty() {
         return Err(DataError::invalid(
             place.display(),
-            "names that end with the channel: NAME_0000.png",
+            "names of labels, or names that end with the channel: NAME_0000.png",
             listed(&strays),
             "rename them as nnU-Net expects, or take the folders as they are with `image_subdir` and `label_subdir`",
         ));
     }
+    let is_rgb = |files: &[&String]| {
+        let [only] = files else {
+            return false;
+        };
+        let header = native_cost(&place.join(only), Limits::default());
+        description.num_channels == 3 && header.is_ok_and(|cost| cost.native.channels == 3)
+    };
     let mut pairs = Vec::new();
     let mut missing = Vec::new();
     for label in &label_names {
         let case = stem(label);
         let files = by_case.remove(case).unwrap_or_default();
-        if files.len() != description.num_channels {
+        if files.len() != description.num_channels && !is_rgb(&files) {
             missing.push(format!(
                 "{case} ({} of {})",
                 files.len(),
@@ -179,7 +187,7 @@ fn pairs(
     Err(DataError::invalid(
         place.display(),
         format_args!(
-            "{} for each label of {}, as `channel_names` in {FILE_NAME} says",
+            "{} or one RGB file for each label of {}, as `channel_names` in {FILE_NAME} says",
             crate::words::counted(description.num_channels, "channel file"),
             root.join(labels).display()
         ),

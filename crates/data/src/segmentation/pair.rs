@@ -3,23 +3,26 @@
 //! ```text
 //! whole    files at their own size
 //! base     the same, or resized to the row: what a cache keeps
-//! row      what training or evaluation sees: the base, a part of it, or the base and padding around it
+//! row      what training sees: the base, a part of it, or the base and its mirror images beyond its edges, which do not count
 //! ```
 
 use std::path::Path;
 use std::sync::Arc;
+
+use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use super::augment::PairDraw;
 use super::buffers::{PairBuffers, PairCost};
 use super::cache::PairCache;
 use super::coding::MaskCoding;
 use super::filters::{add_noise, blur};
-use super::fit::{padding_pixel, resize_mask, resize_pixels};
+use super::fit::{resize_mask, resize_pixels};
 use super::row::{IGNORED, PixelDepth, RowShape};
 use super::sample::{Map, Target, coarsen, sample};
 use super::whole::{WholePicture, read_into};
 use crate::config::PairAugment;
 use crate::error::DataError;
+use crate::fingerprint::Fingerprint;
 use crate::picture::{Limits, NativeCost, Occasion, PictureCost, Scratch, native_cost};
 use crate::random::{Purpose, Random};
 use crate::samples::Samples;
@@ -29,7 +32,7 @@ use crate::samples::Samples;
 pub enum Fit {
     /// It is resized, whatever its proportions.
     Resize,
-    /// It keeps its size, and there is padding to its right and below.
+    /// It keeps its size; to its right and below lie its mirror images.
     Pad,
     /// Training sees a part of it, at its own size; evaluation through a loader the middle.
     Patch {
@@ -47,10 +50,21 @@ pub struct PairFraming {
     pub fit: Fit,
     /// What masks hold.
     pub coding: Arc<MaskCoding>,
-    /// What padding pixels are, a value for each channel: as near to the mean as bytes allow, so that they are zero once they are normalised.
-    pub padding: Vec<u16>,
     /// What training does to it.
     pub augment: PairAugment,
+}
+
+/// What is kept of a pair that was looked at.
+pub(crate) struct PairSummary {
+    /// Width and height.
+    pub(crate) size: (usize, usize),
+    /// Pixels of each value of the mask.
+    pub(crate) counts: [u64; 256],
+    /// Hash of the image's pixels.
+    pub(crate) pixels: u128,
+    /// Hash of the mask's classes.
+    pub(crate) mask: Option<u128>,
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl PairFraming {
@@ -61,6 +75,32 @@ impl PairFraming {
             width: image.native.width,
             height: image.native.height,
             bytes: cost.total(),
+        })
+    }
+
+    /// What [`super::read_whole`] takes beside the pixels and the mask that it returns, from headers alone, and the width and height of the image.
+    pub fn whole_cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
+        let limits = Limits::default();
+        let image = native_cost(&samples.image_path(sample), limits)?;
+        let native = image.native;
+        let kept = (native.num_pixels() * self.shape.pixel_bytes()) as u64;
+        let is_one_file = samples.further_image_paths(sample).next().is_none();
+        let is_alike = (native.channels, native.depth) == (self.shape.channels, self.shape.depth);
+        // What the decoder wrote becomes the picture where it is of the same kind.
+        let decoded = match is_one_file && is_alike {
+            true => image.pixels.saturating_sub(kept),
+            false => image.pixels,
+        };
+        let (mut file, mut beside) = (image.file, decoded + image.beside);
+        for path in samples.companion_paths(sample) {
+            let companion = native_cost(&path, limits)?;
+            file = file.max(companion.file);
+            beside = beside.max(companion.pixels + companion.beside);
+        }
+        Ok(PictureCost {
+            width: native.width,
+            height: native.height,
+            bytes: file + beside,
         })
     }
 
@@ -236,13 +276,13 @@ impl PairFraming {
         Ok(())
     }
 
-    /// Reads a sample and keeps none of it but its size and how many pixels have each value.
+    /// Reads a sample and keeps none of it but its size, how many pixels have each value, and hashes of its pixels.
     pub(crate) fn classes_of(
         &self,
         samples: &Samples,
         sample: usize,
         scratch: &mut Scratch,
-    ) -> Result<((usize, usize), [u64; 256]), DataError> {
+    ) -> Result<PairSummary, DataError> {
         let (cost, image) = self.cost_by_buffer(samples, sample, scratch.limits())?;
         let size = (image.native.width, image.native.height);
         self.claim(cost, size, samples, sample, scratch)?;
@@ -254,7 +294,15 @@ impl PairFraming {
             for class in base.mask.iter().flatten() {
                 counts[usize::from(*class)] += 1;
             }
-            ((base.width, base.height), counts)
+            PairSummary {
+                size: (base.width, base.height),
+                counts,
+                pixels: xxh3_128_with_seed(&base.pixels, base.width as u64),
+                mask: base.mask.as_deref().map(xxh3_128),
+                fingerprint: Fingerprint::of_pixels(base.width, base.height, |column, row| {
+                    base.rgb(column, row)
+                }),
+            }
         });
         scratch.pair = buffers;
         counted
@@ -300,13 +348,11 @@ impl PairFraming {
             Some(occasion) => PairDraw::new(&self.augment, is_square, occasion),
         };
         let table = draw.tone.table(shape.depth, || mean(base));
-        let padding = padding_pixel(shape, &self.padding);
         let (pixels, rest) = row.split_at_mut(shape.pixels().end);
         let mut target = Target {
             shape,
             pixels: &mut *pixels,
             mask: &mut rest[..shape.num_pixels()],
-            padding: &padding,
         };
         let map = Map::new(&draw, shape, start);
         sample(base, map, table.as_deref(), &mut target);

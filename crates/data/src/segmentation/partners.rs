@@ -32,9 +32,7 @@ impl Files {
     ) -> Result<Files, DataError> {
         let place = root.join(folder);
         let found = entries(&place)?;
-        if let Some(volume) = found.files.iter().find(|name| super::is_volume(name)) {
-            return Err(super::volume_refused(&place.join(volume)));
-        }
+        super::check_readable(&place, &found.files)?;
         let mut names = found.files;
         names.retain(|name| is_segmentation_picture(name) && wanted(name));
         if names.is_empty() {

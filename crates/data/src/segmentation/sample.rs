@@ -1,6 +1,9 @@
 //! Pixels and classes of one picture at places of another: one inverse map, looked up once per pixel, whatever turns, scales and mirrors it is
 //! made of. Pixels are bilinear, classes are those of the nearest pixel, and both are looked up at the same place.
 //!
+//! Beyond its edges a picture goes on as its mirror image, over and over: norms take all pixels into their means and variances, and mirror
+//! images leave both as they are. Their classes do not count.
+//!
 //! Places are integers in units of 2^-32 pixels, so that a picture is the same on every machine. Where the map takes pixels to pixels (mirrors,
 //! quarter turns, shifts) they are copied.
 
@@ -97,8 +100,6 @@ pub(super) struct Target<'a> {
     pub shape: RowShape,
     pub pixels: &'a mut [u8],
     pub mask: &'a mut [u8],
-    /// What lies outside of the source.
-    pub padding: &'a [u8],
 }
 
 /// Writes every pixel and class of the target. Values of pixels go through `table`.
@@ -133,11 +134,26 @@ fn each_line(shape: RowShape, mut line: impl FnMut(usize, std::ops::Range<usize>
     }
 }
 
-/// The pixel under a place, if the place is on the picture.
-fn nearest(source: &WholePicture, x: i64, y: i64) -> Option<usize> {
+/// Where pixel `at` of a line lies on the line of `length` pixels that is mirrored at both ends, the outermost pixels repeated.
+fn mirrored(at: i64, length: usize) -> usize {
+    let length = length as i64;
+    if (0..length).contains(&at) {
+        return at as usize;
+    }
+    let at = at.rem_euclid(2 * length);
+    at.min(2 * length - 1 - at) as usize
+}
+
+/// The pixel under a place, and its class: none beyond the picture's edges.
+fn nearest(source: &WholePicture, x: i64, y: i64) -> (usize, u8) {
     let (x, y) = ((x + HALF) >> 32, (y + HALF) >> 32);
+    let at = mirrored(y, source.height) * source.width + mirrored(x, source.width);
     let is_inside = (0..source.width as i64).contains(&x) && (0..source.height as i64).contains(&y);
-    is_inside.then_some(y as usize * source.width + x as usize)
+    let class = match &source.mask {
+        Some(mask) if is_inside => mask[at],
+        _ => IGNORED,
+    };
+    (at, class)
 }
 
 /// The four pixels around a place, and how far it is towards the second and the lower ones.
@@ -150,13 +166,8 @@ struct Around {
 fn around(source: &WholePicture, x: i64, y: i64) -> Around {
     let side = |place: i64, length: usize| {
         let first = place >> 32;
-        let last = length as i64 - 1;
         let weight = ((place & (ONE - 1)) >> (32 - WEIGHT_BITS)) as u32;
-        (
-            first.clamp(0, last) as usize,
-            (first + 1).clamp(0, last) as usize,
-            weight,
-        )
+        (mirrored(first, length), mirrored(first + 1, length), weight)
     };
     let (left, right, weight_right) = side(x, source.width);
     let (upper, lower, weight_down) = side(y, source.height);
@@ -188,19 +199,14 @@ fn sample_bytes<const C: usize>(
     let (from, _) = source.pixels.as_chunks::<C>();
     let is_exact = map.is_exact();
     let width = target.shape.width;
-    let padding: [u8; C] = std::array::from_fn(|channel| target.padding[channel]);
     let (pixels, _) = target.pixels.as_chunks_mut::<C>();
     let classes = &mut *target.mask;
     each_line(target.shape, |y, columns| {
         for x in columns {
             let to = y * width + x;
             let (place_x, place_y) = map.at(x, y);
-            let Some(at) = nearest(source, place_x, place_y) else {
-                pixels[to] = padding;
-                classes[to] = IGNORED;
-                continue;
-            };
-            classes[to] = source.mask.as_ref().map_or(IGNORED, |mask| mask[at]);
+            let (at, class) = nearest(source, place_x, place_y);
+            classes[to] = class;
             let mut pixel = from[at];
             if !is_exact {
                 let Around { at, right, down } = around(source, place_x, place_y);
@@ -233,23 +239,13 @@ fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &m
         }
     };
     let width = target.shape.width;
-    let Target {
-        pixels,
-        mask,
-        padding,
-        ..
-    } = target;
+    let Target { pixels, mask, .. } = target;
     each_line(target.shape, |y, columns| {
         for x in columns {
             let to = y * width + x;
             let (place_x, place_y) = map.at(x, y);
             let pixel = &mut pixels[to * size..][..size];
-            let Some(at) = nearest(source, place_x, place_y) else {
-                pixel.copy_from_slice(padding);
-                mask[to] = IGNORED;
-                continue;
-            };
-            mask[to] = source.mask.as_ref().map_or(IGNORED, |mask| mask[at]);
+            (_, mask[to]) = nearest(source, place_x, place_y);
             let Around { at, right, down } = around(source, place_x, place_y);
             for channel in 0..source.channels {
                 let value = between(at.map(|at| read(at, channel)), right, down);
@@ -286,7 +282,6 @@ pub(super) fn coarsen(shape: RowShape, coarseness: f64, pixels: &mut [u8], buffe
     };
     let map = Map::between((width, height), (shape.width, shape.height));
     let mut unused = vec![0; shape.num_pixels()];
-    let padding = vec![0; size];
     sample(
         &source,
         map,
@@ -295,7 +290,6 @@ pub(super) fn coarsen(shape: RowShape, coarseness: f64, pixels: &mut [u8], buffe
             shape,
             pixels,
             mask: &mut unused,
-            padding: &padding,
         },
     );
     *buffer = source.pixels;

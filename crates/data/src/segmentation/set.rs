@@ -1,6 +1,7 @@
 //! From a config to the samples of a segmentation set: which files are pairs, which of them are held out, what the masks hold, and what the
 //! pictures are, by their headers.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -9,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::coding::{Asked, MaskCoding, decide};
 use super::histogram::Histogram;
-use super::layout::{self, FieldOfView, Layout, Subfolders};
+use super::layout::{self, Layout, Subfolders};
 use super::nnunet;
 use super::partners::{PairFiles, stem};
 use super::row::PixelDepth;
-use super::table;
-use crate::config::{Augment, DataConfig, FieldOfViewChoice, Validation};
+use super::table::{self, PairGroups};
+use crate::config::{Augment, DataConfig, Validation};
 use crate::error::DataError;
 use crate::picture::{self, Limits, Native, Scratch};
 use crate::samples::{Companions, Samples, SamplesBuilder};
 use crate::shards;
-use crate::split::held_out;
+use crate::split::{held_out, held_out_groups};
 use crate::words::{counted, percent};
 
 /// A segmentation set.
@@ -37,8 +38,21 @@ pub struct SegmentationSet {
     pub survey: Survey,
     /// The folder of the set, or the CSV.
     pub place: PathBuf,
+    /// Pairs whose group is on an earlier side of the split.
+    pub group_leaks: GroupLeaks,
+    /// What there is instead of masks, where images come without.
+    pub withheld: Option<String>,
     /// What was found and decided, for the log.
     pub notes: Vec<String>,
+}
+
+/// Images of a table whose group, such as a patient, is on an earlier side of the split too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupLeaks {
+    /// The column of groups; empty where there is none.
+    pub column: String,
+    /// As the table has them.
+    pub images: Vec<String>,
 }
 
 /// What the pictures of a set are, by their headers.
@@ -83,12 +97,14 @@ impl SegmentationSet {
             layout,
             place,
             asked,
+            groups,
         } = Found::of(config, root)?;
         let Layout {
             root: start,
             train: pairs,
             validation: own_validation,
             test: own_test,
+            withheld,
             mut notes,
         } = layout;
         notes.insert(
@@ -99,14 +115,41 @@ impl SegmentationSet {
                 place.display()
             ),
         );
-        let (train, validation, test) =
-            split(config, seed, pairs, own_validation, own_test, &mut notes)?;
+        let is_drawn = config
+            .validation
+            .drawn_share(own_validation.is_some())
+            .is_some();
+        let (train, validation, test) = split(
+            config,
+            seed,
+            pairs,
+            own_validation,
+            own_test,
+            groups.as_ref(),
+            &mut notes,
+        )?;
+        let mut group_leaks = GroupLeaks::default();
+        if let Some(groups) = &groups {
+            let held: &[PairFiles] = match &validation {
+                Held::Own(pairs) => pairs,
+                Held::Other(_) => &[],
+            };
+            let test = test.as_deref().unwrap_or_default();
+            let (images, num_groups) = groups.leaks(&[&train, held, test]);
+            notes.extend(note_on_groups(groups, num_groups, is_drawn));
+            group_leaks.column.clone_from(&groups.column);
+            group_leaks.images = images;
+        }
         let samples = |pairs: &[PairFiles]| samples_of(&start, pairs);
         let train = samples(&train);
         let validation = match validation {
             Held::Own(pairs) => Some(samples(&pairs)).filter(|samples| !samples.is_empty()),
             Held::Other(path) => {
-                let other = Found::of(config, &path)?;
+                let config = DataConfig {
+                    validation: Validation::UNSPLIT,
+                    ..config.clone()
+                };
+                let other = Found::of(&config, &path)?;
                 let mut pairs = other.layout.train;
                 if pairs.is_empty() {
                     pairs = other
@@ -139,22 +182,27 @@ impl SegmentationSet {
             coding,
             survey,
             place,
+            group_leaks,
+            withheld,
             notes,
         })
     }
-}
 
-/// Pictures to predict on, without masks: those of a folder, or these files.
-pub fn without_masks(files: &[PathBuf]) -> Samples {
-    let mut builder = SamplesBuilder::new(PathBuf::new());
-    for (at, file) in files.iter().enumerate() {
-        builder.push_with(
-            &file.to_string_lossy(),
-            &Companions::default(),
-            at as u32 + 1,
-        );
+    /// Refuses a set whose masks are not published: nothing can be learnt or scored there.
+    pub fn check_has_masks(&self) -> Result<(), DataError> {
+        let Some(found) = &self.withheld else {
+            return Ok(());
+        };
+        Err(DataError::invalid(
+            self.place.display(),
+            "masks of its images",
+            found,
+            format_args!(
+                "`holdall predict RUN {}` needs none; `image_subdir` and `label_subdir` under `data:` name folders of masks",
+                self.place.display()
+            ),
+        ))
     }
-    builder.finish(Vec::new())
 }
 
 /// Pairs, and what is said of their masks.
@@ -162,6 +210,8 @@ struct Found {
     layout: Layout,
     place: PathBuf,
     asked: Asked,
+    /// Groups of a table's rows.
+    groups: Option<PairGroups>,
 }
 
 impl Found {
@@ -178,11 +228,24 @@ impl Found {
             _ => root,
         };
         if root.is_file() || (shards::are_meant(root) && !layout::is_layout(root)?) {
-            let layout = table::read(config, root)?;
+            let (layout, groups) = table::read(config, root)?;
             return Ok(Found {
                 layout,
                 place: root.to_owned(),
                 asked,
+                groups,
+            });
+        }
+        let column = match &config.validation {
+            Validation::Column { column, .. } => Some(column.as_str()),
+            validation => validation.group(),
+        };
+        if let Some(column) = column {
+            return Err(DataError::Setting {
+                key: "validation",
+                expected: "a share, a folder or `test`",
+                found: format!("a column, `{column}`"),
+                hint: "only a CSV has columns; `validation: 10%` holds a tenth out",
             });
         }
         if !root.exists() {
@@ -190,16 +253,7 @@ impl Found {
                 path: root.to_owned(),
             });
         }
-        let subfolders = Subfolders {
-            images: config.image_subdir.as_deref(),
-            masks: config.label_subdir.as_deref(),
-            field_of_view: match &config.field_of_view {
-                FieldOfViewChoice::Auto => FieldOfView::Auto,
-                FieldOfViewChoice::None => FieldOfView::Off,
-                FieldOfViewChoice::Named(name) => FieldOfView::Folder(Path::new(name)),
-            },
-        };
-        let layout = layout::find(root, subfolders)?;
+        let layout = layout::find(root, Subfolders::of(config))?;
         let place = layout.root.clone();
         if nnunet::is_layout(&place) && asked.classes.is_empty() && asked.colours.is_empty() {
             let description = nnunet::describe(&place)?;
@@ -210,6 +264,7 @@ impl Found {
             layout,
             place,
             asked,
+            groups: None,
         })
     }
 }
@@ -227,9 +282,10 @@ type Pairs = Vec<PairFiles>;
 fn split(
     config: &DataConfig,
     seed: u64,
-    pairs: Pairs,
+    mut pairs: Pairs,
     own_validation: Option<Pairs>,
     own_test: Option<Pairs>,
+    groups: Option<&PairGroups>,
     notes: &mut Vec<String>,
 ) -> Result<(Pairs, Held, Option<Pairs>), DataError> {
     let mut say = |pairs: &Pairs, what: &str| {
@@ -240,6 +296,11 @@ fn split(
     };
     match &config.validation {
         Validation::None => Ok((pairs, Held::Own(Vec::new()), own_test)),
+        Validation::Unsplit { .. } => Ok((
+            pairs,
+            Held::Own(own_validation.unwrap_or_default()),
+            own_test,
+        )),
         // The name of a split, where there is no such file.
         Validation::File { path, .. } if !path.exists() && !shards::are_meant(path) => {
             let name = path
@@ -258,12 +319,26 @@ fn split(
             }
         }
         Validation::File { path, .. } => Ok((pairs, Held::Other(path.clone()), own_test)),
-        Validation::Share { share, .. } => {
-            if let Some(validation) = own_validation {
-                say(&validation, "the set's own validation split");
-                return Ok((pairs, Held::Own(validation), own_test));
+        validation => {
+            let is_share = matches!(validation, Validation::Share { .. });
+            match own_validation {
+                Some(marked) if !is_share => {
+                    say(&marked, "the set's own validation split");
+                    return Ok((pairs, Held::Own(marked), own_test));
+                }
+                // The share is that of all pairs that are not for the test.
+                Some(marked) => pairs.extend(marked),
+                None => {}
             }
-            let marks = held_out(&conditions(&pairs), *share, seed);
+            let share = validation
+                .drawn_share(false)
+                .unwrap_or(Validation::DEFAULT_SHARE);
+            let conditions = conditions(&pairs);
+            let groups = groups.filter(|groups| groups.is_asked);
+            let marks = match groups {
+                Some(groups) => held_out_groups(&conditions, &groups.of(&pairs), share, seed),
+                None => held_out(&conditions, share, seed),
+            };
             let (held, kept): (Vec<_>, Vec<_>) = pairs
                 .into_iter()
                 .zip(marks)
@@ -271,22 +346,33 @@ fn split(
             let files =
                 |list: Vec<(PairFiles, bool)>| list.into_iter().map(|(pair, _)| pair).collect();
             let (held, kept): (Pairs, Pairs) = (files(held), files(kept));
-            say(&held, &format!("{} by seed {seed}", percent(*share)));
+            let grouped = match groups {
+                Some(groups) => format!(", grouped by `{}`,", groups.column),
+                None => String::new(),
+            };
+            say(
+                &held,
+                &format!("{}{grouped} by seed {seed}", percent(share)),
+            );
             Ok((kept, Held::Own(held), own_test))
         }
-        Validation::Column { .. } => match own_validation {
-            Some(validation) => {
-                say(&validation, "by its column");
-                Ok((pairs, Held::Own(validation), own_test))
-            }
-            None => Err(DataError::Setting {
-                key: "validation",
-                expected: "a share, a folder or `test`",
-                found: "a column".to_owned(),
-                hint: "only a CSV has columns; `validation: 10%` holds a tenth out",
-            }),
-        },
     }
+}
+
+/// Groups whose pairs are on more than one side.
+fn note_on_groups(groups: &PairGroups, both: usize, is_drawn: bool) -> Option<String> {
+    let column = &groups.column;
+    (both > 0).then(|| {
+        let careful = format!(
+            "Careful: {} of `{column}` on both sides of the split",
+            counted(both, "group")
+        );
+        if is_drawn && !groups.is_asked {
+            format!("{careful}; `validation: {{share: 10%, group: {column}}}` keeps each on one")
+        } else {
+            careful
+        }
+    })
 }
 
 /// FIVES says by the end of a name which condition an eye has: `12_A.png`, of A, D, G and N. Each gets its share. Others have none.
@@ -346,6 +432,20 @@ fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCod
         (0, Some(error)) => Err(error),
         _ => decide(asked, place, &histogram, num_probed),
     }
+}
+
+/// Heights and widths of all pictures whose headers can be read, each once.
+pub fn picture_sizes(samples: &Samples) -> Vec<[usize; 2]> {
+    let size = |sample: usize| {
+        let cost = picture::native_cost(&samples.image_path(sample), Limits::default());
+        let native = cost.ok()?.native;
+        (native.width > 0).then_some([native.height as usize, native.width as usize])
+    };
+    let sizes: BTreeSet<[usize; 2]> = (0..samples.len())
+        .into_par_iter()
+        .filter_map(size)
+        .collect();
+    sizes.into_iter().collect()
 }
 
 /// Reads the headers of all pictures.

@@ -1,16 +1,63 @@
-//! Pairs of a CSV: columns `image` and `mask`, perhaps `fov`, perhaps a column that says which rows are held out.
+//! Pairs of a CSV: columns `image` and `mask`, perhaps `fov`, a column of sides of a split and a column of groups.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use super::layout::Layout;
 use super::partners::PairFiles;
-use crate::columns::{field_of_view_by_name, image_column, mask_by_name};
-use crate::config::{DataConfig, FieldOfViewChoice, Validation};
+use crate::columns::{field_of_view_by_name, group_by_name, image_column, mask_by_name};
+use crate::config::{DataConfig, FieldOfViewChoice};
 use crate::error::{DataError, at_row};
+use crate::sides::{Side, SplitColumn};
 use crate::table::Table;
-use crate::words::listed;
+use crate::words::{counted, listed, thousands};
 
-pub(super) fn read(config: &DataConfig, csv: &Path) -> Result<Layout, DataError> {
+/// Rows that belong together, such as those of a patient.
+pub(super) struct PairGroups {
+    pub(super) column: String,
+    /// Whether the config names the column; else it was found by its name, and decides nothing.
+    pub(super) is_asked: bool,
+    /// The group of an image, by its path. An image whose cell is empty is a group of its own.
+    pub(super) group_of: HashMap<String, String>,
+}
+
+impl PairGroups {
+    /// Numbers of the groups of these pairs, equal for equal groups.
+    pub(super) fn of(&self, pairs: &[PairFiles]) -> Vec<u32> {
+        let mut numbers: HashMap<&str, u32> = HashMap::new();
+        let mut groups = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let group = self.group_of.get(&pair.image).unwrap_or(&pair.image);
+            let next = numbers.len() as u32;
+            groups.push(*numbers.entry(group).or_insert(next));
+        }
+        groups
+    }
+
+    /// Images whose group has pairs in an earlier one of these lists, and how many such groups there are.
+    pub(super) fn leaks(&self, lists: &[&[PairFiles]]) -> (Vec<String>, usize) {
+        let mut first_list: HashMap<&str, usize> = HashMap::new();
+        let mut groups: BTreeSet<&str> = BTreeSet::new();
+        let mut images = Vec::new();
+        for (at, pairs) in lists.iter().enumerate() {
+            for pair in *pairs {
+                let Some(group) = self.group_of.get(&pair.image) else {
+                    continue;
+                };
+                if *first_list.entry(group).or_insert(at) < at {
+                    groups.insert(group);
+                    images.push(pair.image.clone());
+                }
+            }
+        }
+        (images, groups.len())
+    }
+}
+
+pub(super) fn read(
+    config: &DataConfig,
+    csv: &Path,
+) -> Result<(Layout, Option<PairGroups>), DataError> {
     let table = Table::open_separated(csv, config.separator)?;
     let mut notes = table.notes().to_vec();
     let image = image_column(config, &table, &mut notes)?;
@@ -34,15 +81,16 @@ pub(super) fn read(config: &DataConfig, csv: &Path) -> Result<Layout, DataError>
             None => None,
         },
     };
-    let split = match &config.validation {
-        Validation::Column { column, .. } => Some(table.column("validation", column)?),
-        // Shards that are called `train` and `val`.
-        Validation::Share { .. } => match table.split_column() {
-            Some(name) => table.position(name)?,
-            None => None,
-        },
-        _ => None,
+    let split = SplitColumn::find(&config.validation, &table, &mut notes)?;
+    let group = match config.validation.group() {
+        Some(name) => Some(table.column("validation", name)?),
+        None => group_by_name(&table),
     };
+    let mut groups = group.map(|column| PairGroups {
+        column: table.columns()[column].clone(),
+        is_asked: config.validation.group().is_some(),
+        group_of: HashMap::new(),
+    });
     let mut layout = Layout {
         root: match &config.image_root {
             Some(root) if !table.has_own_root() => root.clone(),
@@ -79,26 +127,27 @@ pub(super) fn read(config: &DataConfig, csv: &Path) -> Result<Layout, DataError>
             field_of_view: field_of_view.and_then(cell),
             further_images: Vec::new(),
         };
-        let side = split.and_then(cell).unwrap_or_else(|| "train".to_owned());
-        match side.to_ascii_lowercase().as_str() {
-            "train" | "training" => layout.train.push(pair),
-            "validation" | "val" | "valid" | "eval" => {
-                layout.validation.get_or_insert_default().push(pair);
-            }
-            "test" => layout.test.get_or_insert_default().push(pair),
-            _ => {
-                return Err(DataError::invalid(
-                    at_row(csv, row.line()),
-                    "train, validation, val, valid, eval or test",
-                    format_args!("`{side}`"),
-                    "correct the row, or use `validation: 10%`",
-                ));
-            }
+        if let (Some(groups), Some(group)) = (&mut groups, group.and_then(cell)) {
+            groups.group_of.insert(pair.image.clone(), group);
+        }
+        let side = match &split {
+            Some(split) => split.side(&table, row)?,
+            None => Side::Train,
+        };
+        match side {
+            Side::Train => layout.train.push(pair),
+            Side::Validation => layout.validation.get_or_insert_default().push(pair),
+            Side::Test => layout.test.get_or_insert_default().push(pair),
         }
     }
-    // Where only `test` is marked, that is what is held out, as for labels.
-    if split.is_some() && layout.validation.is_none() {
-        layout.validation = layout.test.take();
+    if let Some(split) = &split {
+        layout.notes.push(format!(
+            "Split: {} to train on, {} to validate on, {} to test on, {}",
+            counted(layout.train.len(), "row"),
+            thousands(layout.validation.as_ref().map_or(0, Vec::len)),
+            thousands(layout.test.as_ref().map_or(0, Vec::len)),
+            split.describe()
+        ));
     }
-    Ok(layout)
+    Ok((layout, groups))
 }

@@ -1,11 +1,16 @@
 //! A sample's files to pixels and classes at their own size: what evaluation and prediction look at, and what rows are made of.
+//!
+//! Pictures are turned upright as their EXIF says, and their masks with them: a mask seldom has EXIF of its own, and where it has the size of
+//! the turned picture alone, it was drawn on that and stays as it is.
 
 use std::path::Path;
+
+use image::metadata::Orientation;
 
 use super::coding::MaskCoding;
 use super::row::{IGNORED, PixelDepth};
 use crate::error::DataError;
-use crate::picture::{Native, ReadAs, Scratch, read_native};
+use crate::picture::{Native, ReadAs, Scratch, read_native, turned};
 use crate::samples::Samples;
 
 /// A picture at its own size, and the classes of its pixels where they are known.
@@ -26,6 +31,17 @@ pub struct WholePicture {
 }
 
 impl WholePicture {
+    /// Red, green and blue of a pixel in 8 bits; of one channel, that one three times.
+    pub(crate) fn rgb(&self, column: usize, row: usize) -> [u8; 3] {
+        let bytes = self.depth.bytes();
+        let pixel = (row * self.width + column) * self.channels * bytes;
+        [0, 1, 2].map(|channel| {
+            let channel = if self.channels < 3 { 0 } else { channel };
+            // The upper byte comes last.
+            self.pixels[pixel + channel * bytes + bytes - 1]
+        })
+    }
+
     /// Width times height.
     pub fn num_pixels(&self) -> usize {
         self.width * self.height
@@ -93,12 +109,17 @@ pub(super) fn read_into(
         return Ok(());
     };
     let mask = read_native(&path, coding.read_as(), scratch, buffer)?;
-    check_size(&path, mask, &image, native)?;
+    let turn = native.turn_of(&mask);
+    if turn == Orientation::NoTransforms {
+        check_size(&path, mask, &image, native)?;
+    }
     let mut classes = whole.mask.take().unwrap_or_default();
     classes.resize(mask.num_pixels(), 0);
     coding.encode(&path, buffer, mask, &mut classes)?;
+    turned(&mut classes, mask.of_bytes(), turn);
     if let Some(path) = samples.field_of_view_path(sample) {
         let field = read_native(&path, ReadAs::Mask, scratch, buffer)?;
+        let field = turned(buffer, field, native.turn_of(&field));
         check_size(&path, field, &image, native)?;
         leave_out_outside(buffer, field, &mut classes);
     }

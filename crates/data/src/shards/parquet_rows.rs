@@ -60,7 +60,7 @@ pub(super) fn list(
         true => Some(Pictures::create(place, folder)?),
         false => None,
     };
-    let is_split = shards.iter().any(|shard| shard.is_held.is_some());
+    let is_split = shards.iter().any(|shard| shard.side.is_some());
     let mut rows = csv::Writer::from_writer(out);
     let mut header: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
     if is_split {

@@ -112,7 +112,7 @@ fn masks_labels_and_strangers() {
     let path = folder.path().join("x.tar");
     let (_, notes) = Index::open(&path).unwrap();
     assert!(
-        notes[1].contains("1 of 3 samples have neither picture nor clip"),
+        notes[1].contains("1 of 3 samples has neither picture nor clip"),
         "{notes:?}"
     );
     assert!(notes[2].contains("end with npy"), "{notes:?}");
@@ -166,6 +166,7 @@ fn shards_called_train_and_val_are_a_split() {
     assert_eq!(
         sides,
         [
+            ["test-0.tar", "test"],
             ["train-0.tar", "train"],
             ["train-1.tar", "train"],
             ["validation-0.tar", "validation"]
@@ -177,15 +178,15 @@ fn shards_called_train_and_val_are_a_split() {
     assert!(split("trainer.tar").is_none() && split("mytest-0.tar").is_none());
 }
 
-fn split(name: &str) -> Option<bool> {
+fn split(name: &str) -> Option<Side> {
     let shard = |name: &str| Shard {
         path: PathBuf::from(name),
         name: name.to_owned(),
-        is_held: None,
+        side: None,
     };
     let mut shards = vec![shard(name), shard("train-0.tar"), shard("val-0.tar")];
     split_by_name(&mut shards);
-    shards[0].is_held
+    shards[0].side
 }
 
 #[test]

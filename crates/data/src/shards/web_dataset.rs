@@ -74,9 +74,10 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
     }
     if num_without > 0 {
         notes.push(format!(
-            "Careful: {} of {} samples have neither picture nor clip (members of a sample must follow each other: `tar --sort=name`)",
+            "Careful: {} of {} {} neither picture nor clip (members of a sample must follow each other: `tar --sort=name`)",
             thousands(num_without),
-            thousands(num_samples)
+            counted(num_samples, "sample"),
+            if num_without == 1 { "has" } else { "have" }
         ));
     }
     if !others.is_empty() {
@@ -85,7 +86,7 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
             listed(&others)
         ));
     }
-    let is_split = shards.iter().any(|shard| shard.is_held.is_some());
+    let is_split = shards.iter().any(|shard| shard.side.is_some());
     let mut rows = csv::Writer::from_writer(out);
     let mut header: Vec<&str> = columns.iter().map(String::as_str).collect();
     if is_split {

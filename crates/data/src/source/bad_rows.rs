@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{Media, Source};
 use crate::config::{BadPictures, DataConfig};
 use crate::error::DataError;
+use crate::sides::Side;
 use crate::table::Row;
 use crate::words::{counted, thousands};
 
@@ -71,8 +72,8 @@ impl Display for RowFault {
 pub struct BadRow {
     /// Its line.
     pub row: u32,
-    /// Whether it is in a validation file, or a split column holds it out.
-    pub is_held: bool,
+    /// The side that it would be on.
+    pub side: Side,
     /// What it says of its image.
     pub image: String,
     /// What is wrong with it.

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use super::{Captions, DataSet, Media, read_source};
+use super::{Captions, DataSet, Media, TrainedTargets, read_source};
 use crate::clips::{find_ffmpeg, needs_ffmpeg};
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::samples::Samples;
 use crate::stored_file;
-use crate::target::Target;
 use crate::words::{counted, thousands};
 
 /// Reads what the config names: a clip in each row. The seed decides which rows are held out.
@@ -24,21 +23,25 @@ pub fn read_clips(
 pub fn read_clips_with_targets(
     config: &DataConfig,
     captions: Captions,
-    targets: &[Target],
+    trained: TrainedTargets<'_>,
     seed: u64,
 ) -> Result<DataSet, DataError> {
-    read(config, captions, Some(targets), seed)
+    read(config, captions, Some(trained), seed)
 }
 
 fn read(
     config: &DataConfig,
     captions: Captions,
-    heads: Option<&[Target]>,
+    trained: Option<TrainedTargets<'_>>,
     seed: u64,
 ) -> Result<DataSet, DataError> {
-    let mut data = read_source(config, (Media::Clips, captions), heads, seed)?;
+    let mut data = read_source(config, (Media::Clips, captions), trained, seed)?;
     // Before the first step, not at the first such clip.
-    let lists = [Some(&data.train), data.validation.as_ref()];
+    let lists = [
+        Some(&data.train),
+        data.validation.as_ref(),
+        data.test.as_ref(),
+    ];
     for samples in lists.into_iter().flatten() {
         let mut all = (0..samples.len()).flat_map(|sample| samples.clip_paths(sample));
         let is_video = |path: &Path| needs_ffmpeg(&path.to_string_lossy());

@@ -74,7 +74,7 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     if let Some(column) = mask_by_name(&table) {
         return is(EvidenceKind::Masks, has(column));
     }
-    if let (None, Some(column)) = (&config.image, clip_by_name(&table)) {
+    if let (None, Some(column)) = (&config.image, clip_by_name(config, &table)) {
         return is(EvidenceKind::Clips, has(column));
     }
     if let Some(column) = caption_by_name(&table) {
@@ -121,7 +121,7 @@ fn clips_of_table(config: &DataConfig) -> Result<Option<String>, DataError> {
     let table = Table::open_separated(&csv, config.separator)?;
     let column = match mask_by_name(&table) {
         Some(_) => None,
-        None => clip_by_name(&table),
+        None => clip_by_name(config, &table),
     };
     Ok(column.map(|column| format!("{} has a column `{column}`", csv.display())))
 }

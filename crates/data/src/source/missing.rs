@@ -10,7 +10,7 @@ use crate::config::{BadPictures, DataConfig};
 use crate::error::DataError;
 use crate::samples::Samples;
 use crate::stored_file;
-use crate::words::thousands;
+use crate::words::{counted, thousands};
 
 /// From here on, looking whether files exist is worth more than one thread.
 pub(super) const MANY_IMAGES: usize = 10_000;
@@ -58,13 +58,16 @@ pub(super) fn check_images(
     let may_be_skipped = num_skipped as f64 <= (num_images + num_bad_rows) as f64 * most;
     if config.bad_pictures == BadPictures::Skip && may_be_skipped {
         return Ok(Some(format!(
-            "Careful: {} of {} {} are missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
+            "Careful: {} of {} {} missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
             thousands(num_missing),
-            thousands(num_images),
-            match source.media {
-                Media::Pictures => "pictures",
-                Media::Clips => "clips",
-            },
+            counted(
+                num_images,
+                match source.media {
+                    Media::Pictures => "picture",
+                    Media::Clips => "clip",
+                }
+            ),
+            if num_missing == 1 { "is" } else { "are" },
             source.table.path().display(),
             samples.image(sample)
         )));

@@ -1,13 +1,16 @@
 //! Columns of labels and numbers: what each row says, the names there are, and the index of each.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::{RowFault, Source};
 use crate::columns::TargetColumns;
+use crate::config::UnseenLabels;
 use crate::error::{DataError, at_row, suggestion};
+use crate::sides::Side;
 use crate::table::{Row, Table};
-use crate::target::{ClassRows, Target, TargetKind, TargetValues};
+use crate::target::{ClassRows, Target, TargetKind, TargetValues, UNSEEN};
 use crate::words::{counted, listed, nearest, thousands};
 
 /// What targets may be, where that is known before the rows are read.
@@ -41,6 +44,7 @@ struct Seen {
     first: u32,
     /// Whether a row has it that is trained on.
     is_trained: bool,
+    num_rows: usize,
 }
 
 impl Names {
@@ -53,11 +57,14 @@ impl Names {
                 self.seen.push(Seen {
                     first: line,
                     is_trained: false,
+                    num_rows: 0,
                 });
                 *self.ids.entry(name.to_owned()).or_insert(next)
             }
         };
-        self.seen[id as usize].is_trained |= !is_held;
+        let seen = &mut self.seen[id as usize];
+        seen.is_trained |= !is_held;
+        seen.num_rows += 1;
         id
     }
 
@@ -70,22 +77,27 @@ impl Names {
         names
     }
 
-    /// The index of each among these, or the first that is not there and its line.
-    fn indices(&self, known: &[String]) -> Result<Vec<u32>, (u32, &str)> {
+    /// The index of each among these; `None` where it is not there.
+    fn indices(&self, known: &[String]) -> Vec<Option<u32>> {
         let index_of: HashMap<&str, u32> = known.iter().map(String::as_str).zip(0..).collect();
-        let mut indices = vec![0; self.seen.len()];
-        let mut first_unknown: Option<(u32, &str)> = None;
+        let mut indices = vec![None; self.seen.len()];
         for (name, &id) in &self.ids {
-            let first = self.seen[id as usize].first;
-            match index_of.get(name.as_str()) {
-                Some(&index) => indices[id as usize] = index,
-                None if first_unknown.is_none_or(|(before, _)| first < before) => {
-                    first_unknown = Some((first, name));
-                }
-                None => {}
-            }
+            indices[id as usize] = index_of.get(name.as_str()).copied();
         }
-        first_unknown.map_or(Ok(indices), Err)
+        indices
+    }
+
+    /// Names without an index, those of most rows first.
+    fn without<'a>(&'a self, indices: &'a [Option<u32>]) -> Vec<(&'a str, &'a Seen)> {
+        let unseen = self
+            .ids
+            .iter()
+            .filter(|(_, id)| indices[**id as usize].is_none());
+        let mut unseen: Vec<(&str, &Seen)> = unseen
+            .map(|(name, id)| (name.as_str(), &self.seen[*id as usize]))
+            .collect();
+        unseen.sort_by_key(|(_, seen)| (Reverse(seen.num_rows), seen.first));
+        unseen
     }
 }
 
@@ -134,6 +146,15 @@ impl TargetColumns {
 }
 
 impl ScannedTarget {
+    /// One more row, whose cells nobody reads.
+    pub(super) fn push_unknown(&mut self) {
+        match &mut self.values {
+            TargetValues::Class(values) => values.push(-1),
+            TargetValues::Classes(rows) => rows.push(None),
+            TargetValues::Number(values) => values.push(f32::NAN),
+        }
+    }
+
     /// One more row, whose cells are as they should be.
     pub(super) fn push(&mut self, columns: &TargetColumns, row: Row<'_>, is_held: bool) {
         let ScannedTarget {
@@ -290,9 +311,19 @@ impl Source {
         kind: &TargetKind,
         known: Known<'_>,
     ) -> Result<TargetValues, DataError> {
+        let unseen = self.unseen_labels;
         let indices = |column: usize| {
             let indices = scanned.names.indices(kind.names());
-            indices.map_err(|(row, label)| self.unknown_label(row, column, label, kind, known))
+            let unknown = scanned.names.without(&indices);
+            // Where no row has a label of the model, the column is another one.
+            let is_other = !unknown.is_empty() && indices.iter().all(Option::is_none);
+            let first = unknown.iter().min_by_key(|(_, seen)| seen.first);
+            match first.filter(|_| unseen == UnseenLabels::Fail || is_other) {
+                Some((label, seen)) => {
+                    Err(self.unknown_label(seen.first, column, label, kind, known))
+                }
+                None => Ok(indices),
+            }
         };
         Ok(match (columns, scanned.values, kind) {
             (
@@ -301,22 +332,24 @@ impl Source {
                 TargetKind::Class { .. },
             ) => {
                 let indices = indices(*column)?;
+                let unseen = if unseen == UnseenLabels::Skip {
+                    -1
+                } else {
+                    UNSEEN
+                };
                 for id in ids.iter_mut().filter(|id| **id >= 0) {
-                    *id = indices[*id as usize] as i32;
+                    *id = indices[*id as usize].map_or(unseen, |index| index as i32);
                 }
                 TargetValues::Class(ids)
             }
             (
                 TargetColumns::Classes { column, .. },
-                TargetValues::Classes(mut rows),
+                TargetValues::Classes(rows),
                 TargetKind::Classes { .. },
-            ) => {
-                rows.renumber(&indices(*column)?);
-                TargetValues::Classes(rows)
-            }
+            ) => TargetValues::Classes(rows.renumbered(&indices(*column)?, unseen)),
             (
                 TargetColumns::Each(columns),
-                TargetValues::Classes(mut rows),
+                TargetValues::Classes(rows),
                 TargetKind::Classes { names },
             ) => {
                 let mut indices = Vec::new();
@@ -325,10 +358,9 @@ impl Source {
                     let index = names.iter().position(|known| known == name);
                     let index =
                         index.ok_or_else(|| self.unknown_label(1, column, name, kind, known));
-                    indices.push(index? as u32);
+                    indices.push(Some(index? as u32));
                 }
-                rows.renumber(&indices);
-                TargetValues::Classes(rows)
+                TargetValues::Classes(rows.renumbered(&indices, unseen))
             }
             (
                 TargetColumns::Number(_),
@@ -339,11 +371,74 @@ impl Source {
         })
     }
 
-    /// What rows without a value mean for training.
-    pub(super) fn notes_on_unlabelled(&self, values: &[TargetValues]) -> Vec<String> {
+    /// Rows whose label was not trained on, and what becomes of them; with labels from the rows, those that are held out.
+    pub(super) fn notes_on_unseen(
+        &self,
+        scanned: &[ScannedTarget],
+        known: Known<'_>,
+    ) -> Vec<String> {
+        const MOST_NAMES: usize = 5;
         let mut notes = Vec::new();
-        for (target, values) in self.columns.targets.iter().zip(values) {
-            let unknown = (0..values.len()).filter(|sample| !values.is_known(*sample));
+        for (target, scanned) in self.columns.targets.iter().zip(scanned) {
+            let (TargetColumns::Class(column) | TargetColumns::Classes { column, .. }) =
+                target.columns
+            else {
+                continue;
+            };
+            let trained = match known {
+                Known::FromRows => scanned.names.trained(),
+                Known::Training(targets) | Known::Heads(targets) => {
+                    let own = targets.iter().find(|known| known.name == target.name);
+                    own.map_or(Vec::new(), |own| own.kind.names().to_vec())
+                }
+            };
+            let indices = scanned.names.indices(&trained);
+            let unseen = scanned.names.without(&indices);
+            let num_rows: usize = unseen.iter().map(|(_, seen)| seen.num_rows).sum();
+            if num_rows == 0 {
+                continue;
+            }
+            let mut names: Vec<String> = unseen
+                .iter()
+                .take(MOST_NAMES)
+                .map(|(name, seen)| {
+                    let meant = nearest(name, trained.iter().map(String::as_str));
+                    let meant = meant.map_or(String::new(), |near| format!(", like `{near}`"));
+                    format!("{name} {}{meant}", thousands(seen.num_rows))
+                })
+                .collect();
+            if unseen.len() > MOST_NAMES {
+                names.push(format!("{} more", thousands(unseen.len() - MOST_NAMES)));
+            }
+            let what_becomes = match (self.unseen_labels, &target.columns) {
+                (UnseenLabels::Skip, _) => "left out of the scores",
+                (_, TargetColumns::Class(_)) => {
+                    "scored as wrong; `unseen_labels: skip` under `data:` leaves them out"
+                }
+                _ => {
+                    "their other labels are scored; `unseen_labels: skip` under `data:` leaves them out"
+                }
+            };
+            notes.push(format!(
+                "{} with a `{}` that was not trained on ({}): {what_becomes}",
+                counted(num_rows, "row"),
+                self.table.columns()[column],
+                names.join("; ")
+            ));
+        }
+        notes
+    }
+
+    /// What rows without a value mean for training.
+    pub(super) fn notes_on_unlabelled(
+        &self,
+        scanned: &[ScannedTarget],
+        sides: &[Side],
+    ) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (target, ScannedTarget { values, .. }) in self.columns.targets.iter().zip(scanned) {
+            let samples = (0..values.len()).filter(|sample| sides[*sample] != Side::Test);
+            let unknown = samples.filter(|sample| !values.is_known(*sample));
             let rows = counted(unknown.count(), "row");
             let (what, loss) = match &target.columns {
                 TargetColumns::Class(column) | TargetColumns::Classes { column, .. } => {
@@ -432,15 +527,15 @@ impl Source {
 }
 
 /// Finds mean and deviation of the numbers that are trained on.
-pub(crate) fn standardize(targets: &mut [Target], values: &[TargetValues], held: &[bool]) {
+pub(crate) fn standardize(targets: &mut [Target], values: &[TargetValues], sides: &[Side]) {
     for (target, values) in targets.iter_mut().zip(values) {
         let (TargetKind::Number { mean, std }, TargetValues::Number(values)) =
             (&mut target.kind, values)
         else {
             continue;
         };
-        let trained = values.iter().zip(held);
-        let trained = trained.filter(|(value, held)| !value.is_nan() && !**held);
+        let trained = values.iter().zip(sides);
+        let trained = trained.filter(|(value, side)| !value.is_nan() && **side == Side::Train);
         let trained = trained.map(|(value, _)| f64::from(*value));
         let count = trained.clone().count().max(1) as f64;
         *mean = trained.clone().sum::<f64>() / count;

@@ -3,6 +3,7 @@ use std::fs;
 use super::missing::MANY_IMAGES;
 use super::*;
 use crate::config::{BadPictures, Share};
+use crate::target::UNSEEN;
 
 /// A folder with a CSV of these rows and an image for each `N.jpg` in it.
 struct Folder(tempfile::TempDir);
@@ -102,6 +103,109 @@ fn splits_by_label_and_the_same_way_every_time() {
     );
 }
 
+/// 40 rows: 28 to train on, 4 to validate on, 8 to test on, two patients among all of them.
+fn three_sides(split: &str) -> Folder {
+    let mut csv = format!("image,make,caption,{split},patient\n");
+    for at in 0..40 {
+        let make = ["Ford", "Audi"][at % 2];
+        let side = match at % 10 {
+            3 => "Val",
+            5 | 8 => "test",
+            _ => "train",
+        };
+        csv += &format!("images/{at}.jpg,{make},c{at},{side},p{}\n", at / 2);
+    }
+    Folder::new(&csv)
+}
+
+fn rows_of(samples: &Option<Samples>) -> Vec<u32> {
+    let samples = samples.iter();
+    samples
+        .flat_map(|samples| (0..samples.len()).map(|sample| samples.row(sample)))
+        .collect()
+}
+
+#[test]
+fn a_split_column_is_recognised_and_test_rows_are_apart() {
+    let folder = three_sides("Split");
+    let test: Vec<u32> = (0..40)
+        .filter(|at| [5, 8].contains(&(at % 10)))
+        .map(|at| at + 2)
+        .collect();
+    let mut config = labelled(&folder);
+    let data = read(&config, Captions::Required, 0).unwrap();
+    assert_eq!(data.train.len(), 28);
+    assert_eq!(rows_of(&data.validation), [5, 15, 25, 35]);
+    assert_eq!(rows_of(&data.test), test);
+    let notes = data.notes.join("\n");
+    for note in [
+        "Validation: 4 of 40 rows, those that `Split` says (found by its name)",
+        "Test: 8 rows set apart by `Split`, a column found by its name; only `holdall eval RUN --part test` reads them",
+        "Careful: 12 groups of `patient` on both sides of the split",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    // The same where it is named, and whatever else is held out.
+    config.validation = Validation::column("Split");
+    let named = read(&config, Captions::Required, 0).unwrap();
+    assert_eq!((&named.train, &named.test), (&data.train, &data.test));
+    for validation in [Validation::share(0.25), Validation::None] {
+        config.validation = validation;
+        let other = read(&config, Captions::Required, 0).unwrap();
+        assert_eq!(other.test, data.test);
+        let all = rows_of(&Some(other.train))
+            .into_iter()
+            .chain(rows_of(&other.validation));
+        assert!(all.clone().all(|row| !test.contains(&row)));
+        assert_eq!(
+            rows_of(&other.validation).len(),
+            match config.validation {
+                Validation::None => 0,
+                _ => 8,
+            }
+        );
+    }
+    // A command that trains nothing reads every row.
+    config.validation = Validation::UNSPLIT;
+    let all = read(&config, Captions::Required, 0).unwrap();
+    assert_eq!(
+        (all.train.len(), all.validation, all.test),
+        (40, None, None)
+    );
+}
+
+#[test]
+fn without_validation_rows_a_share_is_drawn_and_never_of_the_test() {
+    let folder = three_sides("set");
+    let csv = folder.0.path().join("image_labels.csv");
+    let text = fs::read_to_string(&csv)
+        .unwrap()
+        .replace(",Val,", ",training,");
+    fs::write(&csv, text).unwrap();
+    let mut config = labelled(&folder);
+    let data = read(&config, Captions::Required, 0).unwrap();
+    assert_eq!((data.train.len(), rows_of(&data.test).len()), (29, 8));
+    assert_eq!(rows_of(&data.validation).len(), 3);
+    config.validation = serde_json::from_str(r#"{"group": "patient"}"#).unwrap();
+    let grouped = read(&config, Captions::Required, 0).unwrap();
+    let patient = |row: &u32| (row - 2) / 2;
+    let held: Vec<u32> = rows_of(&grouped.validation).iter().map(patient).collect();
+    let trained = rows_of(&Some(grouped.train));
+    assert!(!held.is_empty() && trained.iter().all(|row| !held.contains(&patient(row))));
+}
+
+#[test]
+fn pictures_with_texts_in_train_val_and_test_are_sides() {
+    let folder = class_folders(&["train/1.jpg", "train/2.jpg", "val/3.jpg", "test/4.jpg"]);
+    for text in ["train/1", "train/2", "val/3", "test/4"] {
+        folder.write(&format!("{text}.txt"), "a car");
+    }
+    let data = read(&folder.config(), Captions::Required, 0).unwrap();
+    assert_eq!(images(&data.train), ["train/1.jpg", "train/2.jpg"]);
+    assert_eq!(images(&data.validation.unwrap()), ["val/3.jpg"]);
+    assert_eq!(images(&data.test.unwrap()), ["test/4.jpg"]);
+}
+
 #[test]
 fn a_split_column_is_followed() {
     let mut config = labelled(&Folder::new(""));
@@ -158,17 +262,34 @@ fn a_head_brings_its_own_labels() {
     let head = ["Tesla", "BMW", "Audi", "Ford"].map(str::to_owned);
     let mut config = labelled(&folder);
     config.validation = Validation::None;
-    let data = read_with_labels(&config, &head, 0).unwrap();
+    let data = read_with_labels(&config, &head, Side::Train, 0).unwrap();
     assert_eq!(data.labels, head);
     assert_eq!(data.train.labels()[..4], [3, 2, 1, 0]);
     assert!(data.validation.is_none());
-    let error = read_with_labels(&config, &head[..3], 0)
+    // Ford was not trained on: ten rows, scored as wrong, or left out, or refused.
+    let known = &head[..3];
+    let data = read_with_labels(&config, known, Side::Train, 0).unwrap();
+    assert_eq!(data.train.labels()[..4], [UNSEEN, 2, 1, 0]);
+    let note = "10 rows with a `make` that was not trained on (Ford 10): scored as wrong; `unseen_labels: skip`";
+    assert!(data.notes.join("\n").contains(note), "{:?}", data.notes);
+    config.unseen_labels = UnseenLabels::Skip;
+    let data = read_with_labels(&config, known, Side::Train, 0).unwrap();
+    assert_eq!(data.train.labels()[..4], [-1, 2, 1, 0]);
+    config.unseen_labels = UnseenLabels::Fail;
+    let error = read_with_labels(&config, known, Side::Train, 0)
         .unwrap_err()
         .to_string();
     assert!(
         error.contains("row 2") && error.contains("3 labels of the trained head"),
         "{error}"
     );
+    // No row has a label of the head: that is another column.
+    config.unseen_labels = UnseenLabels::Wrong;
+    let others = ["red", "blue"].map(str::to_owned);
+    let error = read_with_labels(&config, &others, Side::Train, 0)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("2 labels of the trained head"), "{error}");
 }
 
 #[test]
@@ -266,7 +387,7 @@ fn bad_rows_count_as_bad_pictures_do() {
     let error = fails(&config);
     assert!(
         error.contains(
-            "1 of 40 images are missing and 4 rows cannot be used, `max_skipped` allows 10%"
+            "1 of 40 images is missing and 4 rows cannot be used, `max_skipped` allows 10%"
         ),
         "{error}"
     );
@@ -297,17 +418,15 @@ fn bad_rows_of_a_split_column_and_of_a_validation_file_are_told_apart() {
     config.validation = Validation::column("split");
     let sides = |data: &DataSet| -> Vec<(u32, bool)> {
         let bad = data.bad_rows.iter();
-        bad.map(|bad| (bad.row, bad.is_held)).collect()
+        bad.map(|bad| (bad.row, bad.side == Side::Validation))
+            .collect()
     };
     let data = read(&config, Captions::Required, 0).unwrap();
     assert_eq!(sides(&data), [(3, true), (4, false), (6, false)]);
     let held = folder.write("val.csv", "image,caption\nimages/1.jpg,\nimages/5.jpg,a\n");
     config.validation = Validation::file(held);
     let data = read(&config, Captions::Required, 0).unwrap();
-    assert_eq!(
-        sides(&data),
-        [(3, false), (4, false), (6, false), (2, true)]
-    );
+    assert_eq!(sides(&data), [(3, true), (4, false), (6, false), (2, true)]);
     assert_eq!(data.validation.unwrap().len(), 1);
 }
 
@@ -465,6 +584,11 @@ fn targets_of_every_kind_are_read_without_captions() {
     );
 }
 
+fn trained(targets: &[Target]) -> TrainedTargets<'_> {
+    let side = Side::Train;
+    TrainedTargets { targets, side }
+}
+
 #[test]
 fn a_trained_model_brings_its_targets_in_its_order() {
     let folder = attributes();
@@ -493,7 +617,7 @@ fn a_trained_model_brings_its_targets_in_its_order() {
             },
         },
     ];
-    let data = read_with_targets(&config, Captions::None, &heads, 0).unwrap();
+    let data = read_with_targets(&config, Captions::None, trained(&heads), 0).unwrap();
     assert_eq!(data.targets, heads);
     let values = data.train.targets();
     let [
@@ -511,8 +635,12 @@ fn a_trained_model_brings_its_targets_in_its_order() {
         (Some(&[0, 1][..]), Some(&[3][..]))
     );
     assert_eq!((colours.get(0), parts.get(1)), (None, Some(&[1][..])));
+    let strict = DataConfig {
+        unseen_labels: UnseenLabels::Fail,
+        ..config
+    };
     let refused = |heads: &[Target]| {
-        read_with_targets(&config, Captions::None, heads, 0)
+        read_with_targets(&strict, Captions::None, trained(heads), 0)
             .unwrap_err()
             .to_string()
     };
@@ -718,25 +846,45 @@ fn class_folders_in_train_val_and_test_are_the_split() {
         (data.train.len(), images(data.validation.as_ref().unwrap())),
         (2, vec!["Val/a/7.jpg"])
     );
+    assert_eq!(images(data.test.as_ref().unwrap()), ["test/b/8.jpg"]);
     let notes = data.notes.join("\n");
     for note in [
-        "Validation: 1 of 3 rows, those in `Val`",
-        "Not read: test of",
-        "Careful: masks beside `train` is neither",
+        "Validation: 1 of 4 rows, those in `Val`",
+        "Test: 1 row set apart by their folder or file; only `holdall eval RUN --part test` reads them",
+        "Careful: masks beside `train`, `Val`, `test` is neither",
     ] {
         assert!(notes.contains(note), "{notes}");
     }
-    let data = read(
-        &class_folders(&["train/a/1.jpg", "train/b/1.jpg", "test/b/8.jpg"]).config(),
-        Captions::None,
-        0,
-    )
-    .unwrap();
-    assert_eq!(data.validation.unwrap().labels(), [1]);
+    // Without a `val`, a share of what is trained on chooses the model, and never the test.
+    let mut files: Vec<String> = (0..20)
+        .map(|at| format!("train/{}/{at}.jpg", at % 2))
+        .collect();
+    files.push("test/1/8.jpg".to_owned());
+    files.push("test/unseen/8.jpg".to_owned());
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let folder = class_folders(&files);
+    let data = read(&folder.config(), Captions::None, 0).unwrap();
+    let held = data.validation.unwrap();
+    assert_eq!((data.train.len(), held.len()), (18, 2));
+    assert!(
+        images(&held)
+            .iter()
+            .all(|image| image.starts_with("train/"))
+    );
+    assert_eq!(
+        images(&data.test.unwrap()),
+        ["test/1/8.jpg", "test/unseen/8.jpg"]
+    );
+    let notes = data.notes.join("\n");
+    let note =
+        "Validation: 2 of 20 rows that are not for the test (10%), stratified by `label`, seed 0";
+    assert!(notes.contains(note), "{notes}");
     let unknown = class_folders(&["train/a/1.jpg", "train/b/1.jpg", "val/c/8.jpg"]);
-    let error = read(&unknown.config(), Captions::None, 0)
-        .unwrap_err()
-        .to_string();
+    let strict = DataConfig {
+        unseen_labels: UnseenLabels::Fail,
+        ..unknown.config()
+    };
+    let error = read(&strict, Captions::None, 0).unwrap_err().to_string();
     assert!(error.contains("found `c`"), "{error}");
     // Masks are no classes, and one folder is none either.
     let folder = class_folders(&["images/1.jpg", "masks/1.png"]);
@@ -796,4 +944,20 @@ fn data_says_what_it_is_for() {
         error.contains("found image, kind") && error.contains("hint: "),
         "{error}"
     );
+}
+
+#[test]
+fn folders_of_frames_under_a_file_name_are_clips() {
+    let folder = class_folders(&["cine/1/01.jpg", "cine/1/02.jpg"]);
+    let csv = folder.write(
+        "studies.csv",
+        "FileName,Report\ncine/missing,normal\ncine/1,stenosis\n",
+    );
+    let mut config = DataConfig {
+        train: Some(csv),
+        ..DataConfig::default()
+    };
+    assert_eq!(evidence(&config).unwrap().kind, EvidenceKind::Clips);
+    config.image_root = Some(folder.0.path().join("elsewhere"));
+    assert_eq!(evidence(&config).unwrap().kind, EvidenceKind::Captions);
 }

@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use csv::ByteRecord;
+use holdall_files::{check_memory, show_bytes};
 use serde_json::{Map, Value};
 
 use super::rows::{Records, Stamp};
@@ -18,6 +19,10 @@ use crate::error::{DataError, at_row};
 const HEADER_LINES: usize = 1000;
 /// A line that is longer is no row.
 const MOST_LINE_BYTES: u64 = 16 << 20;
+/// Lines up to this are parsed without asking.
+const SHORT_LINE_BYTES: usize = 64 << 10;
+/// What parsing a line takes at its peak, for each byte: lists of single digits take the most.
+const PARSED_PER_BYTE: u64 = 40;
 /// More keys than any table has.
 const MOST_COLUMNS: usize = 4096;
 /// What stands between the values of a list.
@@ -157,6 +162,17 @@ impl Lines {
                 .ok_or_else(|| DataError::too_many_rows(&self.path))?;
             if length as u64 > MOST_LINE_BYTES {
                 return Err(self.wrong("a line of at most 16 MiB", "a longer one"));
+            }
+            if length > SHORT_LINE_BYTES {
+                check_memory(length as u64 * PARSED_PER_BYTE).map_err(|over| {
+                    DataError::OverBudget {
+                        place: at_row(&self.path, self.line),
+                        what: format!("a line of {}", show_bytes(length as u64)),
+                        over,
+                        hint: "shorten it",
+                        is_all: true,
+                    }
+                })?;
             }
             let text = self
                 .text

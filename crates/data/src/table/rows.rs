@@ -4,9 +4,13 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use csv::ByteRecord;
+use holdall_files::check_memory;
 
 use crate::error::{DataError, at_row};
-use crate::words::counted;
+use crate::words::{counted, thousands};
+
+/// Rows that are read between two looks at the memory of the process, which take about 20 microseconds.
+const ROWS_BETWEEN_CHECKS: usize = 2048;
 
 /// A row of a table.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +150,9 @@ impl Rows {
             return Ok(None);
         };
         self.num_read += 1;
+        if self.num_read.is_multiple_of(ROWS_BETWEEN_CHECKS) {
+            self.check_memory(line)?;
+        }
         let is_text = |cell: &[u8]| std::str::from_utf8(cell).is_ok();
         match self.record.iter().all(is_text) {
             true => Ok(Some(Row {
@@ -155,6 +162,19 @@ impl Rows {
             })),
             false => Err(DataError::not_utf8(&self.path, line)),
         }
+    }
+
+    /// What is kept of rows grows with them, whatever it is.
+    fn check_memory(&self, line: u32) -> Result<(), DataError> {
+        // As many rows like this one come before it is asked again.
+        let next_bytes = (ROWS_BETWEEN_CHECKS * 2 * self.record.as_slice().len()) as u64;
+        check_memory(next_bytes).map_err(|over| DataError::OverBudget {
+            place: at_row(&self.path, line),
+            what: format!("the first {} rows", thousands(self.num_read)),
+            over,
+            hint: "fewer rows, or shorter texts",
+            is_all: false,
+        })
     }
 
     /// A file that is written to while it is read gives rows that nobody wrote.

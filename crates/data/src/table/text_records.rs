@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use csv::ByteRecord;
+use holdall_files::check_memory;
 
 use super::encoding::{Encoding, Utf8Reader};
 use super::retaining_reader::RetainingReader;
@@ -13,6 +14,7 @@ use super::rows::{Records, Stamp};
 use super::separator::{Separated, without_stand_ins};
 use crate::config::Separator;
 use crate::error::{DataError, at_row};
+use crate::words::counted;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -21,6 +23,9 @@ type Bytes = BufReader<Box<dyn Read + Send>>;
 
 /// Bytes from the beginning that its header is looked for in.
 const HEADER_BYTES: u64 = 64 << 10;
+
+/// What a column takes while a table is open: its name, several times. Measured as 250 with names of ten letters.
+const PER_COLUMN_BYTES: u64 = 300;
 
 /// How a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +171,15 @@ impl TextRecords {
         };
         let raw = self.raw().to_vec();
         self.header.extend(raw);
+        check_memory(record.len() as u64 * PER_COLUMN_BYTES).map_err(|over| {
+            DataError::OverBudget {
+                place: at_row(&self.path, line),
+                what: format!("a header of {}", counted(record.len(), "column")),
+                over,
+                hint: "keep the columns that are used",
+                is_all: true,
+            }
+        })?;
         let name = |cell: &[u8]| std::str::from_utf8(cell).map(|name| name.trim().to_owned());
         let names: Result<Vec<String>, _> = record.iter().map(name).collect();
         names.map_err(|_| DataError::not_utf8(&self.path, line))
@@ -175,9 +189,16 @@ impl TextRecords {
 impl Records for TextRecords {
     fn read(&mut self, record: &mut ByteRecord) -> Result<Option<u32>, DataError> {
         let TextRecords { path, reader, .. } = self;
-        let failed = |cause: csv::Error| unreadable(path, io::Error::other(cause));
-        if !reader.read_byte_record(record).map_err(failed)? {
-            return Ok(None);
+        match reader.read_byte_record(record) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(cause) => {
+                // The lines of the record before are not counted yet.
+                let bytes = reader.get_ref().inner.since(self.start);
+                let before = count_lines(bytes, (self.end - self.start) as usize);
+                let line = self.line.saturating_add(before as u32);
+                return Err(not_read(path, line, cause));
+            }
         }
         if self.separator == Separator::Alpha {
             *record = without_stand_ins(record);
@@ -237,6 +258,24 @@ impl Records for TextRecords {
 
     fn line_end(&self) -> &'static [u8] {
         self.line_end.unwrap_or(b"\n")
+    }
+}
+
+/// Why a record was not read: the file, or the budget.
+fn not_read(path: &Path, line: u32, cause: csv::Error) -> DataError {
+    let over = match cause.kind() {
+        csv::ErrorKind::Io(error) => error.get_ref().and_then(|cause| cause.downcast_ref()),
+        _ => None,
+    };
+    match over.copied() {
+        Some(over) => DataError::OverBudget {
+            place: at_row(path, line),
+            what: "the first bytes of this row".to_owned(),
+            over,
+            hint: "check for an open quote or lines that do not end",
+            is_all: false,
+        },
+        None => unreadable(path, io::Error::other(cause)),
     }
 }
 

@@ -6,8 +6,11 @@
 //! Ids: 0 start, 1 end, then 256 bytes inside words, 256 that end one, and merges. The end is not 2,
 //! which Hugging Face's CLIP takes for "the highest id of the caption".
 
+use std::collections::HashSet;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
+use holdall_files::{FNV_START, OverLimit, check_memory, fnv1a};
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::normalizers::{Lowercase, NFC, Replace, Sequence as Normalizers};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -21,6 +24,7 @@ use tokenizers::tokenizer::{
 
 use super::TextEncoder;
 use crate::error::DataError;
+use crate::words::thousands;
 
 pub(super) const START: &str = "<|startoftext|>";
 pub(super) const END: &str = "<|endoftext|>";
@@ -48,6 +52,15 @@ impl TextEncoder {
             ));
         }
         let json = trained(captions, vocab_size).map_err(|cause| {
+            if let Some(over) = cause.downcast_ref::<TooManyWords>() {
+                return DataError::OverBudget {
+                    place: "training a tokenizer on the captions".to_owned(),
+                    what: format!("the first {} words", thousands(over.num_words)),
+                    over: over.over,
+                    hint: "a ready one, by `tokenizer: path/to/tokenizer.json` under `data:`",
+                    is_all: false,
+                };
+            }
             let hint = "name a ready one: `tokenizer: path/to/tokenizer.json`";
             DataError::invalid("tokenizer", "to train on the captions", cause, hint)
         })?;
@@ -75,16 +88,18 @@ fn trained<'a>(
         ByteLevel::new(false, true, false).into(),
     ]);
     let mut trainer = trainer(vocab_size);
+    let vocabulary = Mutex::new(Vocabulary::default());
     trainer.feed(captions, |caption| {
         let mut normalized = NormalizedString::from(caption);
         normalizer.normalize(&mut normalized)?;
         let mut pieces = PreTokenizedString::from(normalized);
         pre_tokenizer.pre_tokenize(&mut pieces)?;
         let pieces = pieces.get_splits(OffsetReferential::Original, OffsetType::None);
-        Ok(pieces
-            .into_iter()
-            .map(|(word, ..)| word.to_owned())
-            .collect())
+        let pieces = pieces.into_iter().map(|(word, ..)| word);
+        let words: Vec<String> = pieces.map(str::to_owned).collect();
+        let mut known = vocabulary.lock().unwrap_or_else(PoisonError::into_inner);
+        known.add(&words)?;
+        Ok(words)
     })?;
     let mut model = BPE::default();
     trainer.train(&mut model)?;
@@ -101,6 +116,46 @@ fn trained<'a>(
     ));
     tokenizer.add_special_tokens([START, END].map(|token| AddedToken::from(token, true)))?;
     tokenizer.to_string(false)
+}
+
+/// The different words of captions, by their hashes: what the trainer will take.
+#[derive(Default)]
+struct Vocabulary {
+    words: HashSet<u64>,
+    num_bytes: usize,
+    /// Words when it was last asked whether they fit.
+    num_checked: usize,
+}
+
+/// More words than the budget has room for.
+#[derive(Debug, thiserror::Error)]
+#[error("{num_words} words: {over}")]
+struct TooManyWords {
+    num_words: usize,
+    over: OverLimit,
+}
+
+/// What the trainer takes at its peak, measured over words of 4, 8 and 16 letters: for each different word, and for each of its bytes.
+const PER_WORD_BYTES: usize = 256;
+const PER_LETTER_BYTES: usize = 104;
+/// Different words between two looks at the memory of the process.
+const WORDS_BETWEEN_CHECKS: usize = 8192;
+
+impl Vocabulary {
+    fn add(&mut self, words: &[String]) -> Result<(), TooManyWords> {
+        for word in words {
+            if self.words.insert(fnv1a(FNV_START, word.as_bytes())) {
+                self.num_bytes += word.len();
+            }
+        }
+        let num_words = self.words.len();
+        if num_words < self.num_checked + WORDS_BETWEEN_CHECKS {
+            return Ok(());
+        }
+        self.num_checked = num_words;
+        let needed = num_words * PER_WORD_BYTES + self.num_bytes * PER_LETTER_BYTES;
+        check_memory(needed as u64).map_err(|over| TooManyWords { num_words, over })
+    }
 }
 
 /// The trainer numbers bytes that end a word as it meets them in a hash map, in another order each

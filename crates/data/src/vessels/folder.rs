@@ -17,6 +17,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use rayon::prelude::*;
 
 use super::{VesselsConfig, condition, draw};
+use crate::drawn_file::write_drawn;
 
 /// Folder of the pictures.
 pub(super) const ORIGINAL: &str = "Original";
@@ -97,7 +98,7 @@ pub fn write(
             (ORIGINAL, &fundus.pixels, ExtendedColorType::Rgb8),
         ] {
             let path = folder.join(part).join(kind).join(&name);
-            replace_picture(&path, &png(bytes, fundus.size, colours)?)?;
+            write_drawn(&path, &png(bytes, fundus.size, colours)?, true).map_err(at(&path))?;
         }
         if !on_progress(done.fetch_add(1, Ordering::Relaxed) + 1) {
             is_stopped.store(true, Ordering::Relaxed);
@@ -145,14 +146,6 @@ fn png(bytes: &[u8], size: u32, colours: ExtendedColorType) -> Result<Vec<u8>, V
     let encoder = PngEncoder::new_with_quality(&mut file, CompressionType::Fast, FilterType::Sub);
     encoder.write_image(bytes, size, size, colours)?;
     Ok(file)
-}
-
-/// Writes a sibling, then moves it into place. Not brought to disk one by one, which would take longer than drawing them: after a power
-/// loss they are drawn again.
-fn replace_picture(path: &Path, bytes: &[u8]) -> Result<(), VesselsError> {
-    let sibling = holdall_files::partial(path);
-    fs::write(&sibling, bytes).map_err(at(&sibling))?;
-    fs::rename(&sibling, path).map_err(at(path))
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> VesselsError {

@@ -184,7 +184,6 @@ fn no_pair_takes_more_than_it_costs() {
                 },
                 fit,
                 coding: Arc::new(MaskCoding::pair(255)),
-                padding: Vec::new(),
                 augment: PairAugment::NNUNET,
             };
             let mut row = vec![0; framing.shape.row_bytes()];

@@ -2,7 +2,7 @@
 
 /// Resident memory now; `None` where the system does not tell.
 pub fn resident_bytes() -> Option<u64> {
-    status_field("VmRSS:")
+    holdall_files::resident_bytes()
 }
 
 /// Highest resident memory so far; `None` where the system does not tell.

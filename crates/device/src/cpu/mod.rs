@@ -46,7 +46,7 @@ pub use memory::{
     give_back_freed, peak_resident_bytes, resident_bytes, resident_bytes_exactly, steady_allocator,
 };
 pub use packing::PackingAllocator;
-pub use target::CpuTarget;
+pub use target::{CODE_BYTES, CpuTarget};
 
 pub use real::Element;
 

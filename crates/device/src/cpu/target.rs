@@ -31,7 +31,7 @@ const SECONDS_PER_NODE: f64 = 12e-6;
 const HALF_SPEED_ROWS: f64 = 24.0;
 /// Code that a step is the first to run, of this program and of the system's libraries: measured as 1.8 to 2.2 MiB in three plans, by where the
 /// linker put it and how much of the file was in the page cache.
-const CODE_BYTES: u64 = 14 << 18;
+pub const CODE_BYTES: u64 = 14 << 18;
 /// What a thread's stack and heap grow by when it first computes: measured over 16 threads.
 const THREAD_BYTES: u64 = 8 << 10;
 

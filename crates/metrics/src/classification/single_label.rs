@@ -15,6 +15,7 @@ pub struct SingleLabel {
     samples: u64,
     top5: u64,
     unlabelled: u64,
+    unseen: u64,
     not_finite: u64,
 }
 
@@ -25,6 +26,8 @@ pub struct SingleLabelMetrics {
     pub samples: u64,
     /// Samples left out, for want of a known label.
     pub unlabelled: u64,
+    /// Samples among the known ones whose label is none of the classes: whatever is predicted is wrong.
+    pub unseen: u64,
     /// Samples with a logit that is not a number: no class is predicted, which counts as wrong.
     pub not_finite: u64,
     /// Share of samples whose class has the highest logit; of equal logits the first is the prediction.
@@ -64,6 +67,7 @@ impl SingleLabel {
             samples: 0,
             top5: 0,
             unlabelled: 0,
+            unseen: 0,
             not_finite: 0,
         }
     }
@@ -83,6 +87,19 @@ impl SingleLabel {
             rows.len() == 0 && labels.next().is_none(),
             "a label per row of logits"
         );
+    }
+
+    /// A sample of a class that the model does not have: what it is taken for counts against that class.
+    pub fn add_unseen(&mut self, logits: &[f32]) {
+        self.samples += 1;
+        self.unseen += 1;
+        if logits.iter().any(|logit| logit.is_nan()) {
+            self.not_finite += 1;
+            return;
+        }
+        self.hits[highest(logits)].predicted += 1;
+        log_odds(logits, &mut self.odds);
+        self.table.add(&self.odds, |_| false);
     }
 
     fn add_sample(&mut self, logits: &[f32], label: usize) {
@@ -116,6 +133,7 @@ impl SingleLabel {
         SingleLabelMetrics {
             samples: self.samples,
             unlabelled: self.unlabelled,
+            unseen: self.unseen,
             not_finite: self.not_finite,
             accuracy: share(
                 self.hits.iter().map(|hits| hits.correct).sum(),

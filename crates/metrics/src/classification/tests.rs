@@ -222,12 +222,26 @@ fn what_has_no_label_is_left_out_and_what_is_no_number_is_wrong() {
     assert_eq!((wrong.not_finite, wrong.micro_f1), (2, Some(0.0)));
 }
 
+/// What a class is taken for that the model does not have counts as a mistake: scikit-learn has 0.5, and macro F1 over the two classes 2/3.
+#[test]
+fn a_class_that_was_never_trained_is_wrong_whatever_is_said() {
+    let mut answers = SingleLabel::new(2, 4, 1 << 20);
+    answers.add(&[2.0, 1.0, 0.0, 1.0], [Some(0), Some(1)]);
+    answers.add_unseen(&[3.0, 1.0]);
+    answers.add_unseen(&[0.0, 1.0]);
+    let metrics = answers.metrics();
+    assert_eq!((metrics.samples, metrics.unseen), (4, 2));
+    near(metrics.accuracy, 0.5);
+    near(metrics.macro_f1, 2.0 / 3.0);
+    assert_eq!(metrics.classes[0].counts.support, 1);
+}
+
 #[test]
 fn results_are_json() {
     let metrics = single(2, &[1.0, 0.0, 0.0, 1.0], &[Some(0), Some(0)], ALL_BYTES);
     assert_eq!(
         serde_json::to_string(&metrics).unwrap(),
-        r#"{"samples":2,"unlabelled":0,"not_finite":0,"accuracy":0.5,"top5":null,"macro_f1":0.3333333333333333,"auroc":null,"auroc_is_approximate":false,"classes":[{"precision":1.0,"recall":0.5,"f1":0.6666666666666666,"support":2,"auroc":null},{"precision":0.0,"recall":null,"f1":0.0,"support":0,"auroc":null}],"confusion":[[0,0,1],[0,1,1]]}"#
+        r#"{"samples":2,"unlabelled":0,"unseen":0,"not_finite":0,"accuracy":0.5,"top5":null,"macro_f1":0.3333333333333333,"auroc":null,"auroc_is_approximate":false,"classes":[{"precision":1.0,"recall":0.5,"f1":0.6666666666666666,"support":2,"auroc":null},{"precision":0.0,"recall":null,"f1":0.0,"support":0,"auroc":null}],"confusion":[[0,0,1],[0,1,1]]}"#
     );
 }
 

@@ -8,7 +8,8 @@
 //!
 //! Weights and the grid of tiles are products of rows and columns, so sums of weights are two lists and no picture. Tiles add up in f32 in the
 //! order of their numbers: the same bits however many the model sees at a time. Along a side with one tile all weights are 1, so that a
-//! picture that is not larger than a tile comes out as the model gave it. It lies at the top left, and padding fills the rest.
+//! picture that is not larger than a tile comes out as the model gave it. It lies at the top left; beyond its edges it goes on as its mirror
+//! image, the outermost pixels repeated, as training has it.
 
 /// Where the tiles of a picture are.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +62,15 @@ fn starts(size: usize, tile: usize) -> Vec<usize> {
         0 => vec![0],
         _ => (0..=steps).map(start).collect(),
     }
+}
+
+/// The pixel of a side of `size` that is seen at place `at`: itself, or beyond the edge its mirror image.
+fn beyond_edge(at: usize, size: usize) -> usize {
+    if at < size {
+        return at;
+    }
+    let at = at % (2 * size);
+    at.min(2 * size - 1 - at)
 }
 
 /// Of one side; 1 in the middle, `exp(-8)` at the edges.
@@ -133,26 +143,33 @@ impl Tiling {
         ]
     }
 
-    /// Copies a tile out of a picture, mirrored; what the picture does not have is `padding`, the bytes of a pixel.
+    /// Height and width of a tile.
+    pub fn tile(&self) -> [usize; 2] {
+        self.tile
+    }
+
+    /// Copies a tile out of a picture whose pixels have so many bytes, mirrored.
     ///
     /// # Panics
     /// If the picture or the tile is not of its size.
-    pub fn cut(&self, tile: usize, mirror: Mirror, picture: &[u8], padding: &[u8], to: &mut [u8]) {
+    pub fn cut(
+        &self,
+        tile: usize,
+        mirror: Mirror,
+        picture: &[u8],
+        pixel_bytes: usize,
+        to: &mut [u8],
+    ) {
         let [height, width] = self.tile;
-        let pixel_bytes = padding.len();
         let (rows, columns) = (self.rows.size, self.columns.size);
         assert_eq!(picture.len(), rows * columns * pixel_bytes, "a picture");
         assert_eq!(to.len(), height * width * pixel_bytes, "a tile");
         let [top, left] = self.position(tile);
         for (at, pixel) in to.chunks_exact_mut(pixel_bytes).enumerate() {
             let [y, x] = mirror.source([at / width, at % width], self.tile);
-            match top + y < rows && left + x < columns {
-                true => {
-                    let from = ((top + y) * columns + left + x) * pixel_bytes;
-                    pixel.copy_from_slice(&picture[from..from + pixel_bytes]);
-                }
-                false => pixel.copy_from_slice(padding),
-            }
+            let [y, x] = [beyond_edge(top + y, rows), beyond_edge(left + x, columns)];
+            let from = (y * columns + x) * pixel_bytes;
+            pixel.copy_from_slice(&picture[from..from + pixel_bytes]);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -118,6 +119,69 @@ fn strangers_are_turned_away_and_the_door_closes() {
     assert_eq!((groups[2].local_rank(), groups[2].local_size()), (0, 1));
     // Nobody listens any more.
     assert!(TcpStream::connect(&meeting.address).is_err());
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let meeting = Meeting::new(Duration::from_secs(60));
+    let (is_over, address) = (AtomicBool::new(false), meeting.address.clone());
+    let groups = thread::scope(|scope| {
+        // More than there is room for, and more all the time.
+        let mut silent: Vec<TcpStream> = (0..80).map(|_| meeting.stranger(b"")).collect();
+        let (is_over, address) = (&is_over, &address);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Acquire) {
+                silent.extend((0..20).filter_map(|_| TcpStream::connect(address).ok()));
+                silent.drain(..silent.len().saturating_sub(200));
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        thread::sleep(Duration::from_millis(100));
+        let others = [meeting.come(1, |_| ()), meeting.come(2, |_| ())];
+        let all = [meeting.first].into_iter().chain(others);
+        let groups: Vec<_> = all.map(|thread| thread.join().unwrap()).collect();
+        is_over.store(true, Ordering::Release);
+        groups
+    });
+    for group in groups {
+        assert_eq!(group.unwrap().size(), SIZE);
+    }
+}
+
+#[test]
+fn who_is_closed_without_an_answer_comes_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (token, start) = (Token::random().unwrap(), Duration::from_secs(60));
+    let come = |rank: usize| {
+        let place = Place::There(address.clone());
+        let arrival = arrival(rank, &token, place, start);
+        thread::spawn(move || connect(arrival, deadlines(start), None))
+    };
+    let second = come(1);
+    // Crowded out, as it looks from there.
+    drop(listener.accept().unwrap());
+    let first = arrival(0, &token, Place::Here(listener), start);
+    let first = thread::spawn(move || connect(first, deadlines(start), None));
+    for thread in [first, second, come(2)] {
+        assert_eq!(thread.join().unwrap().unwrap().size(), SIZE);
+    }
+}
+
+#[test]
+fn who_is_closed_by_a_process_that_has_ended_does_not_wait_for_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (token, start) = (Token::random().unwrap(), Duration::from_secs(3600));
+    let arrival = arrival(1, &token, Place::There(address), start);
+    let second = thread::spawn(move || connect(arrival, deadlines(start), None));
+    drop(listener.accept().unwrap());
+    drop(listener);
+    let text = failure(second);
+    assert!(
+        text.contains("did not let rank 1 in: it closed the connection"),
+        "{text}"
+    );
 }
 
 #[test]

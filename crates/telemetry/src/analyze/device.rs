@@ -58,10 +58,62 @@ pub(super) struct DeviceLog {
     pub first: Sample,
     pub last: Sample,
     pub num_samples: u64,
+    pub num_epochs: u64,
+    /// The high-water mark of what is allocated.
+    pub peak: HighWaterMark,
     pub num_clock_backwards: u64,
     progress: Progress,
     previous_train: Option<Sample>,
     most_held: f64,
+}
+
+/// The most that was allocated until now, as the log says it, and its largest rise after it had stood still.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HighWaterMark {
+    most: f64,
+    num_steady: u64,
+    pub rise: Option<PeakRise>,
+}
+
+/// A high-water mark that stood still, and rose.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeakRise {
+    pub from: f64,
+    pub to: f64,
+    pub sample: Sample,
+    /// Whether an epoch ended between this sample and the one before.
+    pub is_at_epoch_end: bool,
+}
+
+impl HighWaterMark {
+    /// Samples that a mark has to stand still for: the first steps raise it.
+    const FEWEST_STEADY: u64 = 20;
+    /// A rise by less is standing still.
+    const STEADY: f64 = 1.02;
+
+    fn add(&mut self, sample: &Sample, last: &Sample) {
+        let Some(peak) = sample.allocated_peak else {
+            return;
+        };
+        self.num_steady += 1;
+        if peak <= self.most {
+            return;
+        }
+        let most_risen = self.rise.map_or(0.0, |rise| rise.to - rise.from);
+        if self.num_steady > Self::FEWEST_STEADY && peak - self.most > most_risen {
+            let ends = matches!(sample.phase, Some(Phase::Evaluate | Phase::Save));
+            self.rise = Some(PeakRise {
+                from: self.most,
+                to: peak,
+                sample: *sample,
+                is_at_epoch_end: ends || sample.epoch != last.epoch,
+            });
+        }
+        if peak > Self::STEADY * self.most {
+            self.num_steady = 0;
+        }
+        self.most = peak;
+    }
 }
 
 /// A sample above the budget of the process.
@@ -166,6 +218,8 @@ impl DeviceLog {
             first: *first,
             last: *first,
             num_samples: 0,
+            num_epochs: 0,
+            peak: HighWaterMark::default(),
             num_clock_backwards: 0,
             progress: Progress::default(),
             previous_train: None,
@@ -195,6 +249,10 @@ impl DeviceLog {
                 keep_top(&mut self.tops[channel as usize], channel, sample, value);
             }
         }
+        if sample.epoch.is_some() && (self.num_samples == 1 || sample.epoch != self.last.epoch) {
+            self.num_epochs += 1;
+        }
+        self.peak.add(sample, &self.last);
         self.said_total = larger(self.said_total, sample.total);
         self.total = limit.or(self.said_total);
         self.planned = larger(self.planned, sample.planned);

@@ -1,7 +1,8 @@
 //! A spike: a few samples far above all others, with nothing between.
 //!
 //! Noise, however wide, is dense up to its largest value; a spike leaves a gap. So the histogram is walked from the top, and a gap that
-//! is a good part of the device, with few samples above it, is a spike.
+//! is a good part of the device, with few samples above it, is a spike. A log with `max_memory_allocated()` shows what happens between its
+//! samples: a high-water mark that stood still and rises by as much is one too.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom, place};
@@ -15,9 +16,60 @@ const LEAST_SHARE: f64 = 0.05;
 const LEAST_OF_LEVEL: f64 = 0.15;
 /// Of the samples; what comes more often is no exception.
 const MOST_OFTEN: f64 = 0.015;
+/// Samples of an epoch, one of which may be a spike.
+const FEWEST_PER_EPOCH: u64 = 8;
 const FEWEST_SAMPLES: u64 = 30;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
+    find_gap(log).or_else(|| find_rise(log))
+}
+
+/// The high-water mark rose, although what is allocated at the moments of the log did not show it.
+fn find_rise(log: &DeviceLog) -> Option<Finding> {
+    let rise = log.peak.rise?;
+    let gain = rise.to - rise.from;
+    let least = log
+        .total
+        .map_or(LEAST_OF_LEVEL * rise.from, |total| LEAST_SHARE * total);
+    if gain < least || gain < LEAST_OF_LEVEL * rise.from {
+        return None;
+    }
+    let share = log.total.map(|total| rise.to / total);
+    let end = match rise.is_at_epoch_end {
+        true => ", at the end of an epoch",
+        false => "",
+    };
+    let message = format!(
+        "peak allocated memory rose to {}{} {}{}{end}: {} above the {} that it was until then",
+        show_bytes(rise.to),
+        share.map_or(String::new(), |share| format!(
+            " ({} of the device)",
+            percent(share)
+        )),
+        place(log, &rise.sample),
+        during(&rise.sample),
+        show_bytes(gain),
+        show_bytes(rise.from),
+    );
+    let severity = match share {
+        Some(share) if share >= 0.95 => Severity::Problem,
+        _ => Severity::Warning,
+    };
+    let advice = match rise.is_at_epoch_end {
+        true => advice_of(Some(Phase::Evaluate)),
+        false => advice_of(rise.sample.phase),
+    };
+    Some(
+        Finding::new(Symptom::Spike, severity, message, advice)
+            .at_step(rise.sample.step)
+            .in_phase(rise.sample.phase)
+            .with("peak_bytes", rise.to)
+            .with("usual_peak_bytes", rise.from)
+            .with("line", rise.sample.line as f64),
+    )
+}
+
+fn find_gap(log: &DeviceLog) -> Option<Finding> {
     let channel = log.primary()?;
     let levels = log.level(channel);
     if levels.count() < FEWEST_SAMPLES {
@@ -27,7 +79,9 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     let least = log
         .total
         .map_or(LEAST_OF_LEVEL * usual, |total| LEAST_SHARE * total);
-    let most_above = (MOST_OFTEN * levels.count() as f64).max(1.0) as u64;
+    // What comes once an epoch is an exception too, where epochs are long.
+    let once_an_epoch = log.num_epochs.min(levels.count() / FEWEST_PER_EPOCH);
+    let most_above = ((MOST_OFTEN * levels.count() as f64).max(1.0) as u64).max(once_an_epoch);
     let mut num_above = 0;
     let mut above: Option<f64> = None;
     let mut gap = None;
@@ -72,7 +126,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         _ => Severity::Warning,
     };
     Some(
-        Finding::new(Symptom::Spike, severity, message, advice(top))
+        Finding::new(Symptom::Spike, severity, message, advice_of(top.phase))
             .at_step(top.step)
             .in_phase(top.phase)
             .with("peak_bytes", peak)
@@ -88,8 +142,8 @@ fn during(top: &Sample) -> String {
         .map_or(String::new(), |phase| format!(" during {}", phase.name()))
 }
 
-fn advice(top: &Sample) -> &'static str {
-    match top.phase {
+fn advice_of(phase: Option<Phase>) -> &'static str {
+    match phase {
         Some(Phase::Evaluate) => {
             "evaluate without gradients, in smaller batches, and move outputs to the host as they come"
         }

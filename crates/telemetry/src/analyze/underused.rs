@@ -3,6 +3,7 @@
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
+use super::series::Channel;
 use crate::words::{percent, show_bytes};
 
 /// Of the device, where the GPU is known to be busy for less than `BUSY` percent of the time.
@@ -20,8 +21,13 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if log.held_share.count() < FEWEST_SAMPLES || log.name == "cpu" {
         return None;
     }
-    // The peak decides how large a batch may be, a single odd sample aside.
-    let share = log.held_share.quantile(0.995)?;
+    // The peak decides how large a batch may be; of readings from outside, a single odd one aside.
+    let peaks = [Channel::AllocatedPeak, Channel::Reserved].map(|channel| log.all.most(channel));
+    let share = peaks
+        .iter()
+        .flatten()
+        .map(|peak| peak / total)
+        .fold(log.held_share.quantile(0.995)?, f64::max);
     let utilization = log.busy.utilization.of(FEWEST_SAMPLES);
     let is_underused = match utilization {
         // With nothing loaded, nothing ran: that is another verdict.

@@ -8,6 +8,7 @@ mod csv;
 mod dmon;
 mod json;
 mod lines;
+mod prose;
 mod record;
 mod screen;
 mod trouble;
@@ -22,6 +23,7 @@ use self::csv::CsvReader;
 use self::dmon::DmonReader;
 use self::json::JsonReader;
 use self::lines::Lines;
+use self::prose::ProseReader;
 use self::record::{Guess, Raw};
 use self::screen::ScreenReader;
 use crate::error::{TelemetryError, failed};
@@ -50,6 +52,8 @@ pub enum Format {
     JsonLines,
     /// A CSV of a script.
     Csv,
+    /// Lines that a script prints for people: `GPU Memory - Allocated: 2.15GB / Peak: 3.01GB`.
+    TrainingLog,
     /// None of these, but it says that something failed.
     Text,
 }
@@ -64,6 +68,7 @@ impl Format {
             Format::NvidiaSmiDmon => "nvidia-smi dmon",
             Format::JsonLines => "JSON lines",
             Format::Csv => "CSV",
+            Format::TrainingLog => "lines of a training log",
             Format::Text => "text",
         }
     }
@@ -95,6 +100,7 @@ enum Parser {
     Csv(CsvReader),
     Dmon(DmonReader),
     Screen(ScreenReader),
+    Prose(ProseReader),
     /// Nothing that can be read, but lines that say what failed.
     Text,
 }
@@ -107,6 +113,7 @@ impl Parser {
             Parser::Csv(csv) => csv.read(text()?, raw),
             Parser::Dmon(dmon) => dmon.read(text()?, raw),
             Parser::Screen(screen) => screen.read(text()?, raw),
+            Parser::Prose(prose) => prose.read(text()?, raw),
             Parser::Text => Err("no numbers in it".to_owned()),
         }
     }
@@ -194,7 +201,7 @@ impl<R: Read> Log<R> {
             Parser::Json(_) => Parser::Json(JsonReader::default()),
             Parser::Csv(csv) => Parser::Csv(csv.clone()),
             // Its units are its own.
-            Parser::Dmon(_) | Parser::Screen(_) | Parser::Text => return,
+            Parser::Dmon(_) | Parser::Screen(_) | Parser::Prose(_) | Parser::Text => return,
         };
         for line in window.split(|&byte| byte == b'\n').take(512) {
             raw.clear();
@@ -322,6 +329,7 @@ impl<R: Read> Log<R> {
             }
             Parser::Dmon(_) => Format::NvidiaSmiDmon,
             Parser::Screen(_) => Format::NvidiaSmiTable,
+            Parser::Prose(_) => Format::TrainingLog,
             Parser::Text => Format::Text,
         }
     }
@@ -341,7 +349,7 @@ impl<R: Read> Log<R> {
                 .understood()
                 .map(|(name, words)| format!("{name}: {words}"))
                 .collect(),
-            Parser::Screen(_) | Parser::Text => Vec::new(),
+            Parser::Screen(_) | Parser::Prose(_) | Parser::Text => Vec::new(),
         }
     }
 
@@ -438,6 +446,12 @@ fn sniff(
     }
     let is_json = |line: &&&str| line.starts_with('{') || line.starts_with("[{");
     let num_json = lines.iter().filter(is_json).count();
+    if num_json == 0 {
+        let window = String::from_utf8_lossy(window);
+        if window.lines().any(ProseReader::has_memory) {
+            return Ok(Parser::Prose(ProseReader::default()));
+        }
+    }
     let header = lines
         .iter()
         .take(16)

@@ -214,6 +214,9 @@ impl Raw {
             let free = bytes(Meaning::Free)?;
             total.map(|total| (total - free).max(0.0))
         });
+        // Scripts take what is allocated for what is in use, and the rest for free: what is reserved is in use too.
+        let reserved = bytes(Meaning::Reserved);
+        let used = used.map(|used| used.max(reserved.unwrap_or(0.0)));
         let step_seconds = positive(Meaning::StepTime);
         let data_seconds =
             number(Meaning::DataTime).filter(|seconds| (0.0..1e12).contains(seconds));
@@ -231,7 +234,7 @@ impl Raw {
             budget: bytes(Meaning::Budget).filter(|budget| *budget > 0.0),
             allocated: bytes(Meaning::Allocated),
             allocated_peak: bytes(Meaning::AllocatedPeak),
-            reserved: bytes(Meaning::Reserved),
+            reserved,
             planned: bytes(Meaning::Planned).filter(|planned| *planned > 0.0),
             host_rss: bytes(Meaning::HostRss),
             utilization: number(Meaning::Utilization).filter(|u| (0.0..=100.0).contains(u)),

@@ -1,5 +1,7 @@
 //! Numbers over steps and over time, as the page draws them.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -33,6 +35,9 @@ pub struct StepCurves {
     steps: Map<String, Value>,
     #[serde(skip)]
     points: Vec<(String, Points)>,
+    /// What guessing gives in a whole step, by loss.
+    #[serde(skip)]
+    largest_chances: HashMap<String, f64>,
 }
 
 /// Sums over all steps.
@@ -56,6 +61,16 @@ impl StepCurves {
         let Some(step) = line.step.map(|step| step as f64) else {
             return;
         };
+        // The last step of an epoch may be short: its contrastive loss is among fewer candidates, and would saw the curve.
+        let largest = &mut self.largest_chances;
+        let is_short = line.losses.iter().any(|loss| {
+            let Some(chance) = loss.chance else {
+                return false;
+            };
+            let known = largest.entry(loss.name.clone()).or_insert(chance);
+            *known = known.max(chance);
+            chance < *known
+        });
         let mut put = |key: &str, value: Option<f64>| {
             let at = self.points.iter().position(|(name, _)| name == key);
             let at = at.unwrap_or_else(|| {
@@ -64,7 +79,9 @@ impl StepCurves {
             });
             self.points[at].1.push((step, value));
         };
-        put("loss", line.loss);
+        if !is_short {
+            put("loss", line.loss);
+        }
         put("gradient_norm", line.gradient_norm);
         put("loss_scale", line.loss_scale);
         put("samples_per_s", line.samples_per_s());
@@ -73,7 +90,7 @@ impl StepCurves {
         put("slowest", slowest.map(|ratio| ratio - 1.0));
         // Training time up to a step: lets runs be compared by the clock.
         put("elapsed", Some(self.totals.seconds));
-        for loss in &line.losses {
+        for loss in line.losses.iter().filter(|_| !is_short) {
             put(&format!("loss:{}", loss.name), loss.value);
             put(&format!("chance:{}", loss.name), loss.chance);
         }

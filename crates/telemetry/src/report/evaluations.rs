@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::thin::six_digits;
-use crate::run_files::{self, EvaluationLine, in_words, is_share};
+use crate::run_files::{self, EvaluationLine, LOSS, LOSSES, TRAIN_LOSS, in_words, is_share};
 
 /// A metric over the evaluations of one part of the data.
 #[derive(Debug, PartialEq, Serialize)]
@@ -83,13 +83,23 @@ pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
         .iter()
         .map(|curve| {
             let same = curves.iter().filter(|other| other.key == curve.key);
-            is_share(&curve.key.1, same.flat_map(|other| other.y.iter().copied()))
+            let is_loss = curve.key.0.as_deref() == Some(LOSSES);
+            !is_loss && is_share(&curve.key.1, same.flat_map(|other| other.y.iter().copied()))
         })
         .collect();
     for (curve, is_share) in curves.iter_mut().zip(shares) {
         curve.is_share = is_share;
     }
     group_by_first_words(&mut curves);
+    // Both losses in one chart: what the model was trained with, and what it is on samples that it has not seen.
+    for curve in curves.iter_mut().filter(|curve| curve.key.0.is_none()) {
+        let name = match curve.key.1.as_str() {
+            LOSS => "evaluation",
+            TRAIN_LOSS => "training steps of the epoch",
+            _ => continue,
+        };
+        (curve.group, curve.name) = (LOSS.to_owned(), name.to_owned());
+    }
     curves
 }
 
@@ -216,6 +226,38 @@ mod tests {
                 ("breed", "accuracy"),
                 ("breed", "macro F1"),
                 ("size", "accuracy")
+            ]
+        );
+    }
+
+    #[test]
+    fn losses_of_training_and_validation_are_one_chart_and_lead_nothing() {
+        let lines = lines(&[
+            json!({"kind": "evaluation", "step": 5, "on": "validation", "label": {"accuracy": 0.5}, "loss": 3.5,
+                   "losses": {"contrastive": 3.0, "contrastive_chance": 4.0, "label": 1.0}, "train_loss": 2.5}),
+        ]);
+        let leading: Vec<&str> = lines[0].leading().iter().map(|one| &*one.name).collect();
+        assert_eq!(leading, ["accuracy"]);
+        let curves = metric_curves(&lines);
+        let found: Vec<_> = curves
+            .iter()
+            .map(|one| {
+                (
+                    one.group.as_str(),
+                    one.name.as_str(),
+                    one.is_share,
+                    one.chance,
+                )
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("loss", "evaluation", false, None),
+                ("loss", "training steps of the epoch", false, None),
+                ("label", "accuracy", true, None),
+                ("losses", "contrastive", false, Some(4.0)),
+                ("losses", "label", false, None),
             ]
         );
     }

@@ -40,7 +40,7 @@ function verdictBox(runs) {
 
 function oneVerdict(run, named) {
   const fact = facts(run);
-  const words = { healthy: ["good", "✓", "Healthy"], warning: ["warn", "!", "Warning"], problem: ["bad", "✕", "Problem"] };
+  const words = { healthy: ["good", "✓", "Healthy memory"], warning: ["warn", "!", "Warning"], problem: ["bad", "✕", "Problem"] };
   const verdict = run.analysis && words[run.analysis.verdict];
   const over = isNumber(fact.peak) && isNumber(fact.planned) && fact.peak > fact.planned;
   let [kind, mark, title] = verdict || (over ? words.warning : ["good", "✓", "Done"]);

@@ -260,18 +260,35 @@ impl EvaluationLine {
     }
 
     /// What stands for the evaluation: the first metric of the line itself, and the first of its first group where that is another.
+    /// Losses have a place of their own.
     pub fn leading(&self) -> Vec<&Metric> {
-        let own = self.metrics.iter().find(|metric| metric.group.is_none());
+        let metrics = || self.metrics.iter().filter(|metric| !metric.is_loss());
+        let own = metrics().find(|metric| metric.group.is_none());
         let is_other = |metric: &&Metric| {
             metric.group.is_some()
                 && own.is_none_or(|own| (&own.name, own.value) != (&metric.name, metric.value))
         };
-        let grouped = self.metrics.iter().find(|metric| metric.group.is_some());
+        let grouped = metrics().find(|metric| metric.group.is_some());
         own.into_iter().chain(grouped.filter(is_other)).collect()
     }
 }
 
+/// The weighted losses of an evaluation together.
+pub const LOSS: &str = "loss";
+/// The mean loss of the epoch's training steps, in the line of an evaluation.
+pub const TRAIN_LOSS: &str = "train_loss";
+/// The group of an evaluation's losses.
+pub const LOSSES: &str = "losses";
+
 impl Metric {
+    /// Whether it is one of the losses of an evaluation.
+    pub fn is_loss(&self) -> bool {
+        match self.group.as_deref() {
+            None => [LOSS, TRAIN_LOSS].contains(&self.name.as_str()),
+            group => group == Some(LOSSES),
+        }
+    }
+
     /// The group and the key as people read them.
     pub fn title(&self) -> String {
         match &self.group {

@@ -498,3 +498,112 @@ fn tables_of_nvidia_smi_are_read() {
         failing.findings
     );
 }
+
+/// A project's own log: what is free is the total less what is allocated at this moment, and evaluation takes most.
+fn project_log(peak_mb: impl Fn(usize) -> usize, reserved_mb: impl Fn(usize) -> usize) -> String {
+    let mut text = String::new();
+    for line in 0..240 {
+        let (epoch, batch) = (line / 60, line % 60);
+        let phase = if batch < 54 { "train" } else { "val" };
+        let allocated = 14_000 + line * 7919 % 13;
+        writeln!(
+            text,
+            "{{\"timestamp\": {}, \"phase\": \"{phase}\", \"epoch\": {epoch}, \"batch_idx\": {batch}, \"global_step\": {line}, \
+             \"allocated_mb\": {allocated}, \"reserved_mb\": {}, \"max_allocated_mb\": {}, \"total_memory_mb\": 81251, \"free_mb\": {}}}",
+            1_700_000_000 + line,
+            reserved_mb(line),
+            peak_mb(line),
+            81_251 - allocated
+        )
+        .unwrap();
+    }
+    text
+}
+
+#[test]
+fn peaks_and_reserved_memory_count_before_a_larger_batch_is_advised() {
+    let full = read(&project_log(|_| 58_212, |_| 61_000), None);
+    assert_eq!(full.verdict, Verdict::Healthy, "{:#?}", full.findings);
+    // Either of them alone is enough.
+    for text in [
+        project_log(|_| 58_212, |_| 60_000).replace("reserved_mb", "other"),
+        project_log(|_| 58_212, |_| 61_000).replace("max_allocated_mb", "other"),
+    ] {
+        let kinds: Vec<Symptom> = read(&text, None)
+            .findings
+            .iter()
+            .map(|one| one.kind)
+            .collect();
+        assert!(!kinds.contains(&Symptom::Underused), "{kinds:?}");
+    }
+    // Where nothing else is held, there is room.
+    let small = read(&project_log(|_| 15_000, |_| 15_500), None);
+    assert_eq!(only(&small).kind, Symptom::Underused);
+}
+
+#[test]
+fn a_peak_at_the_end_of_an_epoch_is_a_spike() {
+    // Four fifths of the first epoch are quiet; then its evaluation holds the similarities of everything.
+    let peak = |line| if line < 55 { 16_500 } else { 58_212 };
+    let text = project_log(peak, |line| peak(line) + 2_000);
+    let analysis = read(&text, None);
+    let finding = only(&analysis);
+    assert_eq!((finding.kind, finding.step), (Symptom::Spike, Some(55)));
+    for part in [
+        "56.85 GiB (72% of the device)",
+        "at step 55",
+        "at the end of an epoch",
+        "16.11 GiB",
+    ] {
+        assert!(finding.message.contains(part), "{}", finding.message);
+    }
+    assert!(
+        finding.advice.contains("smaller batches"),
+        "{}",
+        finding.advice
+    );
+
+    // Once an epoch, and in the moments of the log.
+    let mut text = String::new();
+    for line in 0..200 {
+        let allocated = if line % 20 == 19 {
+            52_000
+        } else {
+            14_000 + line * 7919 % 13
+        };
+        writeln!(
+            text,
+            "{{\"epoch\": {}, \"step\": {line}, \"allocated_mb\": {allocated}, \"total_mb\": 81251}}",
+            line / 20
+        )
+        .unwrap();
+    }
+    let analysis = read(&text, None);
+    let spikes = analysis
+        .findings
+        .iter()
+        .filter(|one| one.kind == Symptom::Spike);
+    assert_eq!(spikes.count(), 1, "{:#?}", analysis.findings);
+}
+
+#[test]
+fn lines_that_scripts_print_are_a_log() {
+    for line in [
+        "GPU Memory - Allocated: 2.15GB / Peak: 3.01GB",
+        "GPU Memory - Allocated: 3.50 GB, Peak: 4.20 GB",
+    ] {
+        let mut text = String::from("Loading data\n");
+        for step in 0..40 {
+            writeln!(
+                text,
+                "Epoch [{}/4] Step [{step}/40] loss: 0.5\n{line}",
+                step / 10
+            )
+            .unwrap();
+        }
+        let analysis = read(&text, Some(24));
+        assert_eq!(analysis.log.format, Format::TrainingLog);
+        assert_eq!((analysis.log.samples, analysis.log.skipped.lines), (40, 0));
+        assert_eq!(only(&analysis).kind, Symptom::Underused);
+    }
+}

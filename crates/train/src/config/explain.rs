@@ -6,10 +6,14 @@ use serde_saphyr::Error;
 use super::keys::{defaults, hint_for_unknown, nearest, section_of};
 use super::layers::Source;
 use super::located_value::LocatedValue;
-use super::multitask_file;
 use super::pytorch_keys;
-use super::pytorch_sections;
+use crate::budget::with_units;
 use crate::error::TrainError;
+
+/// Paths of Windows in double quotes.
+pub(super) const BACKSLASH: &str = "a backslash in double quotes begins an escape such as \\n";
+pub(super) const BACKSLASH_HINT: &str =
+    "in single quotes it stands for itself, 'C:\\Users'; C:/Users works too";
 
 /// What is wrong, and what to do about it.
 struct Complaint {
@@ -38,24 +42,17 @@ pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue
         .filter(|path| !path.is_empty() && !is_about_a_key(error));
     let Complaint { what, hint } = match (path.as_deref(), error.without_snippet()) {
         (Some("memory" | "host_memory"), Error::QuotingRequired { value, .. }) => {
-            Complaint::new(format!("{value} what?")).hint(format!(
-                "`{}: {value}GiB`, or {value}GB, {value}%",
-                path.as_deref().unwrap_or_default()
-            ))
+            let key = path.as_deref().unwrap_or_default();
+            let units = value.parse().map_or(vec!["8GiB".to_owned()], with_units);
+            let mut hint = format!("`{key}: {}`", units[0]);
+            for other in &units[1..] {
+                hint += &format!(", {other}");
+            }
+            Complaint::new("a size needs its unit").hint(hint)
         }
         _ => complaint(error),
     };
-    let lines = match error.without_snippet() {
-        Error::SerdeUnknownField { field, .. } => {
-            let layer = tree.map(LocatedValue::value).unwrap_or_default();
-            pytorch_sections::lines_for(field, &layer)
-                .or_else(|| multitask_file::lines_for(field, &layer))
-        }
-        _ => None,
-    };
-    let hint = lines
-        .or(hint)
-        .unwrap_or_else(|| hint_for_value(path.as_deref()));
+    let hint = hint.unwrap_or_else(|| hint_for_value(path.as_deref()));
     source.complain(line, path.as_deref(), &what, &hint)
 }
 
@@ -73,6 +70,12 @@ fn complaint(error: &Error) -> Complaint {
         Error::SerdeUnknownField {
             field, expected, ..
         } => {
+            if expected == TARGET_KEYS {
+                return Complaint::new(format!("unknown key `{field}` of a target")).hint(
+                    "a target is a column: `targets: {make: make}` has one label a cell, \
+                     `{column: tags, separator: \"|\"}` several, `{number: age}` numbers",
+                );
+            }
             let place = section_of(expected).map_or(String::new(), |place| format!(" {place}"));
             Complaint::new(format!("unknown key `{field}`{place}"))
                 .hint(hint_for_unknown(field, expected))
@@ -110,7 +113,7 @@ fn complaint(error: &Error) -> Complaint {
                 .hint("one file for each config; `base: other.yml` builds on another")
         }
         Error::Message { msg, .. } if msg.starts_with("data did not match any variant") => {
-            Complaint::new("none of what it may be")
+            Complaint::new("not a value of this key")
         }
         Error::Message { msg, .. } => Complaint::new(msg),
         Error::SerdeInvalidType {
@@ -128,11 +131,17 @@ fn complaint(error: &Error) -> Complaint {
             let text = text
                 .rsplit_once(" at line ")
                 .map_or(&*text, |(what, _)| what);
+            if text.contains("quoted scalar") {
+                return Complaint::new(BACKSLASH).hint(BACKSLASH_HINT);
+            }
             Complaint::new(format!("is not YAML: {text}"))
                 .hint("brackets are closed, lines of a section are indented alike, text with `: ` or `#` is in quotes")
         }
     }
 }
+
+/// Keys of a target that is no plain column.
+const TARGET_KEYS: &[&str] = &["column", "separator", "columns", "number"];
 
 fn one_of(names: &[&str]) -> String {
     match names {
@@ -161,10 +170,15 @@ fn hint_for_value(path: Option<&str>) -> String {
         .cloned();
     match (path, default) {
         ("memory" | "host_memory", _) => format!("`{key}: 8GiB`, 8GB, 80% or auto"),
-        ("data.validation", _) => "`validation: 10%`, a CSV, {column: split}, or none".to_owned(),
-        ("train.optimizer", _) => pytorch_keys::answer_to("adamw")
-            .unwrap_or(EXAMPLE)
-            .to_owned(),
+        ("task", _) => "leave `task` out, and the data says what it is: captions (clip), labels or numbers (classify), masks (segment; boxes are not detected), clips (video-text)".to_owned(),
+        ("train.lr" | "train.lr_head", _) => format!("`{key}: 1e-3`; without it, task and weights decide"),
+        ("train.epochs" | "train.effective_batch", _) => {
+            format!("`{key}: 16`; without it, task and data decide")
+        }
+        ("data.validation", _) => "`validation: 10%`, a CSV, {column: split}, {column: fold, value: 3}, {group: patient}, or none".to_owned(),
+        ("train.optimizer", _) => {
+            pytorch_keys::answer_to("adamw").unwrap_or_else(|| EXAMPLE.to_owned())
+        }
         ("losses.class_weights", _) => {
             "`class_weights: balanced`, or a number for each class of masks: `[1, 5]`".to_owned()
         }

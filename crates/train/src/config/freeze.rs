@@ -90,9 +90,10 @@ impl FromStr for Freeze {
     type Err = String;
 
     fn from_str(written: &str) -> Result<Freeze, String> {
+        let spaced = written.trim().to_lowercase().replace(['_', '-'], " ");
         match written.trim() {
             NOTHING => Ok(Freeze::Nothing),
-            ALL_BUT_HEADS => Ok(Freeze::AllButHeads),
+            _ if spaced == ALL_BUT_HEADS => Ok(Freeze::AllButHeads),
             names => {
                 let whole = |name: &str| Ok((name_of(name)?, FrozenShare::All));
                 let names: Result<_, String> = names.split(',').map(whole).collect();
@@ -191,6 +192,8 @@ mod tests {
             ("none", Freeze::Nothing),
             ("[]", Freeze::Nothing),
             ("all but heads", Freeze::AllButHeads),
+            ("all_but_heads", Freeze::AllButHeads),
+            ("All-but-heads", Freeze::AllButHeads),
             ("vision_model", all(&["vision_model"])),
             (
                 "[vision_model., \"*.bias\"]",

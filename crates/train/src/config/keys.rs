@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::RunConfig;
+use super::layers::is_accepted;
 use super::pytorch_keys::answer_to;
 
 /// Other names of keys: section, name, the key that is meant. `serde(alias)` accepts them; layers are merged under the
@@ -92,7 +93,36 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, known)| known)
 }
 
-/// The line of a config that a hint has in backquotes, as it is typed: `image_root: .` is `--set data.image_root=.`.
+/// Sections whose keys mean in other tools what they mean here.
+const PLAIN_SECTIONS: [&str; 5] = ["", "train", "train.optimizer", "data", "losses"];
+
+/// Dotted paths of a key, in sections whose keys mean the same in other tools.
+pub(super) fn homes(key: &str) -> Vec<String> {
+    let sections = sections().into_iter();
+    sections
+        .filter(|section| PLAIN_SECTIONS.contains(&section.path.as_str()))
+        .filter(|section| section.keys.iter().any(|known| known == key))
+        .map(|section| dotted(&section.path, key))
+        .collect()
+}
+
+fn dotted(path: &str, key: &str) -> String {
+    match path {
+        "" => key.to_owned(),
+        _ => format!("{path}.{key}"),
+    }
+}
+
+/// The nearest key of any section, if it is near: `` `precision`, at the top level ``.
+pub(super) fn nearest_anywhere(key: &str) -> Option<String> {
+    sections().iter().find_map(|section| {
+        let near = nearest(key, section.keys.iter().map(String::as_str))?;
+        Some(format!("`{near}`, {}", place(&section.path)))
+    })
+}
+
+/// The line of a config that a hint has in backquotes, as it is typed: `image_root: .` is `--set data.image_root=.`. `None` where
+/// that would not be accepted.
 pub fn as_typed(hint: &str) -> Option<String> {
     if hint.contains("--") {
         return None;
@@ -102,44 +132,59 @@ pub fn as_typed(hint: &str) -> Option<String> {
     }
     let mut quoted = hint.split('`').skip(1).step_by(2);
     quoted.find_map(|line| {
-        let (key, _) = line.split_once(": ")?;
+        let (key, value) = line.split_once(": ")?;
         let is_key = |c: char| c.is_ascii_lowercase() || c == '_';
         if !key.chars().all(is_key) {
             return None;
         }
         let sections = sections();
         let has_key = |section: &&Section| section.keys.iter().any(|known| known == key);
-        // `label` is one of the data and a loss; hints are about data.
-        let of_data = sections
-            .iter()
-            .find(|section| section.path == "data" && has_key(section));
-        // `train` is a section before it is a key of the data.
-        let is_section = sections.iter().any(|section| section.path == key);
-        let top = sections
-            .iter()
-            .find(|section| is_section && section.path.is_empty());
-        let section = top.or(of_data).or_else(|| sections.iter().find(has_key))?;
-        let mut path = match section.path.as_str() {
-            "" => key.to_owned(),
-            path => format!("{path}.{key}"),
+        // `label` is one of the data and a loss; hints are about data. `train` is a section before it is a key of the data.
+        let rank = |section: &&Section| match section.path.as_str() {
+            "" => 0,
+            "data" => 1,
+            _ => 2,
         };
-        let mut value = line.split_once(": ")?.1.trim();
-        // `data: {label: COLUMN}` goes on inside.
-        while let Some(inside) = value
-            .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'))
-            && sections.iter().any(|section| section.path == path)
-            && !inside.contains([',', '{'])
-        {
-            let (key, inner) = inside.split_once(": ")?;
-            path = format!("{path}.{}", key.trim());
-            value = inner.trim();
-        }
-        let value = value.trim_matches('"');
-        Some(match value.contains([' ', '{', '[', '*', '$', '|']) {
-            true => format!("--set '{path}={value}'"),
-            false => format!("--set {path}={value}"),
+        let mut homes: Vec<&Section> = sections.iter().filter(has_key).collect();
+        homes.sort_by_key(rank);
+        homes.into_iter().find_map(|home| {
+            let (path, value) = innermost(dotted(&home.path, key), value.trim(), &sections);
+            let value = value.trim_matches('"');
+            let set = format!("{path}={value}");
+            let is_plain = !value.contains([' ', '{', '[', '*', '$', '|']);
+            is_accepted(&set).then(|| match is_plain {
+                true => format!("--set {set}"),
+                false => format!("--set '{set}'"),
+            })
         })
+    })
+}
+
+/// `data`, `{label: COLUMN}` and `data`, `label: COLUMN` are `data.label`, `COLUMN`.
+fn innermost<'a>(path: String, value: &'a str, sections: &[Section]) -> (String, &'a str) {
+    let braced = value
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'));
+    let inside = braced.unwrap_or(value);
+    let is_section = sections.iter().any(|section| section.path == path);
+    match inside.split_once(": ") {
+        Some((key, inner)) if is_section && has_one_entry(inside) && !key.contains(' ') => {
+            innermost(format!("{path}.{key}"), inner.trim(), sections)
+        }
+        _ => (path, value),
+    }
+}
+
+/// Whether no comma stands outside of brackets.
+fn has_one_entry(text: &str) -> bool {
+    let mut depth = 0;
+    text.chars().all(|c| {
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth -= 1,
+            _ => {}
+        }
+        c != ',' || depth > 0
     })
 }
 
@@ -172,16 +217,15 @@ pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
         return format!("`{key}` belongs {}{or_else}", homes.join(" or "));
     }
     if let Some(answer) = answer_to(key) {
-        return answer.to_owned();
+        return answer;
     }
     if let Some(near) = near {
         return format!("did you mean `{near}`?");
     }
-    let elsewhere = sections.iter().find_map(|section| {
-        let near = nearest(key, section.keys.iter().map(String::as_str))?;
-        Some(format!("did you mean `{near}`, {}?", place(&section.path)))
-    });
-    elsewhere.unwrap_or_else(|| format!("the keys here are {}", expected.join(", ")))
+    nearest_anywhere(key).map_or_else(
+        || format!("the keys here are {}", expected.join(", ")),
+        |near| format!("did you mean {near}?"),
+    )
 }
 
 #[cfg(test)]
@@ -231,6 +275,19 @@ mod tests {
                 Some("--set train.max_steps=1000"),
             ),
             ("`memory: 8GiB`, 8GB", Some("--set memory=8GiB")),
+            (
+                "name a folder: `train: path`",
+                Some("--set data.train=path"),
+            ),
+            (
+                "masks have `data: pair_augment: {flip: true, rotation: 10}`",
+                Some("--set 'data.pair_augment={flip: true, rotation: 10}'"),
+            ),
+            (
+                "`data: {pair_augment: {flip: true}}`",
+                Some("--set data.pair_augment.flip=true"),
+            ),
+            ("`precision: sixteen`", None),
             (
                 "`weight_decay` belongs under `train: optimizer:`",
                 Some("--set train.optimizer.weight_decay=VALUE"),

@@ -10,21 +10,29 @@ use serde_json::{Map, Value};
 use serde_saphyr::options::NonFiniteFloatPolicy;
 
 use super::RunConfig;
-use super::explain::explain;
+use super::explain::{BACKSLASH, BACKSLASH_HINT, explain};
 use super::keys::ALIASES;
 use super::located_value::LocatedValue;
-use super::paths::{expand_home, start_paths_at};
+use super::paths::{PATHS, expand_home, start_paths_at};
+use super::translate::Translation;
 use super::validate::check_numbers;
 use crate::error::TrainError;
 
 /// What the patterns of `train.lr_by` are found by.
 const RATES_BY_NAME: &str = "train.lr_by";
 
+/// No config is longer: parsing takes about three times as much, and a budget is known only once it is parsed.
+pub(crate) const MOST_CONFIG_BYTES: u64 = 4 << 20;
+
 /// Where a layer comes from.
 pub(super) enum Source<'a> {
     File {
         path: &'a Path,
         text: &'a str,
+    },
+    /// A file of another tool, in Holdall's words.
+    Translated {
+        path: &'a Path,
     },
     /// `--set KEY=VALUE`.
     Set {
@@ -50,6 +58,9 @@ impl Source<'_> {
             .map_or(String::new(), |path| format!("{path}: "));
         TrainError::Config(match self {
             Source::Set { typed, .. } => format!("--set {typed}: {path}{what}\nhint: {hint}"),
+            Source::Translated { path: file } => {
+                format!("{}: translated, {path}{what}\nhint: {hint}", file.display())
+            }
             Source::File { path: file, text } => {
                 let file = file.display();
                 let place = line.map_or(String::new(), |line| format!("line {line}: "));
@@ -65,61 +76,109 @@ impl Source<'_> {
     }
 }
 
-/// All layers of a run, merged.
-pub(super) fn merged(path: Option<&Path>, sets: &[String]) -> Result<Value, TrainError> {
-    let mut whole = Value::Object(Map::new());
-    if let Some(path) = path {
-        lay_file(path, &mut Vec::new(), &mut whole)?;
+/// All layers of a run, merged: files in their order, then `sets`; and the files of other tools among them.
+pub(super) fn merged(
+    files: &[&Path],
+    sets: &[String],
+) -> Result<(Value, Vec<Translation>), TrainError> {
+    let mut layers = Layers {
+        whole: Value::Object(Map::new()),
+        chain: Vec::new(),
+        translations: Vec::new(),
+    };
+    for path in files {
+        layers.chain.clear();
+        layers.lay_file(path)?;
     }
+    let merged = merged_over(layers.whole, sets)?;
+    Ok((merged, layers.translations))
+}
+
+/// Each `KEY=VALUE` over a tree.
+pub(super) fn merged_over(mut whole: Value, sets: &[String]) -> Result<Value, TrainError> {
     for typed in sets {
         lay_over(&mut whole, read_set(typed)?, "");
     }
     Ok(whole)
 }
 
-/// Lays a file, and before it the one it builds on.
-fn lay_file(path: &Path, chain: &mut Vec<PathBuf>, whole: &mut Value) -> Result<(), TrainError> {
-    let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
-    let bytes = std::fs::read(path)
-        .map_err(|error| fail(format!("cannot be read: {error}\nhint: check the path")))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
-    let source = Source::File { path, text: &text };
-    let (tree, mut layer) = check(&text, &source)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+/// Whether `--set` takes this.
+pub(super) fn is_accepted(typed: &str) -> bool {
+    read_set(typed).is_ok()
+}
 
-    let base = layer.as_object_mut().and_then(|map| map.remove("base"));
-    if let Some(Value::String(base)) = base {
-        let line = tree.line_of("base");
-        let base_path = folder.join(&base);
-        let found = base_path.canonicalize().map_err(|error| {
-            source.complain(
-                line,
-                Some("base"),
-                &format!("{} cannot be read: {error}", base_path.display()),
-                "`base` is relative to the file that says it",
-            )
+/// Files laid over each other.
+struct Layers {
+    whole: Value,
+    /// Files that are being laid, each builds on the one behind it.
+    chain: Vec<PathBuf>,
+    translations: Vec<Translation>,
+}
+
+impl Layers {
+    /// Lays a file, and before it the one it builds on.
+    fn lay_file(&mut self, path: &Path) -> Result<(), TrainError> {
+        let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
+        let bytes = holdall_files::read_regular(path, MOST_CONFIG_BYTES).map_err(|error| {
+            let hint = match error.kind() {
+                std::io::ErrorKind::FileTooLarge => {
+                    "a config says only what differs from the defaults"
+                }
+                _ => "check the path",
+            };
+            fail(format!("cannot be read: {error}\nhint: {hint}"))
         })?;
-        if chain.is_empty() {
-            chain.extend(path.canonicalize());
+        let text = String::from_utf8(bytes)
+            .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
+        let source = Source::File { path, text: &text };
+        let (tree, mut layer) = match check(&text, &source) {
+            Ok(checked) => checked,
+            Err(wrong) => {
+                let tree = parse::<Option<LocatedValue>>(&text).ok().flatten();
+                let translation = tree.and_then(|tree| Translation::of(path, &tree.value()));
+                let Some(translation) = translation else {
+                    return Err(wrong);
+                };
+                let checked = check(&translation.config(), &Source::Translated { path })?;
+                self.translations.push(translation);
+                checked
+            }
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+
+        let base = layer.as_object_mut().and_then(|map| map.remove("base"));
+        if let Some(Value::String(base)) = base {
+            let line = tree.line_of("base");
+            let base_path = folder.join(&base);
+            let found = base_path.canonicalize().map_err(|error| {
+                source.complain(
+                    line,
+                    Some("base"),
+                    &format!("{} cannot be read: {error}", base_path.display()),
+                    "`base` is relative to the file that says it",
+                )
+            })?;
+            if self.chain.is_empty() {
+                self.chain.extend(path.canonicalize());
+            }
+            if let Some(start) = self.chain.iter().position(|earlier| *earlier == found) {
+                let around = self.chain[start..].iter().chain([&found]);
+                let around: Vec<_> = around.map(|path| path.display().to_string()).collect();
+                return Err(source.complain(
+                    line,
+                    Some("base"),
+                    &format!("a config that builds on itself: {}", around.join(" -> ")),
+                    "one of these files stands on its own, without `base`",
+                ));
+            }
+            self.chain.push(found);
+            self.lay_file(&base_path)?;
         }
-        if let Some(start) = chain.iter().position(|earlier| *earlier == found) {
-            let around = chain[start..].iter().chain([&found]);
-            let around: Vec<_> = around.map(|path| path.display().to_string()).collect();
-            return Err(source.complain(
-                line,
-                Some("base"),
-                &format!("a config that builds on itself: {}", around.join(" -> ")),
-                "one of these files stands on its own, without `base`",
-            ));
-        }
-        chain.push(found);
-        lay_file(&base_path, chain, whole)?;
+        expand_home(&mut layer);
+        start_paths_at(folder, &mut layer);
+        lay_over(&mut self.whole, layer, "");
+        Ok(())
     }
-    expand_home(&mut layer);
-    start_paths_at(folder, &mut layer);
-    lay_over(whole, layer, "");
-    Ok(())
 }
 
 /// `--set KEY=VALUE` as a layer; paths stay relative to the current folder.
@@ -174,6 +233,15 @@ fn check(text: &str, source: &Source) -> Result<(LocatedValue, Value), TrainErro
         source.complain(line, Some(&wrong.path), &wrong.what(), wrong.hint)
     })?;
     let mut value = tree.value();
+    let is_escaped = |path: &&&str| {
+        let text = value.pointer(path).and_then(Value::as_str);
+        text.is_some_and(|text| text.contains(char::is_control))
+    };
+    if let Some(path) = PATHS.iter().find(is_escaped) {
+        let path = path.trim_start_matches('/').replace('/', ".");
+        let line = tree.line_of(&path);
+        return Err(source.complain(line, Some(&path), BACKSLASH, BACKSLASH_HINT));
+    }
     tidy(&mut value);
     // YAML's reader takes a number in quotes for a number; a merged tree has types of its own.
     if let Err(error) = serde_json::from_value::<RunConfig>(value.clone()) {

@@ -35,8 +35,8 @@ fn the_base_the_file_and_what_is_set_in_that_order() {
     let config = load(&folder, &["seed=4", "train.optimizer.weight_decay=0"]).unwrap();
     assert_eq!(config.base, None);
     assert_eq!(config.seed, 4);
-    assert_eq!(config.train.epochs, 2);
-    assert_eq!(config.train.lr, 1e-4);
+    assert_eq!(config.train.epochs, Some(2));
+    assert_eq!(config.train.lr, Some(1e-4));
     let optimizer = &config.train.optimizer;
     assert_eq!((optimizer.beta1, optimizer.eps), (0.8, 1e-8));
     assert_eq!(optimizer.weight_decay, 0.0);
@@ -58,7 +58,7 @@ fn what_is_set_may_be_all_that_yaml_has() {
         "train.clip_norm=none",
     ])
     .unwrap();
-    assert_eq!(config.train.lr, 1e-4);
+    assert_eq!(config.train.lr, Some(1e-4));
     assert_eq!(config.data.label, Some("make".into()));
     assert_eq!((config.losses.label, config.losses.contrastive), (1.0, 1.0));
     let caption = config.data.caption.as_deref();

@@ -14,15 +14,16 @@ mod layers;
 mod layers_tests;
 mod located_value;
 mod lora_section;
-mod multitask_file;
 mod paths;
 mod pytorch_keys;
-mod pytorch_sections;
 mod rates;
 mod sections;
 #[cfg(test)]
 mod tests;
+mod training_defaults;
+mod translate;
 mod unet_section;
+mod unused_keys;
 mod validate;
 mod video_text_section;
 mod word_or_number;
@@ -44,11 +45,15 @@ pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
 };
 pub use self::keys::as_typed;
+pub(crate) use self::layers::MOST_CONFIG_BYTES;
 pub use self::layers::lay_batch_numbers;
 pub use self::lora_section::{LoraSection, LoraTargets};
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};
+pub use self::training_defaults::TrainingDefaults;
+pub use self::translate::{Translation, TypedOption, typed_option};
 pub use self::unet_section::UnetSection;
+pub(crate) use self::unused_keys::warnings_of_unused_keys;
 pub(crate) use self::validate::{Wrong, check};
 pub use self::video_text_section::{
     DecoderChoice, DecoderSection, FrameCacheChoice, PoolingName, SameText, VideoTextSection,
@@ -56,7 +61,7 @@ pub use self::video_text_section::{
 use crate::budget::Memory;
 use crate::error::TrainError;
 pub use crate::tasks::losses::{DiceOver, Focal, Losses, Tversky};
-pub use crate::tasks::{DEFAULT_MODEL, TaskName};
+pub use crate::tasks::{AUTO_MODEL, TaskName};
 
 /// A whole config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,8 +72,10 @@ pub struct RunConfig {
     pub base: Option<PathBuf>,
     /// What kind of work; what the data says where it is left out.
     pub task: Option<TaskName>,
-    /// A folder, or a preset by name (random weights).
+    /// A folder, a name in the local Hugging Face cache, a preset (random weights), or `auto`: what suits the task.
     pub model: String,
+    /// Whether a model that is named as on the Hugging Face hub may begin from random weights.
+    pub random_weights: bool,
     /// Which files, and which of their columns mean what.
     pub data: DataConfig,
     /// Classes of the label head; none leaves the head out. Data with labels says how many there are.
@@ -112,7 +119,8 @@ impl Default for RunConfig {
         RunConfig {
             base: None,
             task: None,
-            model: DEFAULT_MODEL.to_owned(),
+            model: AUTO_MODEL.to_owned(),
+            random_weights: false,
             data: DataConfig::default(),
             labels: None,
             tokens: None,
@@ -139,8 +147,28 @@ impl RunConfig {
     /// The file (with what it builds on), then each `KEY=VALUE`, over the defaults; checked. Paths of a file are relative
     /// to it, those of `sets` to the current folder.
     pub fn load(path: Option<&Path>, sets: &[String]) -> Result<RunConfig, TrainError> {
-        let merged = layers::merged(path, sets)?;
-        let place = match path {
+        let (config, translations) = RunConfig::load_translated(path, sets)?;
+        match translations.iter().find_map(Translation::refusal) {
+            Some(refusal) => Err(refusal),
+            None => Ok(config),
+        }
+    }
+
+    /// The same, and what was translated from files of other tools: whoever runs it has to say what differs.
+    pub fn load_translated(
+        path: Option<&Path>,
+        sets: &[String],
+    ) -> Result<(RunConfig, Vec<Translation>), TrainError> {
+        RunConfig::load_layers(path.as_slice(), sets)
+    }
+
+    /// The same with several files, each laid over the one before.
+    pub fn load_layers(
+        files: &[&Path],
+        sets: &[String],
+    ) -> Result<(RunConfig, Vec<Translation>), TrainError> {
+        let (merged, translations) = layers::merged(files, sets)?;
+        let place = match files.last() {
             Some(path) => format!("{}: ", path.display()),
             None => String::new(),
         };
@@ -151,6 +179,16 @@ impl RunConfig {
             )))
         })?;
         config.validate().map_err(named)?;
+        Ok((config, translations))
+    }
+
+    /// The same over the `data` section that a model folder keeps, instead of a file.
+    pub fn over_data(data: &DataConfig, sets: &[String]) -> Result<RunConfig, TrainError> {
+        let kept = serde_json::json!({ "data": data });
+        let merged = layers::merged_over(kept, sets)?;
+        let config: RunConfig = serde_json::from_value(merged)
+            .map_err(|error| TrainError::Config(format!("--set: {error}\nhint: check its keys")))?;
+        config.validate()?;
         Ok(config)
     }
 
@@ -161,11 +199,16 @@ impl RunConfig {
 
     /// The whole config as YAML that reads back as itself, from any folder.
     pub fn resolved(&self) -> String {
-        let text = serde_saphyr::to_string(&paths::absolute(self))
+        let text = serde_saphyr::to_string(&self.with_absolute_paths())
             .expect("numbers, text and paths made text by `absolute`: all of them can be written");
         format!(
             "# All that this run was told, defaults included: `holdall train` on this file runs it again.\n{text}"
         )
+    }
+
+    /// The same config from any folder.
+    pub fn with_absolute_paths(&self) -> RunConfig {
+        paths::absolute(self)
     }
 
     /// What the planner is asked.

@@ -7,6 +7,21 @@ use serde_json::Value;
 
 use super::RunConfig;
 
+/// Values that are paths, or may be.
+pub(super) const PATHS: [&str; 11] = [
+    "/out",
+    "/model",
+    "/data/train",
+    "/data/image_root",
+    "/data/validation",
+    "/data/validation/file",
+    "/data/tokenizer",
+    "/video_text/cache_folder",
+    "/video_text/text_model",
+    "/video_text/tokenizer",
+    "/train/lora/adapter",
+];
+
 /// Writes out what `~` stands for in the paths of a layer: nobody else does, where no shell has seen them.
 pub(super) fn expand_home(layer: &mut Value) {
     let home = std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE"));
@@ -14,20 +29,7 @@ pub(super) fn expand_home(layer: &mut Value) {
         return;
     };
     let home = PathBuf::from(home);
-    let pointers = [
-        "/out",
-        "/model",
-        "/data/train",
-        "/data/image_root",
-        "/data/validation",
-        "/data/validation/file",
-        "/data/tokenizer",
-        "/video_text/cache_folder",
-        "/video_text/text_model",
-        "/video_text/tokenizer",
-        "/train/lora/adapter",
-    ];
-    for pointer in pointers {
+    for pointer in PATHS {
         if let Some(Value::String(path)) = layer.pointer_mut(pointer) {
             let below = path.strip_prefix("~/").or((path == "~").then_some(""));
             if let Some(below) = below {

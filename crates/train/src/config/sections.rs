@@ -10,6 +10,7 @@ use super::choices::{
 use super::freeze::Freeze;
 use super::lora_section::LoraSection;
 use super::rates::RatesByName;
+use super::training_defaults::FINE_TUNING;
 use super::word_or_number::{count_or_none, real_or_none};
 use crate::optimizer::{Averaging, OptimizerConfig};
 
@@ -26,14 +27,14 @@ pub struct TrainSection {
     pub gradient_accumulation: Option<usize>,
     /// What to keep for the backward pass.
     pub recompute: RecomputeChoice,
-    /// Times that the data is seen.
-    pub epochs: usize,
+    /// Times that the data is seen; by task and data where nobody says.
+    pub epochs: Option<usize>,
     /// Optimizer steps of the run, instead of `epochs`.
     pub max_steps: Option<usize>,
-    /// Learning rate of the model.
-    pub lr: f64,
-    /// Learning rate of heads and classifiers.
-    pub lr_head: f64,
+    /// Learning rate of the model; by task and weights where nobody says.
+    pub lr: Option<f64>,
+    /// Learning rate of heads and classifiers, likewise.
+    pub lr_head: Option<f64>,
     /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 holds them still.
     pub lr_by: RatesByName,
     /// What is not trained.
@@ -86,11 +87,26 @@ pub struct TrainSection {
 }
 
 impl TrainSection {
+    /// Times that the data is seen.
+    pub fn num_epochs(&self) -> usize {
+        self.epochs.unwrap_or(FINE_TUNING.epochs)
+    }
+
+    /// Learning rate of the model.
+    pub fn rate(&self) -> f64 {
+        self.lr.unwrap_or(FINE_TUNING.lr)
+    }
+
+    /// Learning rate of heads and classifiers.
+    pub fn head_rate(&self) -> f64 {
+        self.lr_head.unwrap_or(FINE_TUNING.lr_head)
+    }
+
     /// Optimizer steps of a run whose epochs have so many.
     pub fn total_steps(&self, steps_per_epoch: u64) -> u64 {
         match self.max_steps {
             Some(steps) => steps as u64,
-            None => steps_per_epoch * self.epochs as u64,
+            None => steps_per_epoch * self.num_epochs() as u64,
         }
     }
 
@@ -108,10 +124,10 @@ impl Default for TrainSection {
             batch_size: None,
             gradient_accumulation: None,
             recompute: RecomputeChoice::Auto,
-            epochs: 10,
+            epochs: None,
             max_steps: None,
-            lr: 2e-5,
-            lr_head: 1e-3,
+            lr: None,
+            lr_head: None,
             lr_by: RatesByName::default(),
             freeze: Freeze::default(),
             schedule: Schedule::Cosine,

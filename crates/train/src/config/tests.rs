@@ -70,7 +70,10 @@ out: runs/cars
     .unwrap();
     assert_eq!(config.losses.class_weights, ClassWeights::Balanced);
     let train = &config.train;
-    assert_eq!((train.epochs, train.lr, train.lr_head), (3, 2e-5, 1e-3));
+    assert_eq!(
+        (train.epochs, train.lr, train.lr_head),
+        (Some(3), Some(2e-5), Some(1e-3))
+    );
     assert_eq!(train.lr_by.rate("vision_model.bias"), Some(0.0));
     assert_eq!(train.lr_by.rate("vision_model.weight"), Some(1e-6));
     assert_eq!(train.schedule, Schedule::Constant);
@@ -121,7 +124,7 @@ fn an_unknown_key_is_answered_with_its_line_and_the_nearest() {
     assert_eq!(
         refusal("data: {augment: {use_amp: true}}"),
         "run.yml: line 1: unknown key `use_amp` under `data: augment:`: found `data: {augment: {use_amp: true}}`\n\
-         hint: `precision: auto`, or fp16, bf16, tf32, f32; fp16 scales its loss by itself"
+         hint: `precision: fp16`, or bf16, tf32, f32, auto; fp16 scales its loss by itself, and the CPU computes in f32"
     );
 }
 
@@ -141,7 +144,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         (
             "train:\n  lr: fast",
             "line 2: train.lr: expected a number: found `lr: fast`",
-            "by default it is `lr: 2e-5`",
+            "`lr: 1e-3`; without it, task and weights decide",
         ),
         (
             "train:\n  optimizer: adamw",
@@ -181,7 +184,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         (
             "task: poetry",
             "line 1: task: `poetry`, expected one of clip, classify, segment, video-text: found `task: poetry`",
-            "leave `task` out; text that looks like a number goes in quotes",
+            "leave `task` out, and the data says what it is: captions (clip), labels or numbers (classify), masks (segment; boxes are not detected), clips (video-text)",
         ),
         (
             "train: {warmup: 0.05}",
@@ -215,8 +218,23 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         ),
         (
             "memory: 8",
-            "line 1: memory: 8 what?: found `memory: 8`",
-            "`memory: 8GiB`, or 8GB, 8%",
+            "line 1: memory: a size needs its unit: found `memory: 8`",
+            "`memory: 8GiB`, 8GB, 8%",
+        ),
+        (
+            "memory: 8192",
+            "line 1: memory: a size needs its unit: found `memory: 8192`",
+            "`memory: 8192MiB`, 8192MB",
+        ),
+        (
+            "model: small\ndata: {train: \"C:\\Users\\me\"}",
+            "line 2: a backslash in double quotes begins an escape such as \\n: found `data: {train: \"C:\\Users\\me\"}`",
+            "in single quotes it stands for itself, 'C:\\Users'; C:/Users works too",
+        ),
+        (
+            "data: {train: \"C:\\new\"}",
+            "line 1: data.train: a backslash in double quotes begins an escape such as \\n: found `data: {train: \"C:\\new\"}`",
+            "in single quotes it stands for itself, 'C:\\Users'; C:/Users works too",
         ),
         (
             "host_memory: 8 gallons",
@@ -226,7 +244,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         (
             "data: {validation: 300%}",
             "line 1: validation `300%`: expected more than 0% and less than 100%, or `none`: found `data: {validation: 300%}`",
-            "`validation: 10%`, a CSV, {column: split}, or none",
+            "`validation: 10%`, a CSV, {column: split}, {column: fold, value: 3}, {group: patient}, or none",
         ),
         (
             "data: {augment: {flip: yes}}",
@@ -241,12 +259,12 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         (
             "model: null",
             "line 1: model: expected text, found nothing: found `model: null`",
-            "by default it is `model: openai/clip-vit-base-patch32`",
+            "by default it is `model: auto`",
         ),
         (
             "model: [small]",
             "line 1: model: expected a single value: found `model: [small]`",
-            "by default it is `model: openai/clip-vit-base-patch32`",
+            "by default it is `model: auto`",
         ),
         (
             "model: a\nmodel: b",

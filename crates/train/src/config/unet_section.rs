@@ -57,6 +57,13 @@ impl UnetSection {
         let hint =
             "`unet: {norm: group, groups: 8}`, or `norm: instance`; both are exact under any split";
         check(is_norm(norm), "unet.norm", norm, NO_BATCH_NORM, hint)?;
+        check(
+            self.norm.as_deref() != Some("instance") || self.groups.is_none(),
+            "unet.groups",
+            "groups with `norm: instance`",
+            "none: instance norm has a group for each channel",
+            "`unet: {norm: group, groups: 8}`, or leave `groups` out",
+        )?;
         let bits = self.bits.unwrap_or(8);
         let hint = "`unet: {bits: 16}`";
         check([8, 16].contains(&bits), "unet.bits", bits, "8 or 16", hint)?;
@@ -102,6 +109,18 @@ impl UnetSection {
         config.up = meant(&self.upsampling, UPS).unwrap_or(config.up);
         config.down = meant(&self.downsampling, DOWNS).unwrap_or(config.down);
         config.deep_supervision = self.deep_supervision.unwrap_or(config.deep_supervision);
+        if config.deep_supervision && config.num_heads() == 1 {
+            // A preset's is left out where it adds no head; the user's must do something.
+            config.deep_supervision = false;
+            if self.deep_supervision.is_some() {
+                return Err(TrainError::Config(format!(
+                    "unet.deep_supervision: true, expected four stages or more: all decoder stages but the coarsest have a head, \
+                     and {} stages leave one\n\
+                     hint: `unet: {{channels: [32, 64, 128, 256], deep_supervision: true}}`, or leave it out",
+                    config.num_stages()
+                )));
+            }
+        }
         let channels = self.input_channels.unwrap_or(config.input.channels);
         let depth = match self.bits {
             Some(16) => PixelDepth::Sixteen,
@@ -156,4 +175,42 @@ fn word<T: Copy>(
     };
     let is_known = meaning(known, written).is_some();
     check(is_known, path, written, &words(known), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_supervision_needs_stages_for_more_than_one_head() {
+        let section = |deep_supervision, stages: usize| UnetSection {
+            channels: Some(vec![16; stages]),
+            deep_supervision,
+            ..UnetSection::default()
+        };
+        let preset = || UnetConfig::preset("nnunet").expect("listed");
+        let error = section(Some(true), 3)
+            .apply(preset())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("unet.deep_supervision: true, expected four stages or more")
+                && error.contains("\nhint: "),
+            "{error}"
+        );
+        let four = section(Some(true), 4).apply(preset()).expect("two heads");
+        assert_eq!((four.deep_supervision, four.num_heads()), (true, 2));
+        let three = section(None, 3).apply(preset()).expect("one head");
+        assert_eq!((three.deep_supervision, three.num_heads()), (false, 1));
+    }
+
+    #[test]
+    fn groups_of_an_instance_norm_are_refused() {
+        let section = UnetSection {
+            norm: Some("instance".to_owned()),
+            groups: Some(4),
+            ..UnetSection::default()
+        };
+        assert!(section.check_values().is_err());
+    }
 }

@@ -122,16 +122,16 @@ fn check_machine(config: &RunConfig) -> Result<(), Wrong> {
 fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
     let positive = |number: f64| number.is_finite() && number > 0.0;
     check(
-        positive(train.lr),
+        train.lr.is_none_or(positive),
         "train.lr",
-        train.lr,
+        train.rate(),
         "a number above 0",
         "`lr: 2e-5` is usual for pretrained weights",
     )?;
     check(
-        positive(train.lr_head),
+        train.lr_head.is_none_or(positive),
         "train.lr_head",
-        train.lr_head,
+        train.head_rate(),
         "a number above 0",
         "`lr_head: 1e-3` is usual for a new head",
     )?;
@@ -209,9 +209,9 @@ fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
 
 fn check_moments(train: &TrainSection) -> Result<(), Wrong> {
     check(
-        train.epochs >= 1,
+        train.epochs != Some(0),
         "train.epochs",
-        train.epochs,
+        0,
         "at least 1",
         "`holdall plan` looks at a run without training",
     )?;

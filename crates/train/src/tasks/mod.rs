@@ -1,5 +1,6 @@
 //! The tasks: each a folder, each an implementation of [`crate::task::Task`]; and which one a run is.
 
+mod block_loss;
 pub mod classify;
 pub mod clip;
 pub mod losses;
@@ -7,7 +8,7 @@ mod ranking;
 pub mod segment;
 pub mod video_text;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use holdall_data::columns;
 use holdall_data::find::find;
@@ -16,7 +17,7 @@ use holdall_data::table::Table;
 use holdall_data::target::TargetConfig;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
-use holdall_models::hub_cache;
+use holdall_models::hub_cache::{self, ModelName};
 use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;
 use holdall_models::video_text::config::VideoTextConfig;
@@ -25,7 +26,7 @@ use holdall_onnx::Precision;
 use holdall_processes::Group;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ClassWeights, RunConfig};
+use crate::config::{ClassWeights, Losses, RunConfig, Sampling, warnings_of_unused_keys};
 use crate::error::TrainError;
 use crate::onnx::OnnxFile;
 use crate::prepare::Prepared;
@@ -35,8 +36,14 @@ use crate::setup::Setup;
 use crate::site::Site;
 use crate::task::Task;
 
-/// The model of a config that names none.
-pub const DEFAULT_MODEL: &str = "openai/clip-vit-base-patch32";
+/// A model that suits the task.
+pub const AUTO_MODEL: &str = "auto";
+
+/// The model of runs that name none; U-Nets aside.
+const USUAL_CLIP: &str = "openai/clip-vit-base-patch32";
+
+/// The U-Net of runs that name none.
+const USUAL_UNET: &str = "unet";
 
 /// What kind of model and loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,13 +115,91 @@ pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
     })
 }
 
+/// The model that a task trains: what `model:` names, or what is usual.
+fn model_name(config: &RunConfig, task: TaskName) -> &str {
+    match (config.model.as_str(), task) {
+        (AUTO_MODEL, TaskName::Segment) => USUAL_UNET,
+        (AUTO_MODEL, TaskName::Clip | TaskName::Classify | TaskName::VideoText) => USUAL_CLIP,
+        (name, _) => name,
+    }
+}
+
+/// The model of a run that began before configs named it: what an unnamed model was then.
+pub fn model_of_older_run(begun: &RunConfig) -> Option<&'static str> {
+    if begun.model != USUAL_CLIP {
+        return None;
+    }
+    match begun.task {
+        Some(TaskName::Segment) => Some(USUAL_UNET),
+        Some(TaskName::VideoText) if hub_cache::find(USUAL_CLIP).is_none() => Some("video-text"),
+        _ => None,
+    }
+}
+
+/// The same run, with the model that it trains.
+fn with_model(config: &RunConfig, task: TaskName) -> Result<RunConfig, TrainError> {
+    let model = model_name(config, task).to_owned();
+    if config.random_weights && Path::new(&model).exists() {
+        return Err(TrainError::Config(format!(
+            "random_weights: true, expected a preset or a name of the hub beside it; {model} is there, with weights\n\
+             hint: leave one of the two out"
+        )));
+    }
+    Ok(RunConfig {
+        model,
+        ..config.clone()
+    })
+}
+
+/// The folder with the weights of a model: the folder itself, or its snapshot in the local Hugging Face cache.
+fn weights_folder(name: &str) -> Option<PathBuf> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Some(path.to_owned());
+    }
+    hub_cache::find(name)
+}
+
+/// The same for a run; `None` begins from random weights.
+fn starting_folder(config: &RunConfig) -> Option<PathBuf> {
+    weights_folder(&config.model).filter(|_| !config.random_weights)
+}
+
+/// Whether a run was told to begin from a model of the hub, whose weights are not here.
+pub(crate) fn lacks_weights(config: &RunConfig) -> bool {
+    let is_of_hub = ModelName::parse(&config.model).is_some();
+    is_of_hub && !config.random_weights && weights_folder(&config.model).is_none()
+}
+
+/// Refuses to train from random weights where a name means pretrained ones.
+pub(crate) fn check_weights(asked: &RunConfig, resolved: &RunConfig) -> Result<(), TrainError> {
+    if !lacks_weights(resolved) {
+        return Ok(());
+    }
+    let name = &resolved.model;
+    let (what, small) = if asked.model == AUTO_MODEL {
+        let small = match resolved.task {
+            Some(TaskName::Classify) => "vit-demo",
+            Some(TaskName::VideoText) => "video-text-small",
+            _ => "small",
+        };
+        let small = format!("; --model {small} is a small model without pretrained weights");
+        (
+            format!("no model is named, and the usual one is {name}"),
+            small,
+        )
+    } else {
+        (format!("model `{name}`"), String::new())
+    };
+    Err(TrainError::Config(format!(
+        "{what}: expected its pretrained weights in the local Hugging Face cache, found none\n\
+         hint: holdall model get {name} downloads them; --random-weights begins from random ones{small}"
+    )))
+}
+
 /// The task of a model that is a folder or a preset.
 fn of_model(name: &str) -> TaskName {
-    let path = Path::new(name);
-    let found = match path.exists() {
-        true => Some(path.to_owned()),
-        false => hub_cache::find(name),
-    };
+    let found = weights_folder(name);
     let opened = found.and_then(|path| ModelFolder::open(&path).ok());
     match opened.as_ref().map(ModelFolder::config) {
         Some(ModelConfig::Clip(_)) => TaskName::Clip,
@@ -135,24 +220,38 @@ fn of_model(name: &str) -> TaskName {
 pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let Decision { task, note } = site.listed(|| decide(config))?;
     check_class_weights(config, task)?;
+    let config = &with_model(config, task)?;
     let mut prepared = match task {
         TaskName::Clip => clip::prepare(config, site)?,
         TaskName::Classify => classify::prepare(config, site)?,
         TaskName::Segment => segment::prepare(config, site)?,
         TaskName::VideoText => video_text::prepare(config, site)?,
     };
-    prepared.notes.splice(0..0, note);
+    let is_unlabelled = prepared.train.balanced_target().is_none();
+    if config.train.sampling == Sampling::Balanced && is_unlabelled {
+        prepared.notes.push(
+            "warning: train.sampling: `balanced` has no effect: the samples have no labels"
+                .to_owned(),
+        );
+    }
+    let unused = warnings_of_unused_keys(config, task);
+    prepared.notes.splice(0..0, note.into_iter().chain(unused));
     Ok(prepared)
 }
 
 /// Opens a model without data.
 pub(crate) fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
-    match decide(config)?.task {
+    let task = decide(config)?.task;
+    let unused = warnings_of_unused_keys(config, task);
+    let config = &with_model(config, task)?;
+    let mut setup = match task {
         TaskName::Clip => clip::setup(config, site),
         TaskName::Classify => classify::setup(config, site),
         TaskName::Segment => segment::setup(config, site),
         TaskName::VideoText => video_text::setup(config, site),
-    }
+    }?;
+    setup.notes.splice(0..0, unused);
+    Ok(setup)
 }
 
 /// Numbers are for classes that a config can know the order of: those of masks.
@@ -167,6 +266,28 @@ fn check_class_weights(config: &RunConfig, task: TaskName) -> Result<(), TrainEr
         }
         _ => Ok(()),
     }
+}
+
+/// Warnings of those of these keys of `losses:` that are set, where there are no labels that they would count for.
+fn warnings_without_labels(config: &RunConfig, keys: &[&str]) -> Vec<String> {
+    let (losses, usual) = (&config.losses, Losses::default());
+    let known = [
+        ("label", losses.label != usual.label),
+        (
+            "label_smoothing",
+            losses.label_smoothing != usual.label_smoothing,
+        ),
+        ("class_weights", losses.class_weights != usual.class_weights),
+    ];
+    let set = known
+        .into_iter()
+        .filter(|(key, is_set)| *is_set && keys.contains(key));
+    set.map(|(key, _)| {
+        format!(
+            "warning: losses.{key}: no effect, the data has no such labels\nhint: `data: {{label: COLUMN}}` says where they are"
+        )
+    })
+    .collect()
 }
 
 /// A trained model of one of the tasks.
@@ -241,6 +362,9 @@ impl Saved {
         }
     }
 }
+
+/// Keys of `losses:` that are about labels.
+const LABEL_LOSSES: [&str; 3] = ["label", "label_smoothing", "class_weights"];
 
 /// The data's table, where labels are not said and are no folders.
 fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError> {
@@ -322,4 +446,50 @@ fn tells_apart(table: &Table, label: &str) -> Result<bool, TrainError> {
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_the_hub_means_its_weights() {
+        let named = |model: &str, random_weights: bool| RunConfig {
+            model: model.to_owned(),
+            random_weights,
+            ..RunConfig::default()
+        };
+        // No such model is in anybody's cache.
+        let missing = named("nobody/no-such-model", false);
+        let error = check_weights(&missing, &missing).unwrap_err().to_string();
+        for words in ["holdall model get nobody/no-such-model", "--random-weights"] {
+            assert!(error.contains(words), "{error}");
+        }
+        let unnamed = check_weights(&RunConfig::default(), &missing).unwrap_err();
+        assert!(
+            unnamed.to_string().starts_with("no model is named"),
+            "{unnamed}"
+        );
+        for model in ["small", "vit-demo", "unet", "video-text-demo", "nowhere"] {
+            let config = named(model, false);
+            check_weights(&config, &config).unwrap();
+        }
+        let wanted = named("nobody/no-such-model", true);
+        check_weights(&wanted, &wanted).unwrap();
+    }
+
+    #[test]
+    fn weights_that_are_there_are_not_random() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = RunConfig {
+            model: folder.path().display().to_string(),
+            random_weights: true,
+            ..RunConfig::default()
+        };
+        let error = with_model(&config, TaskName::Clip).map(|_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains("leave one of the two out"),
+            "{error}"
+        );
+    }
 }

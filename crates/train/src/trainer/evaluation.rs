@@ -10,10 +10,10 @@ use crate::error::TrainError;
 use crate::optimizer::Averaging;
 use crate::planned_run::PlannedRun;
 use crate::processes;
-use crate::report::{EvaluationLine, Event, SummaryMetrics};
+use crate::report::{EvaluationLine, Event, SummaryMetrics, TotalLoss};
 use crate::requests::Requests;
 use crate::run_folder::{RunFolder, failed};
-use crate::scores::Scores;
+use crate::scores::{LOSS, Scores};
 use crate::skipped::SkippedPicture;
 use crate::task::{BEST_FILES, Evaluation, Unfinished};
 
@@ -94,7 +94,11 @@ impl Trainer {
         let subsets: Vec<Subset> = self.evaluated().collect();
         for on in subsets {
             let began = Instant::now();
-            let (scores, skipped, shown) = self.evaluate_subset(on, requests, &is_wanted, watch)?;
+            let (mut scores, skipped, shown) =
+                self.evaluate_subset(on, requests, &is_wanted, watch)?;
+            if on == Subset::Validation && !self.state.epoch_losses.is_empty() {
+                scores.set_train_loss(self.state.epoch_losses.total(&self.losses).value);
+            }
             files.push((on, shown));
             self.tell_skipped(&skipped, watch)?;
             lines.push(EvaluationLine {
@@ -156,6 +160,7 @@ impl Trainer {
             prepared,
             device,
             feed,
+            split,
             ..
         } = &mut self.planned;
         let task = &prepared.setup.step.task;
@@ -167,6 +172,7 @@ impl Trainer {
             subset: on,
             samples,
             step: Some(self.state.step),
+            effective_batch: Some(split.effective_batch),
             stop: &requests.stop,
             is_wanted,
             tell: &mut |done, total| watch(Event::Evaluating { on, done, total }),
@@ -182,8 +188,25 @@ impl Trainer {
     fn decisive(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let held_out = lines.iter().find(|line| line.on == Subset::Validation);
         let decisive = held_out.or(lines.first())?;
-        let task = &self.step.config().task;
-        task.metric(&decisive.scores, &self.best_metric.0)
+        match self.best_metric.0.as_str() {
+            LOSS => decisive.scores.loss(),
+            metric => self.step.config().task.metric(&decisive.scores, metric),
+        }
+    }
+
+    /// The loss of held-out samples in the epoch that ends: after which step, and what it was.
+    pub(super) fn validation_loss(&self) -> Option<(u64, TotalLoss)> {
+        let mut last = self.state.last_scores.iter();
+        let found = last.find(|found| found.on == Subset::Validation)?;
+        let is_of_epoch = found.step + self.planned.steps_per_epoch() > self.state.step;
+        let value = found.scores.loss().filter(|_| is_of_epoch)?;
+        let losses = found.scores.losses().into_iter();
+        let each = losses.filter_map(|(name, mean, chance)| {
+            let weight = self.losses.iter().find(|loss| loss.name == name)?.weight;
+            Some((weight, mean, chance))
+        });
+        let chance = TotalLoss::of(each).chance;
+        Some((found.step, TotalLoss { value, chance }))
     }
 
     /// The same where it is better than the best so far.

@@ -17,6 +17,7 @@ use crate::frozen::ParameterCount;
 use crate::processes;
 use crate::report::{ModelOfRun, Outcome, Summary};
 use crate::run_folder::RunFolder;
+use crate::saved_inputs::SavedInputs;
 
 /// Where a run stands.
 #[derive(Serialize, Deserialize)]
@@ -101,7 +102,7 @@ impl Trainer {
             None => {
                 let model = run.model();
                 self.enter_averages()?;
-                let saved = save_model(&self.step, &model);
+                let saved = save_model(&self.step, &SavedInputs::of_run(&self.planned), &model);
                 self.leave_averages()?;
                 (self.state.step, saved?)
             }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::Trainer;
 use super::evaluation::{BestFiles, put_back_best_files};
+use super::{Trainer, is_over};
 use crate::checkpoint::{Best, Checkpoints, State};
 use crate::config::Subset;
 use crate::error::TrainError;
@@ -14,6 +14,7 @@ use crate::picture_changes::{compare_pictures, record_pictures};
 use crate::planned_run::{PlanReport, PlannedRun};
 use crate::recorder::Sampler;
 use crate::run_folder::{RunFolder, before_it_began, write_whole};
+use crate::saved_inputs::SavedInputs;
 use crate::sealed_config::seal;
 use crate::skipped::SkippedFile;
 use crate::step::Step;
@@ -45,27 +46,10 @@ impl Records {
         if let Some(error) = too_short {
             return Err(error);
         }
-        let config = folder.write("config.yml", &seal(&planned.config.resolved()));
-        config.map_err(|error| match folder.path().join("config.yml").exists() {
-            true => error,
-            false => before_it_began(error),
-        })?;
-        if !is_resumed {
-            record_pictures(&folder, &planned.prepared, data)?;
+        // A run that has nothing left to do keeps the record of how it was done.
+        if !is_over(planned, state) {
+            write_settings(&folder, planned, is_resumed)?;
         }
-        let report = PlanReport {
-            effective_batch: planned.split.effective_batch,
-            ..PlanReport::new(
-                &planned.plan,
-                &planned.device,
-                planned.prepared.setup.budget_bytes,
-            )
-        };
-        let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
-        folder.write("plan.json", &plan_json)?;
-        folder.write("plan-tensors.json", &tensors_json(&planned.plan.step))?;
-        let operations = operations_json(&planned.plan.step.memory_map, &planned.plan.step, None);
-        folder.write("operations.json", &operations)?;
         let journal = Journal::open(&folder.journal(), &state.journal)?;
         put_back_best_files(&folder, state.best.as_ref())?;
         let epoch = state.step / planned.steps_per_epoch();
@@ -80,12 +64,12 @@ impl Records {
 
     fn save_best(
         &self,
-        step: &Step,
+        (step, inputs): (&Step, &SavedInputs),
         name: &str,
         files: Option<&BestFiles>,
     ) -> Result<String, TrainError> {
         let path = self.folder.checkpoints().join(name);
-        let checksum = save_model(step, &path)?;
+        let checksum = save_model(step, inputs, &path)?;
         for (name, json) in files.into_iter().flatten() {
             // Beside the model's files and no part of them: a resumed run finds those of the best that it goes on from.
             write_whole(&path.join(name), json.as_bytes())?;
@@ -93,6 +77,36 @@ impl Records {
         }
         Ok(checksum.to_string())
     }
+}
+
+/// The config and the plan of the steps to come.
+fn write_settings(
+    folder: &RunFolder,
+    planned: &PlannedRun,
+    is_resumed: bool,
+) -> Result<(), TrainError> {
+    let config = folder.write("config.yml", &seal(&planned.config.resolved()));
+    config.map_err(|error| match folder.path().join("config.yml").exists() {
+        true => error,
+        false => before_it_began(error),
+    })?;
+    if !is_resumed {
+        record_pictures(folder, &planned.prepared, &planned.config.data)?;
+    }
+    let report = PlanReport {
+        effective_batch: planned.split.effective_batch,
+        ..PlanReport::new(
+            &planned.plan,
+            &planned.device,
+            planned.prepared.setup.budget_bytes,
+        )
+    };
+    let plan_json = serde_json::to_string_pretty(&report).expect("a plan is plain data");
+    folder.write("plan.json", &plan_json)?;
+    folder.write("plan-tensors.json", &tensors_json(&planned.plan.step))?;
+    let operations = operations_json(&planned.plan.step.memory_map, &planned.plan.step, None);
+    folder.write("operations.json", &operations)?;
+    Ok(())
 }
 
 impl Trainer {
@@ -133,7 +147,10 @@ impl Trainer {
         let held_out = files.iter().find(|(on, _)| *on == Subset::Validation);
         let shown = held_out.or(files.first()).map(|(_, files)| files);
         let checksum = match &self.records {
-            Some(records) => Some(records.save_best(&self.step, &folder, shown)?),
+            Some(records) => {
+                let inputs = SavedInputs::of_run(&self.planned);
+                Some(records.save_best((&self.step, &inputs), &folder, shown)?)
+            }
             None => None,
         };
         Ok(Best {

@@ -62,7 +62,7 @@ impl Trainer {
     /// Says what was found at which step, and what to go on from.
     pub(super) fn diverged(&self, step: u64, found: String) -> TrainError {
         let config = &self.planned.config;
-        let lower = format!("{:.1e}", config.train.lr / 10.0).replace(".0e", "e");
+        let lower = format!("{:.1e}", config.train.rate() / 10.0).replace(".0e", "e");
         let hint = match self.saved {
             Some((step, _)) => format!(
                 "the checkpoint of step {step} is untouched: holdall train --resume --out {} --lr {lower} goes on from \

@@ -14,6 +14,7 @@ use crate::config::{Count, EvalEvery, RunConfig, Subset};
 use crate::journal::Journal;
 use crate::plan_race::Choosing;
 
+mod key_effects;
 mod several_processes;
 mod state_formats;
 
@@ -58,7 +59,7 @@ fn small(folder: &std::path::Path, change: impl Fn(&mut RunConfig)) -> RunConfig
     config.data.validation = holdall_data::config::Validation::None;
     config.train.effective_batch = Some(8);
     config.train.batch_size = Some(4);
-    config.train.epochs = 2;
+    config.train.epochs = Some(2);
     config.train.eval_every = EvalEvery::Never;
     change(&mut config);
     config
@@ -457,7 +458,7 @@ fn a_list_with_bad_rows_trains_as_the_list_without_them() {
     );
     // Listed once, however often the run goes on.
     drop(trainer);
-    let (trainer, _) = resumed(folder.path(), |config| config.train.epochs = 3);
+    let (trainer, _) = resumed(folder.path(), |config| config.train.epochs = Some(3));
     let trainer = trainer.unwrap();
     assert_eq!(
         std::fs::read_to_string(trainer.files().folder.skipped()).unwrap(),
@@ -470,7 +471,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     draw(folder.path());
     run(&mut trainer(folder.path(), "run", |_| ())).2.unwrap();
-    let longer = |config: &mut RunConfig| config.train.epochs = 3;
+    let longer = |config: &mut RunConfig| config.train.epochs = Some(3);
     let (trainer, said) = resumed(folder.path(), longer);
     let samples = std::sync::Arc::clone(&trainer.unwrap().planned.prepared.train);
     assert_eq!(said, "");
@@ -551,7 +552,7 @@ fn a_mended_picture_that_was_skipped_is_still_skipped() {
     let sample = (0..samples.len()).find(|&sample| samples.row(sample) == row);
     let mended = samples.image_path(sample.unwrap());
     std::fs::copy(samples.image_path(0), mended).unwrap();
-    let (trainer, said) = resumed(folder.path(), |config| config.train.epochs = 3);
+    let (trainer, said) = resumed(folder.path(), |config| config.train.epochs = Some(3));
     trainer.unwrap();
     assert_eq!(said, "");
 }

@@ -69,7 +69,7 @@ fn split_of(samples: usize, count: usize, batch_size: usize, kept: usize) -> Spl
 }
 
 proptest! {
-    #![proptest_config(support::same_cases(12))]
+    #![proptest_config(crate::support::same_cases(12))]
 
     #[test]
     fn contrastive_and_labels(

@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         draw_weights(device, &mut step, &task.model, 5);
         let mut run = RunConfig::default();
         // Not so fast that the batches are known by heart: of a loss that is gone, every difference is large.
-        run.train.lr = 4e-5;
+        run.train.lr = Some(4e-5);
         Run {
             device,
             step,

@@ -16,7 +16,9 @@ use holdall_train::TrainError;
 use holdall_train::budget::Memory;
 
 use super::{DemoArguments, FRAMES};
-use crate::arguments::{InferenceOptions, OutputOptions, ProcessOptions, TileOptions};
+use crate::arguments::{
+    InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
+};
 use crate::commands::eval::{EvalArguments, evaluate};
 use crate::screen::tell;
 
@@ -27,6 +29,7 @@ pub fn scores(data: &Path, arguments: &DemoArguments) -> Result<Option<String>> 
     let arguments = EvalArguments {
         model: arguments.out.join("run").display().to_string(),
         data: Some(data.join("middle.csv").display().to_string()),
+        part: None,
         tiling: TileOptions {
             tiles: None,
             mirror: false,
@@ -38,6 +41,8 @@ pub fn scores(data: &Path, arguments: &DemoArguments) -> Result<Option<String>> 
         },
         processes: ProcessOptions::default(),
         sets: vec![],
+        ranks: None,
+        overwrite: OverwriteOption::default(),
         output: OutputOptions { json: false },
     };
     let found = evaluate(&arguments, Group::alone())?;

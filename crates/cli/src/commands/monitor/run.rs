@@ -248,7 +248,7 @@ impl RunWatch {
         });
         let epochs = self.length.1.as_ref().and_then(|train| {
             match (train.max_steps, seen.steps_per_epoch) {
-                (None, _) => Some(train.epochs as u64),
+                (None, _) => Some(train.num_epochs() as u64),
                 (Some(_), per_epoch) => Some(train.epochs_begun(per_epoch?)),
             }
         });

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use holdall_train::TrainError;
 use holdall_train::task::Unfinished;
-use holdall_train::tasks::classify::{Answer, SavedClassifier};
+use holdall_train::tasks::classify::SavedClassifier;
 
-use super::{Guess, Job, Prediction, Predictions, TargetGuess};
+use super::answers::{Guess, HeadColumns, TargetGuess};
+use super::{Job, Prediction, Predictions};
 use crate::screen::progress;
 use crate::stop;
 
@@ -30,14 +31,16 @@ pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<P
     if arguments.features.is_some() {
         return Err(wrong("--features", "--csv FILE writes what the classifier says").into());
     }
-    let (task, top) = (saved.task(), arguments.top_labels());
-    let held_bytes = 2 * top * size_of::<Guess>() + NAMES_BYTES;
-    let host_bytes = (job.paths.len() * held_bytes) as u64;
+    let task = saved.task();
+    let most_labels = task.heads.iter().map(|head| head.kind.names().len()).max();
+    let top = arguments.top_labels(most_labels.unwrap_or(0));
+    let held_bytes = 2 * task.heads.len() * top * size_of::<Guess>() + NAMES_BYTES;
+    let host_bytes = (job.samples.len() * held_bytes) as u64;
     let Some((mut opened, mut pictures)) = job.open(task, saved, host_bytes)? else {
         return Ok(None);
     };
     let planned_bytes = opened.model.plan().process_bytes;
-    let bar = progress(job.paths.len() as u64, "Predicting");
+    let bar = progress(job.samples.len() as u64, "Predicting");
     let mut all = Vec::new();
     let mut forward = opened.model.forward(job.device);
     let skipped = saved.predict(
@@ -48,7 +51,10 @@ pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<P
         |read, answers| {
             bar.inc(read.len() as u64);
             let each = read.iter().zip(answers);
-            all.extend(each.map(|(&sample, answers)| prediction(job.image(sample), answers)));
+            all.extend(each.map(|(&sample, answers)| {
+                let targets = answers.into_iter().map(TargetGuess::from).collect();
+                Prediction::new(job.image(sample), targets)
+            }));
             true
         },
     );
@@ -58,35 +64,10 @@ pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<P
         skipped: skipped.map_err(Unfinished::into_error)?,
         planned_bytes,
         features: None,
+        columns: task
+            .heads
+            .iter()
+            .map(|head| HeadColumns::of_head(head, arguments.top, arguments.all_probabilities))
+            .collect(),
     }))
-}
-
-fn prediction(image: String, answers: Vec<Answer>) -> Prediction {
-    let targets = answers.into_iter().map(|answer| match answer {
-        Answer::Labels { target, labels, .. } => {
-            let guess = |(label, probability)| Guess { label, probability };
-            TargetGuess {
-                target,
-                labels: labels.into_iter().map(guess).collect(),
-                number: None,
-            }
-        }
-        Answer::Number { target, number } => TargetGuess {
-            target,
-            labels: Vec::new(),
-            number: Some(number),
-        },
-    });
-    let mut targets: Vec<TargetGuess> = targets.collect();
-    let labelled = targets.iter().find(|target| !target.labels.is_empty());
-    let labels = labelled.map_or(Vec::new(), |target| target.labels.clone());
-    // One head with labels is told as CLIP's is.
-    if let [TargetGuess { number: None, .. }] = targets.as_slice() {
-        targets.clear();
-    }
-    Prediction {
-        image,
-        labels,
-        targets,
-    }
 }

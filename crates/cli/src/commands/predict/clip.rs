@@ -9,7 +9,8 @@ use holdall_train::tasks::clip::{
     Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,
 };
 
-use super::{Guess, Job, PredictArguments, Prediction, Predictions};
+use super::answers::{Guess, HeadColumns, TargetGuess};
+use super::{Job, PredictArguments, Prediction, Predictions};
 use crate::screen::progress;
 use crate::stop;
 
@@ -30,6 +31,18 @@ enum Labels {
     None,
 }
 
+impl Labels {
+    fn names(&self) -> &[String] {
+        match self {
+            Labels::Head(names) | Labels::ZeroShot { names, .. } => names,
+            Labels::None => &[],
+        }
+    }
+}
+
+/// The head's name, and that of labels that were never trained.
+const HEAD: &str = "label";
+
 pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predictions>> {
     let arguments = job.arguments;
     let labels = labels(arguments, trained)?;
@@ -38,13 +51,13 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
         _ => 1,
     };
     let projection = trained.projection();
-    let held_bytes =
-        size_of::<Prediction>() + arguments.top_labels() * size_of::<Guess>() + NAMES_BYTES;
+    let top = arguments.top_labels(labels.names().len());
+    let held_bytes = size_of::<Prediction>() + 2 * top * size_of::<Guess>() + NAMES_BYTES;
     let feature_bytes = match arguments.features {
         Some(_) => projection * size_of::<f32>(),
         None => 0,
     };
-    let host_bytes = (job.paths.len() * (held_bytes + feature_bytes)) as u64;
+    let host_bytes = (job.samples.len() * (held_bytes + feature_bytes)) as u64;
     let task = trained.task(longest);
     let Some((mut opened, mut pictures)) = job.open(&task, trained, host_bytes)? else {
         return Ok(None);
@@ -52,11 +65,11 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
     let planned_bytes = opened.model.plan().process_bytes;
     let mut encoder = Encoder::new(&task, opened.model.forward(job.device));
     let captions = encode_labels(&mut encoder, &labels).map_err(Unfinished::into_error)?;
-    let bar = progress(job.paths.len() as u64, "Predicting");
+    let bar = progress(job.samples.len() as u64, "Predicting");
     let mut all = Vec::new();
     let mut not_finite = None;
     let mut features: Vec<f32> = match arguments.features {
-        Some(_) => Vec::with_capacity(job.paths.len() * projection),
+        Some(_) => Vec::with_capacity(job.samples.len() * projection),
         None => Vec::new(),
     };
     let encoded = encode_pictures(
@@ -78,13 +91,10 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
                     }
                     Labels::None => None,
                 };
-                all.push(Prediction {
-                    image: job.image(read[row]),
-                    labels: scores.map_or(Vec::new(), |scores| {
-                        best(&labels, &scores, arguments.top_labels())
-                    }),
-                    targets: Vec::new(),
-                });
+                let best = scores.map(|scores| best(labels.names(), &scores, top));
+                let target = best.map(|labels| TargetGuess::of_labels(HEAD, labels));
+                let targets = target.into_iter().collect();
+                all.push(Prediction::new(job.image(read[row]), targets));
             }
             if arguments.features.is_some() {
                 features.extend_from_slice(&encoded.features);
@@ -104,6 +114,13 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
         skipped: encoded.map_err(Unfinished::into_error)?,
         planned_bytes,
         features: arguments.features.as_ref().map(|_| (features, projection)),
+        columns: match labels.names() {
+            [] => Vec::new(),
+            names => {
+                let all = arguments.all_probabilities;
+                vec![HeadColumns::of_labels(HEAD, names, arguments.top, all)]
+            }
+        },
     }))
 }
 
@@ -176,10 +193,7 @@ fn similarities(picture: &[f32], captions: &[f32], scale: f32) -> Vec<f64> {
 }
 
 /// The `top` labels with their probabilities, best first.
-fn best(labels: &Labels, scores: &[f64], top: usize) -> Vec<Guess> {
-    let (Labels::Head(names) | Labels::ZeroShot { names, .. }) = labels else {
-        return Vec::new();
-    };
+fn best(names: &[String], scores: &[f64], top: usize) -> Vec<Guess> {
     let best = top_k(scores, top).into_iter();
     best.map(|(index, probability)| Guess {
         label: names[index].clone(),

@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use holdall_data::clips::is_clip_name;
 use holdall_data::folder::is_picture;
 use holdall_train::TrainError;
 
 /// Clips as named, and those in folders, sorted. A folder with pictures is a clip.
-pub(super) fn clips_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub(super) fn clips_under(named: &[PathBuf]) -> Result<Vec<PathBuf>, TrainError> {
     let mut found = Vec::new();
     for path in named {
         match path.is_dir() {
@@ -19,13 +18,12 @@ pub(super) fn clips_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if found.is_empty() {
         return Err(TrainError::Config(
             "found no clips in what was named\nhint: video files, or folders of frames".to_owned(),
-        )
-        .into());
+        ));
     }
     Ok(found)
 }
 
-fn clips_of(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+fn clips_of(folder: &Path, found: &mut Vec<PathBuf>) -> Result<(), TrainError> {
     let unreadable = |cause: std::io::Error| {
         TrainError::Config(format!(
             "{}: {cause}\nhint: check the path",

@@ -1,46 +1,23 @@
 //! What was named: pictures, folders of pictures, a table that lists them; texts, a line each.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
-use holdall_data::DataConfig;
 use holdall_data::config::Validation;
 use holdall_data::find::is_list;
 use holdall_data::folder::{EXTENSIONS, is_picture};
 use holdall_data::samples::{Samples, SamplesBuilder};
 use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::table::Table;
+use holdall_data::{DataConfig, DataError};
 use holdall_train::TrainError;
+use holdall_train::saved_inputs;
+use holdall_train::saved_model::SavedModel;
 
+use super::PredictArguments;
 use super::clip_files::clips_under;
 use crate::screen::tell;
-
-/// What is looked at.
-pub(in crate::commands) struct Inputs {
-    pub samples: Arc<Samples>,
-    /// Where each sample is.
-    pub paths: Vec<PathBuf>,
-}
-
-impl Inputs {
-    fn of_paths(paths: Vec<PathBuf>) -> Inputs {
-        Inputs {
-            samples: Arc::new(as_samples(&paths)),
-            paths,
-        }
-    }
-
-    fn of_table(data: DataSet) -> Inputs {
-        data.notes.iter().for_each(|note| tell(note));
-        let samples = data.train;
-        Inputs {
-            paths: (0..samples.len())
-                .map(|sample| samples.image_path(sample))
-                .collect(),
-            samples: Arc::new(samples),
-        }
-    }
-}
 
 /// The table among what was named, which then is all that was named.
 fn table_of(named: &[PathBuf]) -> Result<Option<&Path>, TrainError> {
@@ -55,36 +32,118 @@ fn table_of(named: &[PathBuf]) -> Result<Option<&Path>, TrainError> {
     }
 }
 
+/// How inputs are made: as in training, with what `--set` says over it.
+pub(super) fn settings(
+    arguments: &PredictArguments,
+    saved: &dyn SavedModel,
+) -> Result<DataConfig, TrainError> {
+    let sets = &arguments.sets;
+    let is_of_data = |set: &&String| set.trim_start().starts_with("data");
+    if let Some(other) = sets.iter().find(|set| !is_of_data(set)) {
+        return Err(TrainError::Config(format!(
+            "--set {other}: expected a key of the data section; no other changes a prediction\nhint: --set data.stride=2"
+        )));
+    }
+    let mut config = saved_inputs::config_of(&arguments.model, saved, sets)?;
+    saved_inputs::take_data(&mut config, Path::new(""), sets);
+    config.data.train = None;
+    Ok(config.data.without_targets())
+}
+
 /// All rows of a table.
-fn table_config(table: &Path) -> DataConfig {
+fn read_all(table: &Path, data: &DataConfig) -> DataConfig {
     DataConfig {
         train: Some(table.to_owned()),
-        validation: Validation::None,
-        ..DataConfig::default()
+        validation: Validation::UNSPLIT,
+        ..data.clone()
     }
 }
 
+fn of_table(data: DataSet) -> Arc<Samples> {
+    data.notes.iter().for_each(|note| tell(note));
+    Arc::new(data.train)
+}
+
 /// Pictures, by a table or by their names.
-pub(in crate::commands) fn pictures(named: &[PathBuf]) -> Result<Inputs> {
+pub(in crate::commands) fn pictures(
+    named: &[PathBuf],
+    data: &DataConfig,
+) -> Result<Arc<Samples>, TrainError> {
     Ok(match table_of(named)? {
-        Some(table) => {
-            let data = source::read(&table_config(table), Captions::None, 0);
-            Inputs::of_table(data.map_err(TrainError::from)?)
-        }
-        None => Inputs::of_paths(pictures_under(named)?),
+        Some(table) => of_table(source::read(&read_all(table, data), Captions::None, 0)?),
+        None => Arc::new(as_samples(&pictures_under(named)?)),
     })
 }
 
-/// Clips, likewise.
-pub(super) fn clips(named: &[PathBuf]) -> Result<Inputs> {
-    Ok(match table_of(named)? {
-        Some(table) => {
-            let data =
-                source::read_clips_with_targets(&table_config(table), Captions::None, &[], 0);
-            Inputs::of_table(data.map_err(TrainError::from)?)
+/// Clips, and of a table with groups the name of each sample's.
+pub(super) struct Clips {
+    pub samples: Arc<Samples>,
+    pub groups: Option<Groups>,
+}
+
+/// Which group each sample is.
+pub(super) struct Groups {
+    /// The table's column.
+    pub column: String,
+    name_of_line: HashMap<u32, String>,
+}
+
+impl Groups {
+    /// A sample's group.
+    pub fn name(&self, samples: &Samples, sample: u32) -> &str {
+        let name = self.name_of_line.get(&samples.row(sample as usize));
+        name.map_or("", String::as_str)
+    }
+
+    fn read(table: &Table, column: &str) -> Result<Groups, DataError> {
+        let at = table.column("group", column)?;
+        let mut name_of_line = HashMap::new();
+        let mut rows = table.rows()?;
+        while let Some(row) = rows.read_any()? {
+            name_of_line.insert(row.line(), row.cell(at).trim().to_owned());
         }
-        None => Inputs::of_paths(clips_under(named)?),
+        Ok(Groups {
+            column: column.to_owned(),
+            name_of_line,
+        })
+    }
+}
+
+/// Clips, by a table or by their names. Those of one group are one sample, as in training.
+pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, TrainError> {
+    let Some(path) = table_of(named)? else {
+        tell_ungrouped(data, "files have no groups");
+        let paths = clips_under(named)?;
+        return Ok(Clips {
+            samples: Arc::new(as_samples(&paths)),
+            groups: None,
+        });
+    };
+    let mut data = read_all(path, data);
+    let mut groups = None;
+    if let Some(column) = data.group.clone() {
+        let table = Table::open_separated(path, data.separator)?;
+        if table.columns().contains(&column) {
+            groups = Some(Groups::read(&table, &column)?);
+        } else {
+            tell_ungrouped(&data, "the table has no such column");
+            (data.group, data.num_videos) = (None, None);
+        }
+    }
+    let read = source::read_clips(&data, Captions::None, 0)?;
+    Ok(Clips {
+        samples: of_table(read),
+        groups,
     })
+}
+
+/// The model was trained on groups of clips, and there are none.
+fn tell_ungrouped(data: &DataConfig, why: &str) {
+    if let Some(column) = &data.group {
+        tell(&format!(
+            "Every clip is a sample of its own: the model was trained on groups by `{column}`, and {why}"
+        ));
+    }
 }
 
 /// The lines of a file, blanks around them and empty ones left out.
@@ -110,12 +169,15 @@ pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<Stri
 }
 
 /// Files as named, and the pictures in folders, sorted.
-fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>, TrainError> {
     files_under(named, is_picture)
 }
 
 /// The same with another idea of what the names of pictures are.
-pub(super) fn files_under(named: &[PathBuf], is_picture: fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+pub(super) fn files_under(
+    named: &[PathBuf],
+    is_picture: fn(&str) -> bool,
+) -> Result<Vec<PathBuf>, TrainError> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = Vec::new();
     for path in named {
@@ -147,8 +209,7 @@ pub(super) fn files_under(named: &[PathBuf], is_picture: fn(&str) -> bool) -> Re
         return Err(TrainError::Config(format!(
             "found no pictures in what was named\nhint: files, or folders with {}",
             EXTENSIONS.join(", ")
-        ))
-        .into());
+        )));
     }
     Ok(found)
 }

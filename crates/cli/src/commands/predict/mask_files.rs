@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use holdall_data::samples::Samples;
-use holdall_files::write_whole;
+use holdall_data::segmentation::case_of;
+use holdall_files::{Existing, write_whole};
 use holdall_metrics::segmentation::{METRICS, MaskScores};
 use holdall_train::TrainError;
 use holdall_train::tasks::segment::png_file::{self, Pixels};
@@ -44,10 +45,16 @@ impl Names {
             let stem = path
                 .file_stem()
                 .map_or("picture".into(), |stem| stem.to_string_lossy());
-            let times = taken.entry(stem.to_string()).or_insert(0);
+            // A file for each channel, and one mask for all of them.
+            let is_first_of_several = samples.further_image_paths(sample).next().is_some();
+            let stem = match case_of(&stem).filter(|_| is_first_of_several) {
+                Some(case) => case.to_owned(),
+                None => stem.into_owned(),
+            };
+            let times = taken.entry(stem.clone()).or_insert(0);
             *times += 1;
             match times {
-                1 => stem.to_string(),
+                1 => stem,
                 times => format!("{stem}-{times}"),
             }
         };
@@ -68,11 +75,62 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What files of a picture take while they are made.
-    pub fn bytes(task: &SegmentTask, [height, width]: [usize; 2]) -> u64 {
+    /// What files of a picture take while they are made, one after the other.
+    pub fn bytes(&self, task: &SegmentTask, [height, width]: [usize; 2]) -> u64 {
         let outputs = task.model.num_outputs();
-        // Classes, a file of them, and an overlay or an array with its file.
-        (height * width * (2 + (8 * outputs).max(6))) as u64
+        // For each pixel: the mask and its file; colours and their file; 16 bits and their files, or the file of an array.
+        let mask = 2;
+        let overlay = if self.options.overlays { 6 } else { 0 };
+        let probabilities = match self.options.probabilities {
+            Some(ProbabilityFormat::Npy) => 4 * outputs,
+            Some(ProbabilityFormat::Png) => 4 + 2 * outputs,
+            None => 0,
+        };
+        let classes = 1;
+        (height * width * (classes + mask.max(overlay).max(probabilities))) as u64
+    }
+
+    /// Refuses to write over masks that are there, be they predictions or the truth of a data set.
+    pub fn check_free(&self, existing: Existing) -> Result<(), TrainError> {
+        let refuse = |path: PathBuf| {
+            let checked = existing.check_file(&path);
+            checked.map_err(|occupied| TrainError::Config(format!("--out {occupied}")))
+        };
+        for name in self.names.0.iter().flatten() {
+            refuse(self.mask(name))?;
+            if self.options.overlays {
+                refuse(self.overlay(name))?;
+            }
+            if let Some(format) = self.options.probabilities {
+                let mut files = self.probability_files(format, name).into_iter();
+                files.try_for_each(refuse)?;
+            }
+        }
+        refuse(self.scores())
+    }
+
+    fn mask(&self, name: &str) -> PathBuf {
+        self.out.join("masks").join(format!("{name}.png"))
+    }
+
+    fn overlay(&self, name: &str) -> PathBuf {
+        self.out.join("overlays").join(format!("{name}.png"))
+    }
+
+    fn scores(&self) -> PathBuf {
+        self.out.join("scores.csv")
+    }
+
+    /// One file, or as PNG one for each output.
+    fn probability_files(&self, format: ProbabilityFormat, name: &str) -> Vec<PathBuf> {
+        let folder = self.out.join("probabilities");
+        match (format, self.saved.model().num_outputs()) {
+            (ProbabilityFormat::Npy, _) => vec![folder.join(format!("{name}.npy"))],
+            (ProbabilityFormat::Png, 1) => vec![folder.join(format!("{name}.png"))],
+            (ProbabilityFormat::Png, outputs) => (0..outputs)
+                .map(|output| folder.join(format!("{name}-{output}.png")))
+                .collect(),
+        }
     }
 
     pub fn make_folders(&self) -> Result<()> {
@@ -98,58 +156,53 @@ impl Writer<'_> {
         let write = |path: &Path, bytes: &[u8]| {
             write_whole(path, bytes).map_err(|cause| unwritten(path, &cause))
         };
-        let mask = self.out.join("masks").join(format!("{name}.png"));
+        let mask = self.mask(name);
         let classes = match self.saved.model().num_outputs() {
             1 => predicted.classes.iter().map(|class| class * 255).collect(),
             _ => predicted.classes.to_vec(),
         };
         write(&mask, &png_file::encode(&Pixels::Grey(&classes), size))?;
         if let Some(format) = self.options.probabilities {
-            for (path, bytes) in self.probabilities(format, name, size, predicted.probabilities_hwk)
-            {
-                write(&path, &bytes)?;
+            let files = self.probability_files(format, name);
+            let contents = self.probabilities(format, size, predicted.probabilities_hwk);
+            for (path, bytes) in files.iter().zip(contents) {
+                write(path, &bytes)?;
             }
         }
         if self.options.overlays {
-            let path = self.out.join("overlays").join(format!("{name}.png"));
+            let path = self.overlay(name);
             write(&path, &overlay_png(predicted.picture, predicted.classes))?;
         }
         Ok(PredictedMask {
-            image: samples.image_path(sample).display().to_string(),
+            image: samples.image(sample).to_owned(),
             mask,
             scores: predicted.scores.map(|scores| scores.mean()),
         })
     }
 
-    /// Files of one picture; as PNG one for each output.
+    /// Contents of [`Self::probability_files`].
     fn probabilities(
         &self,
         format: ProbabilityFormat,
-        name: &str,
         [height, width]: [usize; 2],
         probabilities_hwk: &[f32],
-    ) -> Vec<(PathBuf, Vec<u8>)> {
-        let folder = self.out.join("probabilities");
+    ) -> Vec<Vec<u8>> {
         let outputs = self.saved.model().num_outputs();
         if format == ProbabilityFormat::Npy {
             let numbers = probabilities_hwk
                 .iter()
                 .flat_map(|value| value.to_le_bytes());
             let mut file = array_file::npy_header_of("<f4", &[height, width, outputs]);
+            file.reserve_exact(4 * probabilities_hwk.len());
             file.extend(numbers);
-            return vec![(folder.join(format!("{name}.npy")), file)];
+            return vec![file];
         }
         let of_output = |output: usize| {
             let values = probabilities_hwk.iter().skip(output).step_by(outputs);
             let values: Vec<u16> = values
                 .map(|value| (value * 65535.0).round() as u16)
                 .collect();
-            let name = match outputs {
-                1 => format!("{name}.png"),
-                _ => format!("{name}-{output}.png"),
-            };
-            let file = png_file::encode(&Pixels::Grey16(&values), [height, width]);
-            (folder.join(name), file)
+            png_file::encode(&Pixels::Grey16(&values), [height, width])
         };
         (0..outputs).map(of_output).collect()
     }
@@ -171,7 +224,7 @@ impl Writer<'_> {
                 .map(|value| value.map_or(String::new(), |value| format!("{value:.6}")));
             rows.write_record([(*image).clone()].iter().chain(&values))?;
         }
-        let path = self.out.join("scores.csv");
+        let path = self.scores();
         let text = rows.into_inner()?;
         write_whole(&path, &text).map_err(|cause| unwritten(&path, &cause))?;
         tell(&format!("{} scores: {}", scored.len(), path.display()));

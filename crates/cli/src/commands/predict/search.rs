@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use holdall_data::DataConfig;
 use holdall_data::loader::{self, Course, Loader, Share};
 use holdall_data::picture::thumbnail;
 use holdall_data::samples::SamplesBuilder;
@@ -26,7 +27,7 @@ use holdall_train::tasks::clip::{
 };
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText};
 
-use super::inputs::{self, Inputs};
+use super::inputs;
 use super::{Job, PredictArguments};
 use crate::commands::plan::fitting;
 use crate::screen::progress;
@@ -104,26 +105,23 @@ pub(super) fn run(
     arguments: &PredictArguments,
     device: &Device,
     budget_bytes: Option<u64>,
-    saved: &Saved,
+    (saved, data): (&Saved, &DataConfig),
 ) -> Result<ExitCode> {
     let options = &arguments.search;
     check(arguments, saved)?;
     let path = options.texts.as_deref().expect("asked for");
     let texts = inputs::lines_of(path, "--texts", "a text")?;
     let named = [&arguments.images[..], &options.search].concat();
-    let Inputs { samples, paths } = match (named.is_empty(), saved) {
-        (true, _) => Inputs {
-            samples: Arc::new(SamplesBuilder::new(PathBuf::new()).finish(Vec::new())),
-            paths: Vec::new(),
-        },
-        (false, Saved::VideoText(_)) => inputs::clips(&named)?,
-        (false, _) => inputs::pictures(&named)?,
+    let samples = match (named.is_empty(), saved) {
+        (true, _) => Arc::new(SamplesBuilder::new(PathBuf::new()).finish(Vec::new())),
+        (false, Saved::VideoText(_)) => inputs::clips(&named, data)?.samples,
+        (false, _) => inputs::pictures(&named, data)?,
     };
     let job = Job {
         arguments,
         device,
         budget_bytes,
-        paths,
+        data,
         samples,
     };
     let mut search = Search {
@@ -191,12 +189,12 @@ fn check(arguments: &PredictArguments, saved: &Saved) -> Result<(), TrainError> 
 /// Bytes that a search holds beside the model.
 fn held_bytes(job: &Job<'_>, search: &Search<'_>, projection: usize) -> u64 {
     let of_text =
-        projection * size_of::<f32>() + search.top.min(job.paths.len()) * size_of::<(u32, f64)>();
+        projection * size_of::<f32>() + search.top.min(job.samples.len()) * size_of::<(u32, f64)>();
     let of_picture = match search.pictures {
         Some(_) => PATH_BYTES + projection * size_of::<f32>(),
         None => PATH_BYTES,
     };
-    (search.texts.len() * of_text + job.paths.len() * of_picture) as u64
+    (search.texts.len() * of_text + job.samples.len() * of_picture) as u64
 }
 
 /// A model without pictures: its text encoder alone is asked.
@@ -216,7 +214,7 @@ fn search_pictures(
     let tokens = saved.tokens(search.texts)?;
     let (task, projection) = (saved.task(tokens.longest()), saved.projection());
     let host_bytes = held_bytes(job, search, projection);
-    let (mut model, mut pictures) = match job.paths.is_empty() {
+    let (mut model, mut pictures) = match job.samples.is_empty() {
         true => (open_for_texts(job, &task, host_bytes)?, None),
         false => match job.open(&task, saved, host_bytes)? {
             Some((opened, pictures)) => (opened.model, Some(pictures)),
@@ -233,7 +231,7 @@ fn search_pictures(
     encoded.map_err(Unfinished::into_error)?;
     let mut skipped = Vec::new();
     if let Some(pictures) = &mut pictures {
-        let bar = progress(job.paths.len() as u64, "Searching");
+        let bar = progress(job.samples.len() as u64, "Searching");
         let read = (&mut *pictures, &job.samples);
         let mut not_finite = None;
         let encoded = encode_pictures(
@@ -274,11 +272,11 @@ fn search_clips(
     saved: &SavedVideoText,
     search: &mut Search<'_>,
 ) -> Result<Option<Outcome>> {
-    let task = saved.task();
+    let task = &saved.task_for(job.data)?;
     let table = TokenTable::new(&saved.text()?, search.texts, task.num_text_tokens)?;
     let projection = task.model.projection_dim;
     let host_bytes = held_bytes(job, search, projection);
-    let (mut model, mut clips) = match job.paths.is_empty() {
+    let (mut model, mut clips) = match job.samples.is_empty() {
         true => (open_for_texts(job, task, host_bytes)?, None),
         false => match job.open(task, saved, host_bytes)? {
             Some((opened, clips)) => (opened.model, Some(clips)),
@@ -293,7 +291,7 @@ fn search_clips(
     }
     let mut skipped = Vec::new();
     if let Some(clips) = &mut clips {
-        let bar = progress(job.paths.len() as u64, "Searching");
+        let bar = progress(job.samples.len() as u64, "Searching");
         let batch = reader.batch().min(clips.num_rows());
         let course = (&job.samples, Course::Once(Share::default()));
         let read = read_course(clips, course, batch, &stop::requests().stop, |loaded| {

@@ -1,6 +1,5 @@
 //! Masks of pictures, by a segmentation model: written at the pictures' own size.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,20 +7,26 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::DataConfig;
-use holdall_data::config::Validation;
+use holdall_data::columns::mask_by_name;
+use holdall_data::find::is_list;
 use holdall_data::folder::is_segmentation_picture;
 use holdall_data::loader;
+use holdall_data::picture::PictureCost;
 use holdall_data::samples::Samples;
-use holdall_data::segmentation::{MaskCoding, SegmentationSet, without_masks};
+use holdall_data::segmentation::{
+    MaskCoding, SegmentationSet, is_set, picture_sizes, without_masks,
+};
+use holdall_data::table::Table;
 use holdall_device::Device;
 use holdall_train::TrainError;
+use holdall_train::saved_inputs::SavedInputs;
 use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
 use holdall_train::skipped::reason;
 use holdall_train::task::Unfinished;
-use holdall_train::tasks::segment::{SavedSegmenter, SegmentTask};
+use holdall_train::tasks::segment::SavedSegmenter;
 use serde::Serialize;
 
-use super::inputs::files_under;
+use super::inputs::{self, files_under};
 use super::mask_files::{Names, PredictedMask, Writer};
 use super::{PredictArguments, Skipped};
 use crate::arguments::SEGMENTATION;
@@ -70,7 +75,7 @@ pub(super) fn run(
     arguments: &PredictArguments,
     device: &Device,
     budget_bytes: Option<u64>,
-    saved: &SavedSegmenter,
+    (saved, data): (&SavedSegmenter, &DataConfig),
 ) -> Result<ExitCode> {
     let Some(out) = &arguments.segment.out else {
         let hint = "holdall predict MODEL IMAGES --out masks";
@@ -84,7 +89,7 @@ pub(super) fn run(
             "--out DIR writes masks and scores",
         ));
     }
-    let found = find(arguments, saved)?;
+    let found = find(arguments, saved, data)?;
     let names = Names::of(&found.lists);
     let writer = Writer {
         out,
@@ -94,6 +99,7 @@ pub(super) fn run(
     };
     // Files are written side by side: whoever is asked to stop finishes those at hand.
     let _orderly = stop::orderly("Stopping after the pictures at hand");
+    writer.check_free(arguments.overwrite.existing())?;
     writer.make_folders()?;
     let total: usize = found.lists.iter().map(|list| list.len()).sum();
     let bar = progress(total as u64, "Predicting");
@@ -107,20 +113,15 @@ pub(super) fn run(
             samples,
             coding: found.coding.clone(),
         };
-        let mut of_list: Vec<(u32, PredictedMask)> = Vec::new();
-        for group in job.groups() {
-            let each = |sample, mask| {
-                bar.inc(1);
-                of_list.push((sample, mask));
-            };
-            let Some((planned, left_out)) = job.predict(&group, (&writer, number), each)? else {
-                return Ok(stop::exit_code());
-            };
-            planned_bytes = planned_bytes.max(planned);
-            skipped.extend(left_out.iter().map(|one| job.left_out(one)));
-        }
-        of_list.sort_by_key(|(sample, _)| *sample);
-        predictions.extend(of_list.into_iter().map(|(_, mask)| mask));
+        let each = |mask| {
+            bar.inc(1);
+            predictions.push(mask);
+        };
+        let Some((planned, left_out)) = job.predict((&writer, number), each)? else {
+            return Ok(stop::exit_code());
+        };
+        planned_bytes = planned_bytes.max(planned);
+        skipped.extend(left_out.iter().map(|one| job.left_out(one)));
     }
     bar.finish_and_clear();
     for one in &skipped {
@@ -155,41 +156,60 @@ fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Err
 }
 
 /// A folder of images and masks, or a CSV of both, has truth to score against; all else is pictures alone.
-fn find(arguments: &PredictArguments, saved: &SavedSegmenter) -> Result<Found> {
+fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig) -> Result<Found> {
+    let inputs = SavedInputs::read(saved.path())?;
+    let channel_files = inputs.map_or(1, |inputs| inputs.channel_files);
     if let [only] = arguments.images.as_slice() {
-        let is_table = only.is_file() && only.extension().is_some_and(|end| end == "csv");
         let config = DataConfig {
             train: Some(only.clone()),
-            validation: Validation::None,
-            ..DataConfig::default()
+            ..data.clone()
         };
-        let opened = match is_table || only.is_dir() {
-            true => Some(SegmentationSet::open(&config, 0)),
-            false => None,
-        };
-        match opened {
-            Some(Ok(set)) => {
-                set.notes.iter().for_each(|note| tell(note));
-                let lists = [Some(set.train), set.validation, set.test];
-                let lists = lists.into_iter().flatten().filter(|list| !list.is_empty());
-                let is_known = set.coding.num_outputs() == saved.model().num_outputs();
-                if !is_known {
-                    tell("Scores: none, masks and model have different classes");
-                }
-                return Ok(Found {
-                    lists: lists.map(Arc::new).collect(),
-                    coding: is_known.then_some(set.coding),
-                });
+        let is_table = is_list(only);
+        if (is_table && has_masks(&config, only)?) || is_set(&config).map_err(TrainError::from)? {
+            // Masks that make no sense are an error: predicting on all files here would take masks for pictures.
+            let set = SegmentationSet::open(&config, 0).map_err(TrainError::from)?;
+            set.notes.iter().for_each(|note| tell(note));
+            let lists = [Some(set.train), set.validation, set.test];
+            let lists = lists.into_iter().flatten().filter(|list| !list.is_empty());
+            let is_known = set.coding.num_outputs() == saved.model().num_outputs();
+            if !is_known {
+                tell("Scores: none, masks and model have different classes");
             }
-            Some(Err(error)) if is_table => return Err(TrainError::from(error).into()),
-            _ => {}
+            return Ok(Found {
+                lists: lists.map(Arc::new).collect(),
+                coding: is_known.then_some(set.coding),
+            });
+        }
+        if is_table {
+            let listed = inputs::pictures(&arguments.images, data)?;
+            let names: Vec<String> = (0..listed.len())
+                .map(|sample| listed.image(sample).to_owned())
+                .collect();
+            return alone(listed.root().to_owned(), &names, channel_files);
         }
     }
     let paths = files_under(&arguments.images, is_segmentation_picture)?;
+    let names: Vec<String> = paths
+        .iter()
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect();
+    alone(PathBuf::new(), &names, channel_files)
+}
+
+fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<Found> {
+    let samples = without_masks(root, names, channel_files).map_err(TrainError::from)?;
     Ok(Found {
-        lists: vec![Arc::new(without_masks(&paths))],
+        lists: vec![Arc::new(samples)],
         coding: None,
     })
+}
+
+/// Whether a table has a column of masks, by the config's name for it or a usual one.
+fn has_masks(config: &DataConfig, table: &Path) -> Result<bool, TrainError> {
+    let table = Table::open_separated(table, config.separator)?;
+    let named = config.mask.as_ref();
+    let has_named = named.is_some_and(|name| table.columns().contains(name));
+    Ok(has_named || (named.is_none() && mask_by_name(&table).is_some()))
 }
 
 /// Pictures of one list.
@@ -202,56 +222,28 @@ struct Job<'a> {
     coding: Option<MaskCoding>,
 }
 
-/// Pictures whose rows are of one size.
-#[derive(Default)]
-struct Group {
-    /// Largest height and largest width.
-    largest: [usize; 2],
-    /// What reading one takes, at most.
-    read_bytes: u64,
-    samples: Vec<u32>,
-}
-
 const HAS_FRAMING: &str = "a saved model's task has a framing";
 
 impl Job<'_> {
-    /// Pictures by the size of their rows. What a picture becomes must not depend on its neighbours: a model that
-    /// takes pictures at their own size is planned for each size.
-    fn groups(&self) -> Vec<Group> {
-        let task = self.task([1, 1]);
-        let framing = task.framing.as_deref().expect(HAS_FRAMING);
-        let mut groups: BTreeMap<[usize; 2], Group> = BTreeMap::new();
-        for sample in 0..self.samples.len() {
-            // What cannot be read is named when it is read.
-            let cost = framing.cost(self.samples, sample).ok();
-            let size = cost.map_or([1, 1], |cost| [cost.height as usize, cost.width as usize]);
-            let group = groups.entry(self.saved.row_size(size)).or_default();
-            group.largest = [0, 1].map(|side| group.largest[side].max(size[side]));
-            group.read_bytes = group.read_bytes.max(cost.map_or(0, |cost| cost.bytes));
-            group.samples.push(sample as u32);
-        }
-        groups.into_values().collect()
-    }
-
-    fn task(&self, largest: [usize; 2]) -> SegmentTask {
-        let coding = self.coding.clone().unwrap_or_else(|| MaskCoding::pair(255));
-        self.saved.task_for(largest, coding)
-    }
-
-    /// Plans for a size and predicts. Returns the plan's bytes and what could not be read; `None` where it is to stop.
+    /// Plans for all sizes of the pictures and predicts. Returns the plan's bytes and what could not be read; `None` where it is to stop.
     fn predict(
         &self,
-        group: &Group,
         (writer, list): (&Writer<'_>, usize),
-        mut each: impl FnMut(u32, PredictedMask),
+        mut each: impl FnMut(PredictedMask),
     ) -> Result<Option<(u64, Vec<loader::Skipped>)>> {
-        let task = self.task(group.largest);
+        let coding = self.coding.clone().unwrap_or_else(|| MaskCoding::pair(255));
+        let task = self.saved.task_for(&picture_sizes(self.samples), coding);
         let framing = task.framing.clone().expect(HAS_FRAMING);
         let threads = self.device.cpu().num_threads();
-        let num_pictures = group.samples.len();
-        let files = threads.min(num_pictures) as u64 * Writer::bytes(&task, group.largest);
-        let reading = SavedSegmenter::host_bytes(&task, num_pictures, group.read_bytes, threads);
-        let host_bytes = reading + files;
+        let all: Vec<u32> = (0..self.samples.len() as u32).collect();
+        // What cannot be read is named when it is read.
+        let costs = all
+            .iter()
+            .filter_map(|&sample| framing.whole_cost(self.samples, sample as usize).ok());
+        let costs: Vec<PictureCost> = costs.collect();
+        let files = writer.bytes(&task, task.largest);
+        let has_masks = self.coding.is_some();
+        let host_bytes = SavedSegmenter::host_bytes(&task, &costs, threads, has_masks, files);
         let wanted = Pictures {
             samples: self.samples,
             rows: loader::RowFormat::Pair(framing),
@@ -278,12 +270,12 @@ impl Job<'_> {
         let skipped = SavedSegmenter::predict(
             &task,
             (self.device, &mut forward),
-            (self.samples, &group.samples),
-            self.coding.is_some(),
+            (self.samples, &all),
+            has_masks,
             stop,
             |predicted| writer.write(self.samples, list, predicted),
-            |sample, mask| {
-                each(sample, mask);
+            |_, mask| {
+                each(mask);
                 true
             },
         );
@@ -297,10 +289,10 @@ impl Job<'_> {
     }
 
     fn left_out(&self, skipped: &loader::Skipped) -> Skipped {
-        let path = self.samples.image_path(skipped.sample as usize);
+        let sample = skipped.sample as usize;
         Skipped {
-            reason: reason(&path, &skipped.error),
-            image: path.display().to_string(),
+            reason: reason(&self.samples.image_path(sample), &skipped.error),
+            image: self.samples.image(sample).to_owned(),
         }
     }
 }

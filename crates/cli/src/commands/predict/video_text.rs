@@ -1,10 +1,12 @@
 //! Predictions of a video-text model: captions of clips, texts that fit them, and clips that fit a text.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use holdall_data::DataConfig;
 use holdall_data::loader::{Course, Share};
 use holdall_data::text::TextEncoder;
 use holdall_device::Device;
@@ -14,12 +16,14 @@ use holdall_train::generation::Method;
 use holdall_train::loader_budget::read_course;
 use holdall_train::saved_model::SavedModel;
 use holdall_train::task::Unfinished;
+use holdall_train::tasks::classify::answers_of;
 use holdall_train::tasks::clip::TokenTable;
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText, VideoTextTask};
 use serde::Serialize;
 
-use super::inputs::{self, Inputs};
-use super::{Guess, Job, PredictArguments, Skipped, left_out, write_file};
+use super::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
+use super::inputs::{self, Clips};
+use super::{Job, PredictArguments, Skipped, write_file};
 use crate::arguments::small_count;
 use crate::array_file;
 use crate::failure;
@@ -28,6 +32,8 @@ use crate::stop;
 
 /// What a heading of the help is called.
 const CLIPS: &str = "Clips";
+/// The column of labels that were never trained.
+const ZERO_SHOT: &str = "label";
 
 /// How clips are captioned and searched.
 #[derive(Args, Clone)]
@@ -74,7 +80,11 @@ struct ClipsJson<'a> {
 /// What is said of a clip.
 #[derive(Serialize)]
 struct ClipPrediction {
+    /// Of several clips, the first.
     video: String,
+    /// What the table calls the clips that are one sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     caption: Option<String>,
     /// Of `--labels`, the likeliest first.
@@ -83,35 +93,40 @@ struct ClipPrediction {
     /// Cosine of the clip and the text of `--find`.
     #[serde(skip_serializing_if = "Option::is_none")]
     similarity: Option<f64>,
+    /// Of the trained heads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<TargetGuess>,
 }
 
 /// What is held of a clip, about: its path and its caption.
 const CLIP_BYTES: usize = 1024;
+/// The name of a label, about.
+const LABEL_BYTES: usize = 32;
 
 pub(super) fn run(
     arguments: &PredictArguments,
     device: &Device,
     budget_bytes: Option<u64>,
-    saved: &SavedVideoText,
+    (saved, data): (&SavedVideoText, &DataConfig),
 ) -> Result<ExitCode> {
-    let Inputs { samples, paths } = inputs::clips(&arguments.images)?;
+    let Clips { samples, groups } = inputs::clips(&arguments.images, data)?;
     let job = Job {
         samples,
         arguments,
         device,
         budget_bytes,
-        paths,
+        data,
     };
-    let task = task(arguments, saved);
+    let task = task(arguments, saved.task_for(data)?);
     let texts = Texts::of(arguments, &task, saved)?;
     let caption_text = match task.decoder() {
         Some(_) => Some(match saved.own_caption_text()? {
             Some(own) => own,
             None => saved.text()?,
         }),
-        None if texts.table.is_none() && arguments.features.is_none() => {
+        None if texts.table.is_none() && arguments.features.is_none() && task.heads.is_empty() => {
             return Err(TrainError::Config(format!(
-                "{}: expected a model that writes captions, found one without a decoder\n\
+                "{}: expected a model that writes captions, found one without a decoder and without heads\n\
                  hint: --labels \"a,b\" or --find TEXT compare clips with texts; --features FILE writes features",
                 saved.path().display()
             ))
@@ -121,21 +136,26 @@ pub(super) fn run(
     };
     let projection = task.model.projection_dim;
     let feature_bytes = arguments.features.as_ref().map_or(0, |_| 4 * projection);
-    let host_bytes = (job.paths.len() * (CLIP_BYTES + feature_bytes)) as u64;
+    let most_labels = task.heads.iter().map(|head| head.kind.names().len()).max();
+    let top = arguments.top_labels(most_labels.unwrap_or(0).max(texts.labels.len()));
+    let label_bytes = (task.heads.len() + 1) * top * (size_of::<Guess>() + LABEL_BYTES);
+    let host_bytes = (job.samples.len() * (CLIP_BYTES + feature_bytes + label_bytes)) as u64;
     let Some((mut opened, mut clips)) = job.open(&task, saved, host_bytes)? else {
         return Ok(stop::exit_code());
     };
     let planned_bytes = opened.model.plan().process_bytes;
     let mut reader = ClipReader::new(&task, opened.model.forward(device));
     let text_features = texts.encode(&mut reader)?;
-    let bar = progress(job.paths.len() as u64, "Predicting");
+    let bar = progress(job.samples.len() as u64, "Predicting");
     let mut all: Vec<ClipPrediction> = Vec::new();
     let mut features: Vec<f32> = Vec::new();
     let batch = reader.batch().min(clips.num_rows());
     let course = (&job.samples, Course::Once(Share::default()));
     let stop = &stop::requests().stop;
     let read = read_course(&mut clips, course, batch, stop, |loaded| {
-        let encoded = reader.clips(loaded)?.features.into_owned();
+        let encoded = reader.clips(loaded)?;
+        let logits = encoded.logits.map(Cow::into_owned);
+        let encoded = encoded.features.into_owned();
         let numbers: Vec<u64> = loaded.samples.iter().map(|&one| one.into()).collect();
         let captions = match &caption_text {
             Some(text) => Some(write(&mut reader, text, &numbers)?),
@@ -148,10 +168,19 @@ pub(super) fn run(
                 let found = format!("{clip}: its features are not finite: found {value}");
                 return Err(Unfinished::NotFinite(found));
             }
-            let (labels, similarity) =
-                texts.compare(feature, &text_features, arguments.top_labels());
+            let (labels, similarity) = texts.compare(feature, &text_features, top);
+            let answers = match &logits {
+                Some(logits) => {
+                    let outputs = logits.len() / loaded.samples.len();
+                    answers_of(&task.heads, &logits[row * outputs..][..outputs], top)
+                }
+                None => Vec::new(),
+            };
+            let group = groups.as_ref();
             all.push(ClipPrediction {
                 video: job.image(sample),
+                group: group.map(|groups| groups.name(&job.samples, sample).to_owned()),
+                targets: answers.into_iter().map(TargetGuess::from).collect(),
                 caption: captions.as_ref().map(|captions| captions[row].clone()),
                 labels,
                 similarity,
@@ -175,13 +204,20 @@ pub(super) fn run(
     if arguments.clips.find.is_some() {
         all.sort_by(|a, b| b.similarity.partial_cmp(&a.similarity).expect("finite"));
     }
-    let skipped = skipped.iter().map(|one| left_out(&job.paths, one));
-    let skipped: Vec<Skipped> = skipped.collect();
-    for one in &skipped {
-        tell(&format!("skipped {}: {}", one.image, one.reason));
-    }
+    let skipped = job.tell_skipped(&skipped);
     if let Some(path) = &arguments.csv {
-        write_file(path, "--csv", &as_csv(&all)?)?;
+        let columns = Columns {
+            group: groups.map(|groups| groups.column),
+            has_captions: caption_text.is_some(),
+            has_similarity: texts.has_find,
+            heads: task
+                .heads
+                .iter()
+                .map(|head| HeadColumns::of_head(head, arguments.top, arguments.all_probabilities))
+                .collect(),
+            zero_shot: texts.columns(arguments, &task),
+        };
+        write_file(path, "--csv", &as_csv(&all, &columns)?)?;
         tell(&format!("{} predictions: {}", all.len(), path.display()));
     }
     if arguments.output.json {
@@ -204,8 +240,7 @@ pub(super) fn run(
 }
 
 /// The model's task, with captions as they were asked for.
-fn task(arguments: &PredictArguments, saved: &SavedVideoText) -> VideoTextTask {
-    let mut task = saved.task().clone();
+fn task(arguments: &PredictArguments, mut task: VideoTextTask) -> VideoTextTask {
     let options = &arguments.clips;
     if let Some(beams) = options.beams {
         task.generation.method = match beams {
@@ -275,6 +310,15 @@ impl Texts {
         })
     }
 
+    /// Columns of `--labels`; under another name where a trained head has theirs.
+    fn columns(&self, arguments: &PredictArguments, task: &VideoTextTask) -> Option<HeadColumns> {
+        let is_taken = task.heads.iter().any(|head| head.name == ZERO_SHOT);
+        let name = if is_taken { "zero_shot" } else { ZERO_SHOT };
+        let all = arguments.all_probabilities;
+        (!self.labels.is_empty())
+            .then(|| HeadColumns::of_labels(name, &self.labels, arguments.top, all))
+    }
+
     fn encode(&self, reader: &mut ClipReader<'_, '_>) -> Result<Vec<f32>> {
         let mut features = Vec::new();
         let Some(table) = &self.table else {
@@ -311,20 +355,58 @@ impl Texts {
     }
 }
 
-/// A row for each clip; labels in columns of their own.
-fn as_csv(all: &[ClipPrediction]) -> Result<Vec<u8>> {
+/// The columns of a CSV of clips.
+struct Columns {
+    /// The table's own column of groups.
+    group: Option<String>,
+    has_captions: bool,
+    has_similarity: bool,
+    heads: Vec<HeadColumns>,
+    zero_shot: Option<HeadColumns>,
+}
+
+impl Columns {
+    fn names(&self) -> Vec<String> {
+        let mut names = vec!["video".to_owned()];
+        names.extend(self.group.clone());
+        names.extend(self.has_captions.then(|| "caption".to_owned()));
+        names.extend(self.has_similarity.then(|| "similarity".to_owned()));
+        let heads = self.heads.iter().chain(&self.zero_shot);
+        names.extend(heads.flat_map(HeadColumns::names));
+        names
+    }
+
+    fn cells(&self, one: &ClipPrediction) -> Vec<String> {
+        let mut cells = vec![one.video.clone()];
+        cells.extend(
+            self.group
+                .as_ref()
+                .map(|_| one.group.clone().unwrap_or_default()),
+        );
+        if self.has_captions {
+            cells.push(one.caption.clone().unwrap_or_default());
+        }
+        if self.has_similarity {
+            cells.push(
+                one.similarity
+                    .map_or(String::new(), |one| format!("{one:.6}")),
+            );
+        }
+        let heads = self.heads.iter().zip(&one.targets);
+        cells.extend(heads.flat_map(|(columns, target)| columns.cells(target)));
+        if let Some(columns) = &self.zero_shot {
+            cells.extend(columns.cells(&TargetGuess::of_labels(ZERO_SHOT, one.labels.clone())));
+        }
+        cells
+    }
+}
+
+/// A row for each clip, or for each group of clips.
+fn as_csv(all: &[ClipPrediction], columns: &Columns) -> Result<Vec<u8>> {
     let mut rows = csv::Writer::from_writer(Vec::new());
-    rows.write_record(["video", "caption", "similarity", "label", "probability"])?;
+    rows.write_record(columns.names())?;
     for one in all {
-        let best = one.labels.first();
-        let number = |number: Option<f64>| number.map_or(String::new(), |one| format!("{one:.6}"));
-        rows.write_record([
-            one.video.as_str(),
-            one.caption.as_deref().unwrap_or(""),
-            &number(one.similarity),
-            best.map_or("", |best| best.label.as_str()),
-            &number(best.map(|best| best.probability)),
-        ])?;
+        rows.write_record(columns.cells(one))?;
     }
     Ok(rows.into_inner()?)
 }
@@ -333,18 +415,17 @@ fn show(all: &[ClipPrediction]) -> String {
     let mut text = String::new();
     for one in all {
         let similarity = one.similarity.map(|cosine| format!("{cosine:.3}"));
-        let labels = one
-            .labels
-            .iter()
-            .map(|guess| format!("{} {:.1}%", guess.label, 100.0 * guess.probability));
-        let labels = labels.collect::<Vec<String>>().join(", ");
-        let words = [
-            similarity.as_deref(),
-            one.caption.as_deref(),
-            Some(labels.as_str()).filter(|labels| !labels.is_empty()),
-        ];
-        let words: Vec<&str> = words.into_iter().flatten().collect();
-        text.push_str(&format!("{}: {}\n", one.video, words.join("; ")));
+        let labels = Some(describe_labels(&one.labels)).filter(|labels| !labels.is_empty());
+        let mut words: Vec<String> = [similarity, one.caption.clone(), labels]
+            .into_iter()
+            .flatten()
+            .collect();
+        words.extend(one.targets.iter().map(TargetGuess::describe));
+        let name = match &one.group {
+            Some(group) => format!("{group} ({})", one.video),
+            None => one.video.clone(),
+        };
+        text.push_str(&format!("{name}: {}\n", words.join("; ")));
     }
     text
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use holdall_train::budget::Memory;
 
-use crate::arguments::{ComputeOptions, OutputOptions, small_count};
+use crate::arguments::{ComputeOptions, OutputOptions, OverwriteOption, small_count};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
@@ -63,6 +63,8 @@ pub struct RetrievalArguments {
     /// Nearest gallery items of each query [default: 10]
     #[arg(long, value_name = "K", requires = "neighbours", value_parser = small_count)]
     pub top: Option<usize>,
+    #[command(flatten)]
+    pub overwrite: OverwriteOption,
     #[command(flatten)]
     pub output: OutputOptions,
 }

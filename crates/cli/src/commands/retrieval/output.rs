@@ -19,10 +19,6 @@ pub fn check_names(arguments: &RetrievalArguments) -> Result<()> {
         ("--ranks", &arguments.ranks, ["csv"].as_slice()),
         ("--neighbours", &arguments.neighbours, &["npy", "csv"]),
     ];
-    let inputs = || {
-        let files = arguments.queries.iter().chain(&arguments.gallery);
-        files.chain(&arguments.pairs).chain(&arguments.captions)
-    };
     for (option, path, extensions) in outputs {
         let Some(path) = path else {
             continue;
@@ -47,18 +43,9 @@ pub fn check_names(arguments: &RetrievalArguments) -> Result<()> {
                 folder.unwrap_or(path).display()
             )));
         }
-        let same = |other: &Path| match (path.canonicalize(), other.canonicalize()) {
-            (Ok(path), Ok(other)) => path == other,
-            _ => false,
-        };
-        if inputs().any(|input| same(input)) {
-            return Err(config(format!(
-                "{option} {}: expected a new file, found one that is read\nhint: choose another name",
-                path.display()
-            )));
-        }
     }
-    Ok(())
+    let outputs = outputs.map(|(option, path, _)| (option, path));
+    Ok(arguments.overwrite.check_files(outputs)?)
 }
 
 /// Writes what was asked for.

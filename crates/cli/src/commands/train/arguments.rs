@@ -43,7 +43,7 @@ pub struct TrainingOptions {
         long,
         aliases = ["learning-rate", "learning_rate"],
         value_name = "RATE",
-        allow_negative_numbers = true
+        allow_hyphen_values = true
     )]
     pub lr: Option<f64>,
     /// Threads that decode pictures: a number, or auto
@@ -58,6 +58,9 @@ pub struct TrainingOptions {
     /// A model folder or a preset, instead of the config's
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
+    /// Begin from random weights, where the model's name means pretrained ones
+    #[arg(long, alias = "random_weights")]
+    pub random_weights: bool,
     /// The same as --precision f32
     #[arg(long, alias = "no_mixed_precision")]
     pub no_mixed_precision: bool,
@@ -66,8 +69,9 @@ pub struct TrainingOptions {
 impl TrainingOptions {
     /// Lays what was typed over the config.
     pub fn lay_over(&self, config: &mut RunConfig) {
-        set(&mut config.train.epochs, self.epochs);
-        set(&mut config.train.lr, self.lr);
+        config.train.epochs = self.epochs.or(config.train.epochs);
+        config.train.lr = self.lr.or(config.train.lr);
+        config.random_weights |= self.random_weights;
         set(&mut config.num_workers, self.num_workers);
         set(&mut config.prefetch, self.prefetch);
         set(&mut config.model, self.model.clone());
@@ -105,13 +109,16 @@ mod tests {
     fn what_is_typed_goes_over_the_config() {
         let config =
             lay("--epochs 3 --lr 1e-4 --num_workers 2 --prefetch auto --out runs/1 --model small");
-        assert_eq!((config.train.epochs, config.train.lr), (3, 1e-4));
+        assert_eq!(
+            (config.train.epochs, config.train.lr),
+            (Some(3), Some(1e-4))
+        );
         assert_eq!(config.num_workers, Count::Exactly(2));
         assert_eq!(config.prefetch, Count::Auto);
         assert_eq!(config.out, Some("runs/1".into()));
         assert_eq!(config.model, "small");
         assert_eq!(lay("--no_mixed_precision").precision, Precision::F32);
-        assert_eq!(lay("--learning_rate 1").train.lr, 1.0);
+        assert_eq!(lay("--learning_rate 1").train.lr, Some(1.0));
         assert_eq!(lay(""), RunConfig::default());
     }
 

@@ -20,8 +20,11 @@ fn set() -> tempfile::TempDir {
             } else {
                 100 + number
             };
-            let image =
-                RgbImage::from_fn(32, 20, |x, y| image::Rgb([seed as u8, x as u8, y as u8]));
+            let image = RgbImage::from_fn(32, 20, |x, y| {
+                let block = [seed as u8, x as u8 / 4, y as u8 / 4];
+                let [red, green, blue, ..] = xxhash_rust::xxh3::xxh3_64(&block).to_le_bytes();
+                image::Rgb([red, green, blue])
+            });
             image
                 .save(root.join(split).join("images").join(&name))
                 .unwrap();
@@ -53,6 +56,7 @@ fn config(root: &Path) -> PairCheck {
         },
         seed: 0,
         min_size: 16,
+        num_examples: 3,
         num_workers: Some(2),
         allowance: Allowance::unlimited(),
     }
@@ -121,7 +125,8 @@ fn each_defect_is_found_and_named() {
 fn a_clean_csv_opens_as_the_same_set_without_them() {
     let folder = set();
     let config = config(folder.path());
-    let clean = done(|watch| clean_pairs(&config, Duplicates::KeepFirst, watch)).unwrap();
+    let copies = Copies::default();
+    let clean = done(|watch| clean_pairs(&config, copies, Existing::Refuse, watch)).unwrap();
     assert_eq!((clean.pairs, clean.rows), (14, 8));
     let of_csv = DataConfig {
         train: Some(clean.csv.clone()),
@@ -129,10 +134,55 @@ fn a_clean_csv_opens_as_the_same_set_without_them() {
         ..DataConfig::default()
     };
     let set = SegmentationSet::open(&of_csv, 0).unwrap();
-    assert_eq!((set.train.len(), set.validation.unwrap().len()), (7, 1));
+    // Of seven to train on, one is drawn for validation; the test stays apart.
+    assert_eq!((set.train.len(), set.validation.unwrap().len()), (6, 1));
+    assert_eq!(set.test.unwrap().len(), 1);
     assert!(set.train.mask_path(0).unwrap().is_file());
-    let all = done(|watch| clean_pairs(&config, Duplicates::Keep, watch)).unwrap();
+    let keep_all = Copies {
+        duplicates: Duplicates::Keep,
+        conflicts: Conflicts::Keep,
+    };
+    let all = done(|watch| clean_pairs(&config, keep_all, Existing::Replace, watch)).unwrap();
     assert_eq!(all.rows, 10);
+}
+
+#[test]
+fn one_picture_with_two_masks_and_near_copies_are_found() {
+    let folder = set();
+    let root = folder.path();
+    let image = |number: usize| root.join(format!("train/images/{number:02}.png"));
+    fs::copy(image(0), image(8)).unwrap();
+    let other = GrayImage::from_fn(32, 20, |x, _| Luma([if x < 16 { 255 } else { 0 }]));
+    other.save(root.join("train/masks/08.png")).unwrap();
+    // A little brighter, in another file.
+    let mut near = image::open(image(1)).unwrap().to_rgb8();
+    near.pixels_mut()
+        .for_each(|pixel| pixel.0 = pixel.0.map(|value| value.saturating_add(2)));
+    near.save(image(9)).unwrap();
+    let config = config(root);
+    let report = done(|watch| check_pairs(&config, watch)).unwrap();
+    let of = |kind: PairFault| {
+        let found = report.findings.iter().find(|finding| finding.kind == kind);
+        found.map_or((0, ""), |found| {
+            (found.count, found.examples[0].image.as_str())
+        })
+    };
+    assert_eq!(of(PairFault::TwoMasks), (3, "train/images/00.png"));
+    assert_eq!(of(PairFault::Duplicate), (0, ""));
+    assert_eq!(of(PairFault::NearDuplicate), (1, "train/images/09.png"));
+    let rows = |conflicts: Conflicts| {
+        let copies = Copies {
+            conflicts,
+            ..Copies::default()
+        };
+        done(|watch| clean_pairs(&config, copies, Existing::Replace, watch))
+            .unwrap()
+            .rows
+    };
+    assert_eq!(
+        [Conflicts::LeaveOut, Conflicts::KeepFirst, Conflicts::Keep].map(rows),
+        [6, 7, 9]
+    );
 }
 
 #[test]

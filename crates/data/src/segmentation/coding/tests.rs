@@ -139,12 +139,7 @@ fn indices_of_a_coloured_palette_are_class_numbers() {
 fn what_masks_hold_is_decided_by_their_values() {
     let decided = |values: &[u8], asked: Asked| {
         let mut histogram = Histogram::default();
-        let native = Native {
-            width: values.len() as u32,
-            height: 1,
-            channels: 1,
-            depth: PixelDepth::Eight,
-        };
+        let native = Native::upright(values.len() as u32, 1, 1, PixelDepth::Eight);
         histogram.add(values, native);
         decide(&asked, Path::new("set"), &histogram, 1)
     };
@@ -163,6 +158,29 @@ fn what_masks_hold_is_decided_by_their_values() {
         "{grey}"
     );
     assert!(error(&[0, 1, 2], nothing()).contains("hint: `data: {classes: "));
+    // Indices of a palette are class numbers, and no greys to cut in two.
+    let indexed = |values: &[u8], asked: &Asked| {
+        let mut histogram = Histogram::default();
+        let native = Native::upright(values.len() as u32, 1, 1, PixelDepth::Eight);
+        let native = Native {
+            is_indexed: true,
+            ..native
+        };
+        histogram.add(values, native);
+        decide(asked, Path::new("set"), &histogram, 1)
+    };
+    let binarized = |least| Asked {
+        binarize: Some(least),
+        ..Asked::default()
+    };
+    for asked in [nothing(), binarized(128)] {
+        let palette = indexed(&[0, 15, 255], &asked).unwrap_err().to_string();
+        let hint = "hint: `data: {classes: [background, ...], ignore: 255}` names the classes in the order of their numbers, 0 to 15";
+        assert!(palette.contains(hint), "{palette}");
+    }
+    assert_eq!(indexed(&[0, 1], &nothing()).unwrap(), MaskCoding::pair(1));
+    let merged = indexed(&[0, 1, 2], &binarized(1)).unwrap();
+    assert_eq!(merged, MaskCoding::threshold(1));
     assert!(error(&[0, 1, 255], nothing()).contains("hint: `data: {ignore: 255}`"));
     let ignore = Asked {
         ignore: Some(255),

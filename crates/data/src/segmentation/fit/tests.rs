@@ -75,30 +75,6 @@ fn masks_take_the_pixel_under_the_middle() {
 }
 
 #[test]
-fn padding_goes_to_the_right_and_below_and_comes_off_again() {
-    let small = picture(2, 2, 3, PixelDepth::Eight);
-    let shape = RowShape {
-        height: 3,
-        width: 4,
-        channels: 3,
-        depth: PixelDepth::Eight,
-    };
-    let mut out = vec![0; shape.pixels().len()];
-    pad_pixels(&small, shape, &[1, 2, 3], &mut out);
-    assert_eq!(
-        out[..12],
-        [&small.pixels[..6], &[1, 2, 3, 1, 2, 3]].concat()
-    );
-    assert_eq!(out[24..], [1, 2, 3].repeat(4));
-    let mut mask = [9; 12];
-    pad_mask(&[0, 1, 1, 0], (2, 2), (4, 3), &mut mask);
-    assert_eq!(mask, [0, 1, 255, 255, 1, 0, 255, 255, 255, 255, 255, 255]);
-    let probabilities: Vec<f32> = (0..24).map(|at| at as f32).collect();
-    let back = unpad_probabilities(&probabilities, 2, (4, 3), (2, 2));
-    assert_eq!(back, [0.0, 1.0, 2.0, 3.0, 8.0, 9.0, 10.0, 11.0]);
-}
-
-#[test]
 fn probabilities_go_back_bilinear() {
     let grown = probabilities_to_native(&[0.0, 1.0], 1, (2, 1), (4, 1), &mut Resizer::new());
     assert_eq!(grown, [0.0, 0.25, 0.75, 1.0]);

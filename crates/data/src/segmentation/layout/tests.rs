@@ -165,6 +165,139 @@ fn partners_must_be_there() {
         volume.contains("1.nii.gz: expected a picture of two dimensions") && volume.contains("3-D"),
         "{volume}"
     );
+    let array = error(&["images/1.png", "masks/1.npy"]);
+    assert!(
+        array.contains("1.npy: expected a picture of two dimensions")
+            && array.contains("found an array of NumPy\nhint: `PIL.Image.fromarray(numpy.load("),
+        "{array}"
+    );
+    let dicom = error(&["images/1.dcm", "masks/1.png"]);
+    assert!(
+        dicom.contains("found a DICOM file\nhint: `dcmj2pnm"),
+        "{dicom}"
+    );
+}
+
+/// Fields of view without masks, told by the training split beside them or by the names of DRIVE and HRF.
+#[test]
+fn a_field_of_view_is_no_mask() {
+    let withheld = |names: &[&str], place: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        files(folder.path(), names);
+        let layout = find(&folder.path().join(place), Subfolders::default()).unwrap();
+        assert!(!layout.train.is_empty());
+        let has_masks = layout.train.iter().any(|pair| pair.mask.is_some());
+        assert_eq!(layout.withheld.is_none(), has_masks);
+        layout.withheld.is_some()
+    };
+    let drive = ["test/images/01_test.tif", "test/mask/01_test_mask.gif"];
+    assert!(withheld(&drive, "test"));
+    assert!(withheld(&["images/01_dr.JPG", "mask/01_dr_mask.tif"], ""));
+    let mine = ["test/images/a.png", "test/mask/a.png"];
+    assert!(!withheld(&mine, "test"));
+    let beside = [
+        "training/images/b.png",
+        "training/1st_manual/b.png",
+        "training/mask/b.png",
+    ];
+    assert!(withheld(&[&mine[..], &beside].concat(), "test"));
+    let masks = ["training/images/b.png", "training/mask/b.png"];
+    assert!(!withheld(&[&mine[..], &masks].concat(), "test"));
+}
+
+#[test]
+fn splits_inside_of_folders_masks_beside_images_isic_and_voc() {
+    let split = found(&[
+        "images/train/1.jpg",
+        "images/val/2.jpg",
+        "images/test/3.jpg",
+        "masks/train/1.png",
+        "masks/val/2.png",
+    ])
+    .unwrap();
+    let expected = [pair("images/train/1.jpg", "masks/train/1.png", None)];
+    assert_eq!(split.train, expected);
+    let expected = [pair("images/val/2.jpg", "masks/val/2.png", None)];
+    assert_eq!(split.validation.unwrap(), expected);
+    assert!(split.test.is_none() && split.notes[0].contains("no masks"));
+
+    let beside = found(&["x.png", "x_mask.png", "y.png", "y_mask.png"]).unwrap();
+    assert_eq!(beside.train[1], pair("y.png", "y_mask.png", None));
+    let beside = found(&[
+        "train/x.jpg",
+        "train/x_mask.png",
+        "val/y.jpg",
+        "val/y_mask.png",
+    ]);
+    let beside = beside.unwrap();
+    let expected = [pair("train/x.jpg", "train/x_mask.png", None)];
+    assert_eq!(beside.train, expected);
+    assert_eq!(beside.validation.unwrap().len(), 1);
+    // Photographs of masks.
+    assert!(found(&["my_mask.png", "your_mask.png"]).is_err());
+    assert!(found(&["a.png", "a_mask.png", "b.png", "c.png"]).is_err());
+
+    let isic = found(&[
+        "ISIC-2017_Training_Data/ISIC_0000000.jpg",
+        "ISIC-2017_Training_Data/ISIC_0000000_superpixels.png",
+        "ISIC-2017_Training_Data/ISIC-2017_Training_Data_metadata.csv",
+        "ISIC-2017_Training_Part1_GroundTruth/ISIC_0000000_segmentation.png",
+        "ISIC-2017_Validation_Data/ISIC_0000001.jpg",
+        "ISIC-2017_Validation_Part1_GroundTruth/ISIC_0000001_segmentation.png",
+        "ISIC-2017_Test_v2_Data/ISIC_0000002.jpg",
+    ])
+    .unwrap();
+    let expected = pair(
+        "ISIC-2017_Training_Data/ISIC_0000000.jpg",
+        "ISIC-2017_Training_Part1_GroundTruth/ISIC_0000000_segmentation.png",
+        None,
+    );
+    assert_eq!(isic.train, [expected]);
+    assert_eq!(isic.validation.unwrap().len(), 1);
+    assert!(isic.test.is_none());
+
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let names = ["JPEGImages/1.jpg", "JPEGImages/2.jpg", "JPEGImages/3.jpg"];
+    files(root, &names);
+    files(
+        root,
+        &["SegmentationClass/1.png", "SegmentationClass/3.png"],
+    );
+    let without_lists = find(root, Subfolders::default()).unwrap();
+    assert_eq!(without_lists.train.len(), 2);
+    let note = &without_lists.notes[0];
+    assert!(note.contains("JPEGImages: 1 image not in"), "{note}");
+    files(root, &["ImageSets/Segmentation/train.txt"]);
+    let lists = root.join("ImageSets/Segmentation");
+    fs::write(lists.join("train.txt"), "3\n").unwrap();
+    fs::write(lists.join("val.txt"), "1\n").unwrap();
+    let voc = find(root, Subfolders::default()).unwrap();
+    let expected = pair("JPEGImages/3.jpg", "SegmentationClass/3.png", None);
+    assert_eq!(voc.train, [expected]);
+    assert_eq!(voc.validation.unwrap().len(), 1);
+}
+
+/// What is told as images and masks is never taken for the classes of a classifier.
+#[test]
+fn no_layout_is_one_of_class_folders() {
+    for names in [
+        &["images/train/1.jpg", "masks/train/1.png"][..],
+        &["a/x.png", "a/x_mask.png"],
+        &[
+            "ISIC-2017_Training_Data/ISIC_0000000.jpg",
+            "ISIC-2017_Training_Part1_GroundTruth/ISIC_0000000_segmentation.png",
+        ],
+        &["test/images/01_test.tif", "test/mask/01_test_mask.gif"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        files(folder.path(), names);
+        let is_classes = crate::class_folders::is_layout(folder.path()).unwrap();
+        assert!(
+            is_layout(folder.path()).unwrap() && !is_classes,
+            "{names:?}"
+        );
+    }
 }
 
 #[test]
@@ -201,6 +334,29 @@ fn nnunet_raw() {
     describe(r#"{"channel_names":{"0":"g"},"labels":{"background":0,"disc":1}}"#);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();
     assert!(error.contains("a (2 of 1), b_1 (2 of 1)"), "{error}");
+    // One file for each case that has all channels, with or without a number.
+    describe(r#"{"channel_names":{"0":"R","1":"G","2":"B"},"labels":{"background":0,"disc":1}}"#);
+    let natural = root.join("Dataset007");
+    for name in ["a_0001.png", "b_1_0000.png", "b_1_0001.png"] {
+        fs::remove_file(natural.join("imagesTr").join(name)).unwrap();
+    }
+    let save = |name: &str, is_rgb: bool| {
+        let picture = image::DynamicImage::new_rgb8(4, 4);
+        let path = natural.join("imagesTr").join(name);
+        match is_rgb {
+            true => picture.save(path).unwrap(),
+            false => picture.to_luma8().save(path).unwrap(),
+        }
+    };
+    save("a_0000.png", true);
+    save("b_1.png", true);
+    let layout = find(root, Subfolders::default()).unwrap();
+    let images: Vec<&str> = layout.train.iter().map(|pair| &*pair.image).collect();
+    assert_eq!(images, ["imagesTr/a_0000.png", "imagesTr/b_1.png"]);
+    // The first of three grey channels.
+    save("a_0000.png", false);
+    let error = find(root, Subfolders::default()).unwrap_err().to_string();
+    assert!(error.contains("a (1 of 3)"), "{error}");
     describe(r#"{"labels":{"background":0,"whole":[1,2]}}"#);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();
     assert!(error.contains("regions are not read"), "{error}");

@@ -4,6 +4,7 @@ use std::path::Path;
 use image::{GrayImage, Luma, RgbImage};
 
 use super::*;
+use crate::picture::test_tiff::grey_pages;
 use crate::samples::{Companions, SamplesBuilder};
 use crate::segmentation::PixelDepth;
 
@@ -43,7 +44,6 @@ fn framing(width: usize, height: usize, fit: Fit) -> PairFraming {
         },
         fit,
         coding: Arc::new(MaskCoding::pair(255)),
-        padding: vec![10, 20, 30],
         augment: PairAugment::NONE,
     }
 }
@@ -82,16 +82,18 @@ fn assert_aligned(framing: &PairFraming, row: &[u8]) {
 }
 
 #[test]
-fn whole_pictures_keep_their_size_or_are_padded() {
+fn whole_pictures_keep_their_size_and_go_on_as_mirror_images() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pair(folder.path(), true);
     let framing = framing(48, 32, Fit::Pad);
     let row = row(&framing, &samples, None);
     let shape = framing.shape;
     let mask = &row[shape.mask()];
-    assert_eq!(row[3 * 40..3 * 41], [10, 20, 30]);
     // Green is x and blue is y.
     assert_eq!((row[3 + 1], row[3 * 48 + 2]), (1, 1));
+    let pixel = |x: usize, y: usize| &row[3 * (48 * y + x)..][1..3];
+    assert_eq!((pixel(40, 3), pixel(47, 3)), (&[39, 3][..], &[32, 3][..]));
+    assert_eq!((pixel(5, 24), pixel(5, 31)), (&[5, 23][..], &[5, 16][..]));
     assert!(mask[40..48].iter().all(|class| *class == IGNORED));
     // The field of view ends in the middle.
     assert!(mask[12 * 48..].iter().all(|class| *class == IGNORED));
@@ -307,4 +309,90 @@ fn masks_of_every_format_give_the_same_classes() {
         );
         assert!(found == expected, "{image} {mask}");
     }
+}
+
+/// A turned picture and a mask of the file's size are turned alike; a mask that was drawn on the turned picture stays.
+#[test]
+fn masks_are_turned_with_their_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (width, height) in [(4_u16, 4_u16), (6, 4)] {
+        // White from one corner on: no turn leaves it as it is.
+        let corner: Vec<u8> = (0..width * height)
+            .map(|at| 255 * u8::from(at % width < 2 && at / width < 1))
+            .collect();
+        let upright = grey_pages((width, height), 1, 0, &[&corner]);
+        fs::write(path("mask.tif"), upright).unwrap();
+        fs::write(
+            path("fov.tif"),
+            grey_pages((width, height), 1, 0, &[&corner]),
+        )
+        .unwrap();
+        for orientation in 1..=8 {
+            let turned = grey_pages((width, height), orientation, 0, &[&corner]);
+            fs::write(path("image.tif"), turned).unwrap();
+            for field_of_view in [None, Some("fov.tif")] {
+                let mut builder = SamplesBuilder::new(folder.path().to_owned());
+                let companions = Companions {
+                    mask: Some("mask.tif"),
+                    field_of_view,
+                    further_images: &[],
+                };
+                builder.push_with("image.tif", &companions, 1);
+                let samples = builder.finish(Vec::new());
+                let coding = MaskCoding::pair(255);
+                let mut scratch = Scratch::default();
+                let whole = super::super::read_whole(
+                    &samples,
+                    0,
+                    1,
+                    PixelDepth::Eight,
+                    Some(&coding),
+                    &mut scratch,
+                )
+                .unwrap();
+                let is_on_its_side = orientation > 4;
+                let expected = match is_on_its_side {
+                    true => (height, width),
+                    false => (width, height),
+                };
+                assert_eq!((whole.width as u16, whole.height as u16), expected);
+                let mask = whole.mask.unwrap();
+                for (pixel, class) in whole.pixels.iter().zip(mask) {
+                    match field_of_view {
+                        Some(_) if *pixel == 0 => assert_eq!(class, IGNORED, "{orientation}"),
+                        _ => assert_eq!(class, pixel / 255, "{orientation}"),
+                    }
+                }
+            }
+        }
+    }
+    // Of 6 x 4 pixels in the file, drawn upright on 4 x 6.
+    let drawn: Vec<u8> = (0..24).map(|at| 255 * u8::from(at == 0)).collect();
+    fs::write(path("mask.tif"), grey_pages((4, 6), 1, 0, &[&drawn])).unwrap();
+    let mut builder = SamplesBuilder::new(folder.path().to_owned());
+    let companions = Companions {
+        mask: Some("mask.tif"),
+        ..Companions::default()
+    };
+    builder.push_with("image.tif", &companions, 1);
+    let samples = builder.finish(Vec::new());
+    let coding = MaskCoding::pair(255);
+    let depth = PixelDepth::Eight;
+    let whole = super::super::read_whole(
+        &samples,
+        0,
+        1,
+        depth,
+        Some(&coding),
+        &mut Scratch::default(),
+    );
+    let mask = whole.unwrap().mask.unwrap();
+    assert_eq!(
+        (
+            mask[0],
+            mask.iter().map(|class| u32::from(*class)).sum::<u32>()
+        ),
+        (1, 1)
+    );
 }

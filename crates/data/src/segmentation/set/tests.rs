@@ -131,3 +131,48 @@ fn values_that_are_no_classes_are_refused_with_a_histogram() {
     };
     assert!(SegmentationSet::open(&binarized, 0).is_ok());
 }
+
+#[test]
+fn columns_of_sides_and_groups_are_recognised_in_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let names: Vec<String> = (0..12).map(|at| format!("{at}.png")).collect();
+    let files: Vec<&str> = names.iter().map(String::as_str).collect();
+    draw(root, "x", "y", &files);
+    let csv = root.join("pairs.csv");
+    let write = |sides: [&str; 6]| {
+        let rows =
+            (0..12).map(|at| format!("x/{at}.png,y/{at}.png,{},p{}\n", sides[at % 6], at / 2));
+        let text = format!("image,mask,Set,patient\n{}", rows.collect::<String>());
+        fs::write(&csv, text).unwrap();
+    };
+    write(["train", "train", "train", "val", "test", "test"]);
+    let set = SegmentationSet::open(&config(&csv), 0).unwrap();
+    let lengths = (
+        set.train.len(),
+        set.validation.unwrap().len(),
+        set.test.unwrap().len(),
+    );
+    assert_eq!(lengths, (6, 2, 4));
+    assert_eq!(set.group_leaks.images, ["x/3.png", "x/9.png"]);
+    let notes = set.notes.join("\n");
+    for note in [
+        "those that `Set` says (found by its name)",
+        "Careful: 2 groups of `patient` on both sides",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    // Without validation rows, whole groups are drawn where they are named, and never of the test.
+    write(["train", "train", "train", "train", "test", "test"]);
+    let grouped = DataConfig {
+        validation: serde_json::from_str(r#"{"share": "25%", "group": "patient"}"#).unwrap(),
+        ..config(&csv)
+    };
+    let set = SegmentationSet::open(&grouped, 0).unwrap();
+    let held = set.validation.unwrap();
+    assert_eq!(
+        (set.train.len(), held.len(), set.test.unwrap().len()),
+        (6, 2, 4)
+    );
+    assert!(set.group_leaks.images.is_empty());
+}

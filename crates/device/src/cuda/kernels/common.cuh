@@ -16,6 +16,10 @@ typedef long long i64;
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 
+// Instructions: all that is written in the card's assembly, but for Hopper's own products in ranks.cu. The software card for tests has a
+// meaning for each of them in C++ (crates/software-card/src/runtime/instructions.h).
+#ifndef HOLDALL_SOFTWARE_CARD
+
 // Every kernel begins with this: the next one may be made ready while this one runs, and this one waits until what it
 // reads has been written. Before sm_90 kernels follow each other without it.
 __device__ __forceinline__ void follow() {
@@ -37,10 +41,6 @@ __device__ __forceinline__ u16 float_to_f16(float value) {
     return bits;
 }
 
-__device__ __forceinline__ float bf16_to_float(u16 bits) {
-    return __uint_as_float((u32)bits << 16);
-}
-
 __device__ __forceinline__ u16 float_to_bf16(float value) {
 #if __CUDA_ARCH__ >= 800
     u16 bits;
@@ -51,6 +51,125 @@ __device__ __forceinline__ u16 float_to_bf16(float value) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 #endif
+}
+
+// 16 bytes from global to shared memory; zeros where there is nothing to copy.
+__device__ __forceinline__ void copy_chunk(u32 to, const void *from, bool present) {
+#if __CUDA_ARCH__ >= 800
+    int num_bytes = present ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes) : "memory");
+#else
+    uint4 chunk = make_uint4(0, 0, 0, 0);
+    if (present) chunk = *reinterpret_cast<const uint4 *>(from);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
+                 "r"(chunk.w)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all but the last PENDING committed groups of this thread have arrived.
+template <int PENDING>
+__device__ __forceinline__ void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(u32 (&to)[4], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_word(u32 to, u32 word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+#if ELEMENT != 0
+// c (16 x 8) += a (16 x 16) b (16 x 8).
+__device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+#if ELEMENT == 1
+#define PRODUCT "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+#else
+#define PRODUCT "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+#endif
+    asm(PRODUCT " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#elif ELEMENT == 1
+#define PRODUCT "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
+    asm(PRODUCT " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+    asm(PRODUCT " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a2), "r"(a3), "r"(b1));
+#else
+    // No bf16 products before sm_80: these kernels compile there but are never launched.
+    asm volatile("trap;");
+#endif
+}
+
+// Two Elements in a word, the first in the low half.
+__device__ __forceinline__ u32 pack_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+    u32 word;
+#if ELEMENT == 1
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+#endif
+    return word;
+#elif ELEMENT == 1
+    return (u32)float_to_f16(first) | (u32)float_to_f16(second) << 16;
+#else
+    return (u32)float_to_bf16(first) | (u32)float_to_bf16(second) << 16;
+#endif
+}
+
+#endif
+
+// 2^x; 0 for minus infinity.
+__device__ __forceinline__ float power_of_two(float x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+// Parameters are read again for every row, from the cache: the compiler would rather hold them in registers for all rows,
+// and spill the rows. `volatile`, and no `.nc`, stop it.
+__device__ __forceinline__ float4 read_again(const float4 *from) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
+    return v;
+}
+
+__device__ __forceinline__ float read_again(const float *from) {
+    float v;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(from));
+    return v;
+}
+
+#endif
+
+__device__ __forceinline__ float bf16_to_float(u16 bits) {
+    return __uint_as_float((u32)bits << 16);
 }
 
 #if ELEMENT == 0
@@ -199,42 +318,6 @@ struct Mask {
 
 __device__ __forceinline__ u32 shared_address(const void *at) {
     return (u32)__cvta_generic_to_shared(at);
-}
-
-// 16 bytes from global to shared memory; zeros where there is nothing to copy.
-__device__ __forceinline__ void copy_chunk(u32 to, const void *from, bool present) {
-#if __CUDA_ARCH__ >= 800
-    int num_bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes) : "memory");
-#else
-    uint4 chunk = make_uint4(0, 0, 0, 0);
-    if (present) chunk = *reinterpret_cast<const uint4 *>(from);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y), "r"(chunk.z),
-                 "r"(chunk.w)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until all but the last PENDING committed groups of this thread have arrived.
-template <int PENDING>
-__device__ __forceinline__ void wait_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
 }
 
 // Activations: their value and their slope at z.

@@ -13,20 +13,6 @@
 // Accesses per 8 columns of a thread.
 #define UNIT (8 / PACK)
 
-// Parameters are read again for every row, from the cache: the compiler would rather hold them in registers for all rows,
-// and spill the rows. `volatile`, and no `.nc`, stop it.
-__device__ __forceinline__ float4 read_again(const float4 *from) {
-    float4 v;
-    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
-    return v;
-}
-
-__device__ __forceinline__ float read_again(const float *from) {
-    float v;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(from));
-    return v;
-}
-
 struct alignas(16) Pack {
     union {
         uint4 raw;

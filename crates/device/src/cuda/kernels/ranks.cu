@@ -98,21 +98,8 @@ extern "C" __global__ void rank_bounds(const double2 *thresholds, int count, int
     high[i] = __double2float_ru((threshold.x + threshold.y) * scale);
 }
 
-// c (16 x 8) += a (16 x 16) b (16 x 8).
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-#define HALF_PRODUCT "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
-    asm(HALF_PRODUCT " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm(HALF_PRODUCT " {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[2]), "r"(a[3]), "r"(b1));
-#endif
+    multiply(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
 // Where a chunk of 16 bytes lies: neighbouring rows are shifted against each other, so that a warp's reads meet no bank twice.

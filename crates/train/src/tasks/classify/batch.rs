@@ -8,7 +8,7 @@ use holdall_device::HostRow;
 use holdall_models::init::Draw;
 
 use super::{ClassifyTask, Head};
-use crate::batch::{Batch, Column, Scope, Values, random_bytes};
+use crate::batch::{Batch, Column, IGNORED, Scope, Values, random_bytes};
 use crate::step_graph::{SAMPLE_IDS, STREAM};
 use crate::task::Task;
 
@@ -192,7 +192,7 @@ fn set_labels(
         let rows = 0..mixes.len();
         let labels = batch.indices(labels_name, Scope::OwnBatch);
         labels.clear();
-        labels.extend(rows.clone().map(|row| of(row).0));
+        labels.extend(rows.clone().map(|row| of(row).0.max(IGNORED)));
         let weights = batch.floats(weights_name, Scope::OwnBatch);
         weights.clear();
         weights.extend(rows.map(|row| of(row).1));

@@ -31,6 +31,7 @@ pub(super) fn evaluate(
         subset,
         samples,
         step,
+        effective_batch,
         stop,
         is_wanted,
         tell,
@@ -121,10 +122,15 @@ pub(super) fn evaluate(
         let confusions = tallies.confusions();
         files = examples.files(step, subset, samples, heads, confusions);
     }
+    let mut scores = Scores::of(&Value::Object(scores));
+    if effective_batch.is_some() {
+        scores.set_losses(&tallies.losses());
+    }
     Ok(Evaluated {
-        scores: Scores::of(&Value::Object(scores)),
+        scores,
         skipped,
         files,
+        ranks: None,
     })
 }
 
@@ -143,16 +149,19 @@ pub(super) fn best_metric(
             })
         })
         .collect();
+    // All metrics of a head stand together, leading one first.
+    let before = task.heads[..task.leading_head].iter();
+    let usual: usize = before.map(|head| metrics_of(head).len()).sum();
     match asked {
-        None => Ok(known[0].clone()),
+        None => Ok(known[usual].clone()),
         Some(asked) => {
             let found = known.iter().find(|(name, _)| name == asked);
             found.cloned().ok_or_else(|| {
                 let names: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
                 TrainError::Config(format!(
-                    "train.best_metric: {asked}, expected one of {}\nhint: leave it out for {}",
+                    "train.best_metric: {asked}, expected one of {}, loss\nhint: leave it out for {}",
                     names.join(", "),
-                    names[0]
+                    names[usual]
                 ))
             })
         }

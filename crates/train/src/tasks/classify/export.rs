@@ -8,7 +8,6 @@
 //! ```
 
 use std::borrow::Cow;
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -19,6 +18,7 @@ use holdall_models::vit::config::{ClassifierConfig, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::{CLASSIFIER, ClassifyTask, Head, heads};
+use crate::config::MOST_CONFIG_BYTES;
 use crate::error::TrainError;
 use crate::export::{SHARD_BYTES, unsaved};
 use crate::run_folder::{failed, write_whole};
@@ -138,8 +138,9 @@ pub(in crate::tasks) fn saved_targets(folder: &Path) -> Result<Option<Vec<Target
     if !path.exists() {
         return Ok(None);
     }
-    let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
-    let saved: Vec<SavedTarget> = serde_json::from_str(&text).map_err(|cause| {
+    let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
+    let text = text.map_err(failed(&path, "read"))?;
+    let saved: Vec<SavedTarget> = serde_json::from_slice(&text).map_err(|cause| {
         TrainError::Config(format!(
             "{}: {cause}\nhint: expected what training writes there; without the file, config.json says what the outputs are",
             path.display()

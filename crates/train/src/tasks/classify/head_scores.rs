@@ -1,14 +1,17 @@
 //! What heads are worth: answers are counted as they come, and told as figures.
 
 use holdall_data::samples::Samples;
-use holdall_data::target::{TargetKind, TargetValues};
+use holdall_data::target::{TargetKind, TargetValues, UNSEEN};
 use holdall_metrics::classification::{MultiLabel, PrecisionRecall, SingleLabel};
 use holdall_metrics::regression::Regression;
 use serde_json::{Map, Value, json};
 
 use super::Head;
-use crate::scores::Direction;
+use super::head_losses::evaluated;
+use super::heads::losses_of;
+use crate::scores::{Direction, EvaluatedLoss};
 use crate::similarity::percent;
+use crate::step::LossSum;
 
 /// What the scores of one head may take; beyond it they are counted in bins, and the AUROC is approximate.
 const SCORE_BYTES: u64 = 32 << 20;
@@ -36,9 +39,10 @@ impl Tally {
     /// A sample's outputs of this head, as the model is saved: numbers are not standardised.
     fn add(&mut self, outputs: &[f32], values: &TargetValues, sample: usize) {
         match (self, values) {
-            (Tally::Class(tally), TargetValues::Class(labels)) => {
-                tally.add(outputs, [usize::try_from(labels[sample]).ok()]);
-            }
+            (Tally::Class(tally), TargetValues::Class(labels)) => match labels[sample] {
+                UNSEEN => tally.add_unseen(outputs),
+                label => tally.add(outputs, [usize::try_from(label).ok()]),
+            },
             (Tally::Classes(tally), TargetValues::Classes(rows)) => {
                 let mut targets = vec![f32::NAN; outputs.len()];
                 if let Some(labels) = rows.get(sample) {
@@ -78,6 +82,9 @@ impl Tally {
                 // What always answering the most frequent label gives.
                 set("chance_accuracy", json!(share));
                 set("labelled", json!(metrics.samples));
+                if metrics.unseen > 0 {
+                    set("unseen", json!(metrics.unseen));
+                }
                 if detailed {
                     let names = head.kind.names().iter();
                     let classes = names.zip(&metrics.classes);
@@ -177,6 +184,7 @@ pub(in crate::tasks) fn tally_bytes(heads: &[Head], num_samples: usize) -> u64 {
 pub(in crate::tasks) struct Tallies<'a> {
     heads: &'a [Head],
     tallies: Vec<Tally>,
+    losses: Vec<LossSum>,
 }
 
 impl<'a> Tallies<'a> {
@@ -186,16 +194,19 @@ impl<'a> Tallies<'a> {
         Tallies {
             heads,
             tallies: tallies.collect(),
+            losses: vec![LossSum::default(); heads.len()],
         }
     }
 
     /// Counts a sample's outputs, one head behind the other. Standardised numbers become what they stand for.
     pub fn add(&mut self, samples: &Samples, sample: usize, outputs: &mut [f32]) {
         let heads = self.heads.iter().zip(&mut self.tallies);
+        let heads = heads.zip(&mut self.losses);
         let mut first = 0;
-        for ((head, tally), values) in heads.zip(samples.targets()) {
+        for (((head, tally), loss), values) in heads.zip(samples.targets()) {
             let own = &mut outputs[first..first + head.num_outputs()];
             first += own.len();
+            head.add_loss(own, values, sample, loss);
             if let TargetKind::Number { mean, std } = head.kind {
                 own[0] = (f64::from(own[0]) * std + mean) as f32;
             }
@@ -208,6 +219,11 @@ impl<'a> Tallies<'a> {
         let each = self.heads.iter().zip(&self.tallies);
         each.map(|(head, tally)| (head.name.clone(), tally.scores(head, detailed)))
             .collect()
+    }
+
+    /// The loss of each head.
+    pub fn losses(&self) -> Vec<EvaluatedLoss> {
+        evaluated(losses_of(self.heads), &self.losses)
     }
 
     /// What `confusion.json` says of each head.
@@ -231,7 +247,12 @@ pub(in crate::tasks) fn describe_metrics(
         };
         let chance = match (metric, number("chance_accuracy")) {
             ("accuracy", Some(chance)) => {
-                format!(" (always the most frequent label: {})", percent(chance))
+                let guessed = 1.0 / head.num_outputs() as f64;
+                format!(
+                    " (chance {}, always the most frequent label: {})",
+                    percent(guessed),
+                    percent(chance)
+                )
             }
             _ => String::new(),
         };

@@ -8,10 +8,12 @@
 //!
 //! Every loss is separable, so no pass over features comes first: each micro-batch runs forward once.
 
+mod answers;
 mod batch;
 mod evaluate;
 mod examples;
 mod export;
+mod head_losses;
 mod head_scores;
 mod heads;
 pub(crate) mod onnx;
@@ -31,15 +33,17 @@ use holdall_graph::{DType, Graph};
 use holdall_models::vit::config::{ClassifierConfig, VisionTransformerConfig};
 use holdall_models::vit::init;
 
+pub use answers::{Answer, answers_of};
 pub(super) use batch::{OwnedTargets, count_heads, fill_targets, random_targets, set_targets};
 pub use batch::{Targets, batch_of};
 pub(super) use export::{save_targets, saved_targets};
+pub(super) use head_losses::{cross_entropy, evaluated};
 pub(super) use head_scores::{Tallies, describe_metrics, metrics_of, tally_bytes};
 pub use heads::{Head, labels_of};
 pub(super) use heads::{losses_of, restore, standardize};
 pub(super) use prepare::{describe_head, heads_of};
 pub use prepare::{prepare, setup};
-pub use saved_model::{Answer, SavedClassifier};
+pub use saved_model::SavedClassifier;
 pub(super) use step::write_head_losses;
 
 use crate::batch::Batch;
@@ -61,6 +65,8 @@ pub struct ClassifyTask {
     pub model: ClassifierConfig,
     /// What the outputs are, in their order.
     pub heads: Vec<Head>,
+    /// The head whose metric says which model is the best where nobody names one.
+    pub leading_head: usize,
     /// Number format of the pictures in the batch.
     pub pixels: DType,
     /// How pictures of an effective batch are mixed.
@@ -87,6 +93,7 @@ impl ClassifyTask {
         ClassifyTask {
             model: heads::classifier_config(backbone, &heads),
             heads,
+            leading_head: 0,
             pixels: DType::U8,
             mixing: Mixing::default(),
             dropout: 0.0,
@@ -176,6 +183,10 @@ impl Task for ClassifyTask {
         }))
     }
 
+    fn has_random_weights(&self) -> bool {
+        !matches!(self.weights.as_deref(), Some(Weights::Folder(_)))
+    }
+
     fn describe_weights(&self) -> String {
         match &self.weights {
             Some(weights) => weights.describe(),
@@ -204,7 +215,7 @@ impl Task for ClassifyTask {
         batch::random(self, num_samples, seed)
     }
 
-    fn count_losses(&self, batch: &Batch, _micro_batches: usize, counts: &mut [f64]) {
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
         batch::count_losses(self, batch, counts);
     }
 

@@ -1,6 +1,6 @@
 //! From a config to a classification before its plan: samples, targets, the model.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
@@ -12,14 +12,16 @@ use holdall_graph::ops::patchify::Normalization;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
+use holdall_models::model_config::ModelConfig;
 use holdall_models::vit::config::{Family, VisionTransformerConfig};
 
-use super::{ClassifyTask, Head, labels_of};
+use super::{ClassifyTask, Head, labels_of, metrics_of};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::setup::{Setup, Weights};
 use crate::site::Site;
+use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
 /// Keys of `metrics.jsonl` and of an evaluation's JSON beside losses and scores: a target of that name would hide one.
 const RESERVED_NAMES: [&str; 20] = [
@@ -55,20 +57,23 @@ pub(super) struct OpenedModel {
     pub processor: ImageProcessor,
 }
 
-/// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
-pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
-    let path = Path::new(name);
-    let found = match path.exists() {
-        true => Some(path.to_owned()),
-        false => hub_cache::find(name),
-    };
-    let (mut backbone, weights, processor) = match found {
+/// The model in a folder; else a preset.
+pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedModel, TrainError> {
+    let (mut backbone, weights, processor) = match folder {
         Some(path) => {
             let folder = ModelFolder::open(&path)?;
             folder.check()?;
             let backbone = folder.config().backbone().ok_or_else(|| {
+                let hint = match folder.config() {
+                    ModelConfig::Unet(_) => "a U-Net learns masks: --task segment",
+                    ModelConfig::Bert(_) => {
+                        "a BERT reads text, not pictures; a classifier begins from a ViT, DeiT, DINOv2 or CLIP, such as \
+                         --model google/vit-base-patch16-224"
+                    }
+                    _ => "it learns clips and texts: --task video-text",
+                };
                 TrainError::Config(format!(
-                    "model `{name}`: expected a vision transformer, found {}\nhint: `task: segment` trains it",
+                    "model `{name}`: expected a vision transformer, found {}\nhint: {hint}",
                     folder.config().describe()
                 ))
             })?;
@@ -114,7 +119,7 @@ fn default_processor(backbone: &VisionTransformerConfig) -> fn(u32) -> ImageProc
 
 /// Opens the model without data: `labels` is what the config says.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
-    let opened = open_model(&config.model)?;
+    let opened = open_model(&config.model, starting_folder(config))?;
     let names = match (&opened.weights, config.labels) {
         (_, Some(labels)) => (0..labels).map(|label| format!("label {label}")).collect(),
         (Weights::Folder(folder), None) => match folder.config().classifier() {
@@ -134,7 +139,7 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let mut notes = Vec::new();
     let processor = opened.processor.clone();
     let task = task(config, opened, vec![Head::new(&target)], &mut notes);
-    Setup::new(config, site, Arc::new(task), processor, notes)
+    Setup::new(config, site, Arc::new(task), processor, None, notes)
 }
 
 /// What is computed.
@@ -184,6 +189,24 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let mut notes = data.notes;
     let heads = heads_of(config, &data.targets, &data.train)?;
     notes.extend(heads.iter().map(describe_head));
+    // Heads lie in the order of their names; the target that the config lists first leads.
+    let listed = config.data.targets.iter().map(|(name, _)| name);
+    let leading_head = listed
+        .flat_map(|name| heads.iter().position(|head| head.name == name))
+        .next()
+        .unwrap_or(0);
+    if let (None, [_, _, ..]) = (&config.train.best_metric, heads.as_slice()) {
+        let first = &heads[leading_head];
+        let (metric, _) = metrics_of(first)[0];
+        notes.push(format!(
+            "Best model: by {}.{metric}, the first target (`best_metric` names another)",
+            first.name
+        ));
+    }
+    let is_number = |head: &Head| matches!(head.kind, TargetKind::Number { .. });
+    if heads.iter().all(is_number) {
+        notes.extend(warnings_without_labels(config, &LABEL_LOSSES[1..]));
+    }
     if let (Some(asked), [head]) = (config.labels, heads.as_slice())
         && asked != head.num_outputs()
     {
@@ -192,14 +215,17 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
             head.num_outputs()
         )));
     }
-    let opened = open_model(&config.model)?;
+    let opened = open_model(&config.model, starting_folder(config))?;
     let mut setup_notes = Vec::new();
     let processor = opened.processor.clone();
     let mut task = task(config, opened, heads, &mut setup_notes);
+    task.leading_head = leading_head;
     let train = Arc::new(data.train);
     task.train = Some(Arc::clone(&train));
+    let num_samples = Some(train.len());
+    let task = Arc::new(task);
     Ok(Prepared {
-        setup: Setup::new(config, site, Arc::new(task), processor, setup_notes)?,
+        setup: Setup::new(config, site, task, processor, num_samples, setup_notes)?,
         train,
         validation: data.validation.map(Arc::new),
         csv: data.csv,

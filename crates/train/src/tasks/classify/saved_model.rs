@@ -4,17 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use holdall_data::DataConfig;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::{Loader, RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions};
-use holdall_data::target::{Target, TargetKind};
+use holdall_data::source::{self, Captions, Media, TrainedTargets};
+use holdall_data::target::Target;
 use holdall_device::HostRow;
-use holdall_metrics::classification::top_k;
 use holdall_models::vit::config::ClassifierConfig;
 use holdall_onnx::Precision;
-use serde::Serialize;
 
+use super::answers::{Answer, answers_of};
 use super::export::read_targets;
 use super::prepare::{OpenedModel, open_model};
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
@@ -24,38 +24,17 @@ use crate::error::TrainError;
 use crate::forward::Forward;
 use crate::loader_budget::read_once;
 use crate::onnx::OnnxFile;
-use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 use crate::site::Site;
 use crate::task::Unfinished;
+use crate::tasks::weights_folder;
 
 /// A classifier with all that lies beside it.
 pub struct SavedClassifier {
     task: ClassifyTask,
     targets: Vec<Target>,
     processor: ImageProcessor,
-}
-
-/// What a head says of a picture.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Answer {
-    /// Labels with their probabilities, best first.
-    Labels {
-        /// The head.
-        target: String,
-        /// The best ones.
-        labels: Vec<(String, f64)>,
-        /// Whether each stands by itself: those from 0.5 on apply.
-        several: bool,
-    },
-    /// A number.
-    Number {
-        /// The head.
-        target: String,
-        /// As the training rows have it.
-        number: f64,
-    },
 }
 
 impl SavedClassifier {
@@ -66,7 +45,7 @@ impl SavedClassifier {
             backbone,
             weights,
             processor,
-        } = open_model(&named.to_string_lossy())?;
+        } = open_model(name, weights_folder(&named.to_string_lossy()))?;
         let Weights::Folder(folder) = &weights else {
             return Err(not_trained(name));
         };
@@ -127,54 +106,12 @@ impl SavedClassifier {
                             "{picture}: its outputs are not finite: found {value}"
                         )));
                     }
-                    answers.push(self.answers(outputs, top));
+                    answers.push(answers_of(&self.task.heads, outputs, top));
                 }
                 Ok::<bool, Unfinished>(each(read, answers))
             },
         )?;
         read.ok_or(Unfinished::Stopped)
-    }
-
-    fn answers(&self, outputs: &[f32], top: usize) -> Vec<Answer> {
-        let mut first = 0;
-        let heads = self.task.heads.iter();
-        heads
-            .map(|head| {
-                let own = &outputs[first..first + head.num_outputs()];
-                first += own.len();
-                let target = head.name.clone();
-                let named = |best: Vec<(usize, f64)>| -> Vec<(String, f64)> {
-                    let names = head.kind.names();
-                    best.into_iter()
-                        .map(|(class, share)| (names[class].clone(), share))
-                        .collect()
-                };
-                match head.kind {
-                    TargetKind::Number { .. } => Answer::Number {
-                        target,
-                        number: f64::from(own[0]),
-                    },
-                    TargetKind::Class { .. } => Answer::Labels {
-                        target,
-                        labels: named(top_k(own, top)),
-                        several: false,
-                    },
-                    TargetKind::Classes { .. } => {
-                        let sigmoid = |&logit: &f32| 1.0 / (1.0 + f64::from(-logit).exp());
-                        let mut best: Vec<_> = own.iter().map(sigmoid).enumerate().collect();
-                        best.sort_by(|a, b| b.1.total_cmp(&a.1));
-                        // Those that apply are told, however many there are.
-                        let applying = best.iter().filter(|(_, share)| *share >= 0.5).count();
-                        best.truncate(top.max(applying));
-                        Answer::Labels {
-                            target,
-                            labels: named(best),
-                            several: true,
-                        }
-                    }
-                }
-            })
-            .collect()
     }
 }
 
@@ -190,7 +127,7 @@ impl SavedModel for SavedClassifier {
         self.processor.describe()
     }
 
-    fn rows(&self) -> RowFormat {
+    fn rows(&self, _data: &DataConfig) -> RowFormat {
         self.processor.framing.into()
     }
 
@@ -198,21 +135,37 @@ impl SavedModel for SavedClassifier {
         &self,
         config: &RunConfig,
         site: Site<'_>,
-        held_out: HeldOut,
+        evaluated: Evaluated,
     ) -> Result<EvaluationData, TrainError> {
         let data = site.listed(|| {
             let (data, seed) = (&config.data, config.seed);
-            source::read_with_targets(data, Captions::None, &self.targets, seed)
+            let trained = TrainedTargets {
+                targets: &self.targets,
+                side: evaluated.side(),
+            };
+            source::read_with_targets(data, Captions::None, trained, seed)
         })?;
         let mut notes = data.notes;
-        let samples = held_out.choose(data.train, data.validation, &mut notes);
+        let (train, validation) = (data.train, data.validation);
+        let samples = evaluated.choose(&data.csv, train, validation, data.test, &mut notes)?;
         Ok(EvaluationData {
             task: Arc::new(self.task.clone()),
             samples: Arc::new(samples),
             csv: data.csv,
             notes,
-            rows: self.rows(),
+            rows: self.rows(&config.data),
         })
+    }
+
+    fn visit_trained_files(
+        &self,
+        run: &RunConfig,
+        visit: &mut dyn FnMut(&Path),
+    ) -> Result<(), TrainError> {
+        let kind = (Media::Pictures, Captions::None);
+        Ok(source::visit_trained_files(
+            &run.data, kind, run.seed, visit,
+        )?)
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {

@@ -51,7 +51,7 @@ pub(super) fn fill(task: &ClipTask, batch: &mut Batch, loaded: &Loaded<HostRow>)
         let caption = data.train.caption_id(sample);
         data.train_tokens.write(caption as usize, ids);
     }
-    let labels = samples.map(|sample| i64::from(data.train.label(sample)));
+    let labels = samples.map(|sample| i64::from(data.train.label(sample)).max(IGNORED));
     set_labels(task, batch, labels);
     find_ends(task, batch);
 }

@@ -9,22 +9,26 @@ use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::{Loader, Share, Skipped};
 use holdall_data::samples::Samples;
+use holdall_data::target::UNSEEN;
 use holdall_device::HostRow;
+use holdall_metrics::contrastive::{PairedFeatures, Positives};
 use holdall_metrics::feature_gather::FeatureGather;
 use holdall_metrics::features::Features;
-use holdall_metrics::labels::LabelCounts;
+use holdall_metrics::labels::{LabelCounts, LabelFrequencies};
 use holdall_metrics::retrieval::{Ranks, Ties};
 use serde::{Deserialize, Serialize};
 
-use super::super::ranking;
+use super::super::block_loss::{self, BlockLoss};
+use super::super::{classify, ranking};
 use super::examples::{EXAMPLES_BYTES, Examples};
-use super::{ClipTask, EncodedPictures, Encoder, TokenTable};
+use super::{CONTRASTIVE, ClipTask, EncodedPictures, Encoder, TokenTable};
 use crate::loader_budget::read_once;
 use crate::processes::share_of;
 use crate::scores::Scores;
 use crate::shared_evaluation::{PartWriter, exchange, result_of_first};
-use crate::similarity::{matrix, percent, unique_texts};
-use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
+use crate::similarity::{percent, size_of_evaluation};
+use crate::step::LossSum;
+use crate::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +44,9 @@ struct ClipScores {
     label_top5: Option<f64>,
     /// Top-1 of guessing.
     chance_top1: Option<f64>,
+    /// Top-1 of always answering the most frequent label.
+    #[serde(default)]
+    chance_most_frequent_top1: Option<f64>,
     /// Labelled samples.
     labelled: usize,
     /// Pictures that could not be read, and are not among those counted.
@@ -88,7 +95,9 @@ pub(super) fn host_bytes(
     projection: usize,
     threads: usize,
 ) -> u64 {
-    ranking::host_bytes(pictures, captions, projection, threads) + EXAMPLES_BYTES
+    ranking::host_bytes(pictures, captions, projection, threads)
+        + block_loss::host_bytes(pictures)
+        + EXAMPLES_BYTES
 }
 
 /// Evaluates samples. What cannot be read is left out, and named.
@@ -103,12 +112,14 @@ pub(super) fn evaluate(
         subset,
         samples,
         step,
+        effective_batch,
         stop,
         is_wanted,
         tell,
     } = evaluation;
     let group = device.group();
     let (share, is_alone) = (share_of(group), group.size() == 1);
+    let contrastive = BlockLoss::new(&forward, effective_batch)?;
     let mut encoder = Encoder::new(task, forward);
     let (tokens, projection) = (task.tokens(subset), encoder.projection());
     let mut go_on = |done: usize, total: usize| {
@@ -118,7 +129,7 @@ pub(super) fn evaluate(
     let (num_pictures, own_captions) = (share.of(samples.len()).len(), share.of(tokens.len()));
     let total = num_pictures + own_captions.len();
     let mut examples = step.map(|_| Examples::of(samples));
-    let mut found = PictureResults::new(samples, projection);
+    let mut found = PictureResults::new(task, samples, projection);
     let (mut own, mut done) = (OwnPictures::default(), 0);
     let progressing = group.expect_progress();
     let read = encode_pictures_seeing(
@@ -182,6 +193,7 @@ pub(super) fn evaluate(
         true => caption_features,
         false => captions_of_all,
     };
+    let mut sample_ranks = None;
     let scores = result_of_first(group, || {
         let left_out: Vec<u32> = found.features.missing().collect();
         // What cannot be read: found now and named in `skipped`, or known from before.
@@ -205,17 +217,40 @@ pub(super) fn evaluate(
             image_to_text: ranked.to_gallery.ranks(Ties::Mean),
             text_to_image: ranked.to_query.ranks(Ties::Mean),
         };
+        let num_pictures = caption_of.len();
         let accuracy = found.labels.accuracy();
         let num_labels = accuracy.and(found.num_labels);
-        Ok(Scores::of(&ClipScores {
+        let mut scores = Scores::of(&ClipScores {
             retrieval: ranks,
             chance_r1: 1.0 / tokens.len() as f64,
             label_top1: accuracy.map(|[top1, _]| top1),
             label_top5: accuracy.map(|[_, top5]| top5),
             chance_top1: num_labels.map(|labels| 1.0 / labels as f64),
+            chance_most_frequent_top1: found.label_frequencies.share_of_largest(),
             labelled: found.labels.samples,
-            skipped: samples.len() - caption_of.len(),
-        }))
+            skipped: samples.len() - num_pictures,
+        });
+        if let Some(contrastive) = contrastive {
+            let features = PairedFeatures {
+                queries: &pictures.rows,
+                texts: &caption_features,
+                text_of: &caption_of,
+                dimension: projection,
+            };
+            let mut losses = classify::evaluated(task.losses(), [&LossSum::default(), &found.loss]);
+            let all = device.cpu().scope(|| {
+                contrastive.set(
+                    &mut losses[CONTRASTIVE],
+                    features,
+                    Positives::OwnPair,
+                    is_wanted,
+                )
+            });
+            all?;
+            scores.set_losses(&losses);
+        }
+        sample_ranks = Some(SampleRanks::new(pictures.samples, caption_of, ranked));
+        Ok(scores)
     })?;
     let seen = examples.zip(step).filter(|_| group.rank() == 0);
     let json = seen.and_then(|(seen, step)| seen.json(step, subset, samples, task));
@@ -226,6 +261,7 @@ pub(super) fn evaluate(
             .map(|json| ("samples.json", json))
             .into_iter()
             .collect(),
+        ranks: sample_ranks,
     })
 }
 
@@ -247,19 +283,26 @@ impl OwnPictures {
 
 /// What all pictures became.
 struct PictureResults<'a> {
+    task: &'a ClipTask,
     samples: &'a Samples,
     features: FeatureGather,
     labels: LabelCounts,
+    label_frequencies: LabelFrequencies,
     num_labels: Option<usize>,
+    /// The label loss.
+    loss: LossSum,
 }
 
-impl PictureResults<'_> {
-    fn new(samples: &Samples, projection: usize) -> PictureResults<'_> {
+impl<'a> PictureResults<'a> {
+    fn new(task: &'a ClipTask, samples: &'a Samples, projection: usize) -> PictureResults<'a> {
         PictureResults {
+            task,
             samples,
             features: FeatureGather::new(samples.len(), projection, samples.len()),
             labels: LabelCounts::default(),
+            label_frequencies: LabelFrequencies::default(),
             num_labels: None,
+            loss: LossSum::default(),
         }
     }
 
@@ -273,8 +316,19 @@ impl PictureResults<'_> {
         let width = logits.len() / read.len();
         self.num_labels = Some(width);
         for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
-            if let Ok(label) = usize::try_from(self.samples.label(sample as usize)) {
-                self.labels.add(logits, label);
+            match self.samples.label(sample as usize) {
+                UNSEEN => self.labels.add_unseen(),
+                label => {
+                    if let Ok(label) = usize::try_from(label) {
+                        self.labels.add(logits, label);
+                        self.label_frequencies.add(label);
+                        let weight = f64::from(self.task.class_weight(label as i64));
+                        let loss =
+                            classify::cross_entropy(logits, label, self.task.label_smoothing);
+                        self.loss.sum += weight * loss;
+                        self.loss.count += weight;
+                    }
+                }
             }
         }
     }
@@ -284,11 +338,7 @@ impl PictureResults<'_> {
 pub(super) fn describe_size(scores: &Scores) -> Option<String> {
     let scores: ClipScores = scores.read()?;
     let (pictures, captions) = (scores.retrieval.pictures, scores.retrieval.captions);
-    Some(format!(
-        "{}\n{}",
-        unique_texts(captions, pictures),
-        matrix(pictures, captions)
-    ))
+    Some(size_of_evaluation(captions, pictures))
 }
 
 /// Labels and ranks, a line each, beside what guessing gives.
@@ -300,8 +350,13 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
     let labels = (scores.label_top1, scores.label_top5, scores.chance_top1);
     if let (Some(top1), Some(top5), Some(chance)) = labels {
         let [top1, top5, chance] = [top1, top5, chance].map(percent);
+        let most_frequent = scores
+            .chance_most_frequent_top1
+            .map_or(String::new(), |share| {
+                format!(", always the most frequent: {}", percent(share))
+            });
         text.push_str(&format!(
-            "  labels        top-1 {top1} (chance {chance}), top-5 {top5}\n"
+            "  labels        top-1 {top1} (chance {chance}{most_frequent}), top-5 {top5}\n"
         ));
     }
     let ranks = |ranks: &Ranks| {

@@ -7,7 +7,6 @@
 //! holdall.json                         checksums of all of them
 //! ```
 
-use std::fs;
 use std::path::Path;
 
 use holdall_data::image_processor;
@@ -15,6 +14,7 @@ use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
 use serde::{Deserialize, Serialize};
 
 use super::ClipTask;
+use crate::config::MOST_CONFIG_BYTES;
 use crate::error::TrainError;
 use crate::export::{SHARD_BYTES, unsaved};
 use crate::run_folder::{failed, write_whole};
@@ -38,8 +38,9 @@ impl LabelNames {
         if !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
-        serde_json::from_str(&text).map(Some).map_err(|cause| {
+        let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
+        let text = text.map_err(failed(&path, "read"))?;
+        serde_json::from_slice(&text).map(Some).map_err(|cause| {
             TrainError::Config(format!(
                 "{}: {cause}\nhint: expected {{\"labels\": [...], \"caption\": \"...\"}}, as training writes it",
                 path.display()

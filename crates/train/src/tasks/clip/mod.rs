@@ -33,7 +33,6 @@ pub use evaluate::{METRICS, encode_captions, encode_pictures};
 pub use export::{LabelNames, save_weights};
 pub use prepare::{prepare, setup};
 pub use saved_model::SavedClip;
-pub use step::Coupling;
 pub use tokens::TokenTable;
 
 use crate::batch::{Batch, MicroBatch};
@@ -68,8 +67,6 @@ pub struct ClipTask {
     pub label_smoothing: f64,
     /// What a sample of each class counts in the label loss; empty: one each.
     pub class_weights: Vec<f32>,
-    /// Exact, or wrong on purpose.
-    pub coupling: Coupling,
     /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
     pub contrastive_tile: usize,
     /// Whether the device wants the order in which gradients of equal token ids are added.
@@ -109,7 +106,6 @@ impl ClipTask {
             label_weight: 0.5,
             label_smoothing: 0.0,
             class_weights: Vec::new(),
-            coupling: Coupling::EffectiveBatch,
             contrastive_tile: CONTRASTIVE_TILE,
             sorted_ids: false,
             weights: None,
@@ -187,12 +183,11 @@ impl Task for ClipTask {
 
     fn timing_key(&self) -> String {
         format!(
-            "clip {:?} {:?} {} {:?} {:?} {} {}",
+            "clip {:?} {:?} {} {:?} {} {}",
             self.model,
             self.num_labels,
             self.num_tokens,
             self.pixels,
-            self.coupling,
             self.contrastive_tile,
             self.sorted_ids
         )
@@ -228,6 +223,10 @@ impl Task for ClipTask {
         }))
     }
 
+    fn has_random_weights(&self) -> bool {
+        !matches!(self.weights.as_deref(), Some(Weights::Folder(_)))
+    }
+
     fn describe_weights(&self) -> String {
         match &self.weights {
             Some(weights) => weights.describe(),
@@ -242,16 +241,8 @@ impl Task for ClipTask {
     fn as_reference(&self) -> Arc<dyn Task> {
         Arc::new(ClipTask {
             contrastive_tile: usize::MAX,
-            coupling: Coupling::EffectiveBatch,
             ..self.clone()
         })
-    }
-
-    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
-        Some(Arc::new(ClipTask {
-            coupling: Coupling::WithinMicroBatch,
-            ..self.clone()
-        }))
     }
 
     fn picture_bytes(&self) -> usize {
@@ -279,7 +270,7 @@ impl Task for ClipTask {
         batch::derive(name, micro, to);
     }
 
-    fn count_losses(&self, batch: &Batch, _micro_batches: usize, counts: &mut [f64]) {
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
         batch::count_losses(self, batch, counts);
     }
 
@@ -311,7 +302,7 @@ impl Task for ClipTask {
             None => "mean_r1",
             Some(name) if !METRICS.contains(&name) => {
                 return Err(TrainError::Config(format!(
-                    "train.best_metric: {name}, expected one of {}\n\
+                    "train.best_metric: {name}, expected one of {}, loss\n\
                      hint: leave it out for label_top1 with labels, mean_r1 without",
                     METRICS.join(", ")
                 )));

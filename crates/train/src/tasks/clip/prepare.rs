@@ -1,6 +1,6 @@
 //! From a config to a CLIP run before its plan: samples, tokens, the model.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdall_data::config::TokenizerChoice;
@@ -20,6 +20,7 @@ use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::setup::{Setup, Weights, resolve_budget, room_to_open};
 use crate::site::Site;
+use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
 /// A model before anything is planned.
 pub(super) struct OpenedModel {
@@ -45,14 +46,9 @@ impl OpenedModel {
     }
 }
 
-/// The folder that `name` is, or has in the local Hugging Face cache; else a preset.
-pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
-    let path = Path::new(name);
-    let found = match path.exists() {
-        true => Some(path.to_owned()),
-        false => hub_cache::find(name),
-    };
-    if let Some(path) = found {
+/// The model in a folder; else a preset.
+pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedModel, TrainError> {
+    if let Some(path) = folder {
         let folder = ModelFolder::open(&path)?;
         folder.check()?;
         let config = folder.clip_config()?.clone();
@@ -86,12 +82,12 @@ pub(super) fn open_model(name: &str) -> Result<OpenedModel, TrainError> {
 
 /// Opens the model without data: `labels` and `tokens` are what the config says.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
-    let opened = open_model(&config.model)?;
+    let opened = open_model(&config.model, starting_folder(config))?;
     let tokens = config.tokens.unwrap_or(opened.model.text.max_positions);
     let mut notes = Vec::new();
     let processor = opened.processor.clone();
     let task = task(config, site, opened, config.labels, tokens, &mut notes)?;
-    Setup::new(config, site, Arc::new(task), processor, notes)
+    Setup::new(config, site, Arc::new(task), processor, None, notes)
 }
 
 /// What is computed.
@@ -148,7 +144,7 @@ fn task(
 /// Reads the data, opens the model, finds or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let data = site.listed(|| source::read(&config.data, Captions::Required, config.seed))?;
-    let mut opened = open_model(&config.model)?;
+    let mut opened = open_model(&config.model, starting_folder(config))?;
     let mut notes = data.notes.clone();
     let room = room_to_open(site, resolve_budget(config.memory, site)?);
     let text = text_encoder(config, &mut opened, &data, room, &mut notes)?;
@@ -166,6 +162,9 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         "Tokens per caption: {tokens} of the model's {positions}"
     ));
     let labels = num_labels(config, &data.labels, data.label_column.is_some())?;
+    if labels.is_none() {
+        notes.extend(warnings_without_labels(config, &LABEL_LOSSES));
+    }
     let mut setup_notes = Vec::new();
     let processor = opened.processor.clone();
     let mut task = task(config, site, opened, labels, tokens, &mut setup_notes)?;
@@ -198,8 +197,10 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         text,
         processor: processor.text().to_string(),
     }));
+    let num_samples = Some(train.len());
+    let task = Arc::new(task);
     Ok(Prepared {
-        setup: Setup::new(config, site, Arc::new(task), processor, setup_notes)?,
+        setup: Setup::new(config, site, task, processor, num_samples, setup_notes)?,
         train,
         validation,
         csv: data.csv,
@@ -314,7 +315,7 @@ mod tests {
     /// The numbers are written down twice, for pictures and for graphs; a bit between them would move every loss.
     #[test]
     fn the_image_processor_of_a_preset_has_the_bits_of_clip() {
-        let opened = open_model("small").unwrap();
+        let opened = open_model("small", None).unwrap();
         let Normalization { mean, std } = NORMALIZATION;
         assert_eq!(
             opened.processor.mean.map(f32::to_bits),

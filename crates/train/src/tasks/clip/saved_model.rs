@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use holdall_data::DataConfig;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions};
+use holdall_data::source::{self, Captions, Media};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_onnx::Precision;
 
@@ -14,9 +15,10 @@ use super::{ClipData, ClipTask, LabelNames, TokenTable, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::onnx::OnnxFile;
-use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 use crate::site::Site;
+use crate::tasks::weights_folder;
 
 /// A model with all that lies beside it.
 pub struct SavedClip {
@@ -37,7 +39,7 @@ impl SavedClip {
             model,
             weights,
             processor,
-        } = open_model(&named.to_string_lossy())?;
+        } = open_model(name, weights_folder(&named.to_string_lossy()))?;
         let Weights::Folder(folder) = &weights else {
             return Err(not_trained(name));
         };
@@ -125,7 +127,7 @@ impl SavedModel for SavedClip {
         self.processor.describe()
     }
 
-    fn rows(&self) -> RowFormat {
+    fn rows(&self, _data: &DataConfig) -> RowFormat {
         self.processor.framing.into()
     }
 
@@ -133,14 +135,17 @@ impl SavedModel for SavedClip {
         &self,
         config: &RunConfig,
         site: Site<'_>,
-        held_out: HeldOut,
+        evaluated: Evaluated,
     ) -> Result<EvaluationData, TrainError> {
         let data = site.listed(|| match self.labels.is_empty() {
             true => source::read(&config.data, Captions::Required, config.seed),
-            false => source::read_with_labels(&config.data, &self.labels, config.seed),
+            false => {
+                source::read_with_labels(&config.data, &self.labels, evaluated.side(), config.seed)
+            }
         })?;
         let mut notes = data.notes;
-        let samples = held_out.choose(data.train, data.validation, &mut notes);
+        let (train, validation) = (data.train, data.validation);
+        let samples = evaluated.choose(&data.csv, train, validation, data.test, &mut notes)?;
         let text = self.text()?;
         let positions = self.task.model.text.max_positions;
         let tokens = TokenTable::new(&text, samples.captions(), positions)?;
@@ -160,8 +165,19 @@ impl SavedModel for SavedClip {
             samples,
             csv: data.csv,
             notes,
-            rows: self.rows(),
+            rows: self.rows(&config.data),
         })
+    }
+
+    fn visit_trained_files(
+        &self,
+        run: &RunConfig,
+        visit: &mut dyn FnMut(&Path),
+    ) -> Result<(), TrainError> {
+        let kind = (Media::Pictures, Captions::Required);
+        Ok(source::visit_trained_files(
+            &run.data, kind, run.seed, visit,
+        )?)
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {

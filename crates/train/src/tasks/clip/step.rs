@@ -1,6 +1,5 @@
 //! What CLIP computes in a step.
 
-use holdall_graph::ops::add::AddInto;
 use holdall_graph::{DType, Decay};
 use holdall_models::clip::{self, ClipInputs};
 
@@ -10,16 +9,6 @@ use crate::step_graph::StepWriter;
 
 /// Features of the whole effective batch: pictures, captions.
 pub(super) const FEATURES: [&str; 2] = ["image features", "text features"];
-
-/// How micro-batches see each other in the contrastive loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coupling {
-    /// All samples of the effective batch are negatives: exact.
-    EffectiveBatch,
-    /// Only the micro-batch is, as in plain accumulation: wrong on purpose, so that `verify` can show that it
-    /// notices.
-    WithinMicroBatch,
-}
 
 pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
     let (model, batch) = (&task.model, step.batch);
@@ -38,10 +27,8 @@ pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
     let [image, text] = features;
     clip::vision(step.graph, model, inputs.pixels, image);
     clip::text(step.graph, model, &inputs.text(), text);
-    if task.coupling == Coupling::EffectiveBatch {
-        for (name, own) in FEATURES.into_iter().zip(features) {
-            step.leave(name, own);
-        }
+    for (name, own) in FEATURES.into_iter().zip(features) {
+        step.leave(name, own);
     }
     let heads = clip::heads(step.graph, model, task.num_labels);
     if let Some([weight, bias]) = heads.label {
@@ -51,18 +38,6 @@ pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
         let sum = step.separable_loss(LABEL);
         step.graph
             .cross_entropy_into("head", logits, labels, weights, sum, task.label_smoothing);
-    }
-    if task.coupling == Coupling::WithinMicroBatch {
-        let all_weights = step.sample_weights();
-        let micro_weights = step.micro_rows(all_weights);
-        // The loss has products, and they have fixed places.
-        let own_weights = step.graph.statistic("own weights", &[batch]);
-        step.graph
-            .push_new(AddInto {}, vec![micro_weights], &[own_weights]);
-        let sum = step.separable_loss(CONTRASTIVE);
-        let tile = task.contrastive_tile;
-        step.graph
-            .contrastive_into(features, own_weights, heads.logit_scale, sum, tile);
     }
 }
 

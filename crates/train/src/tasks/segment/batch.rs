@@ -5,8 +5,8 @@ use holdall_data::segmentation::{IGNORED, RowShape};
 use holdall_device::HostRow;
 use holdall_models::init::Draw;
 
+use super::SegmentTask;
 use super::loss_terms::TermKind;
-use super::{Coupling, SegmentTask};
 use crate::batch::{Batch, Scope, Values, random_bytes};
 use crate::config::DiceOver;
 
@@ -49,24 +49,17 @@ fn set_class_weights(task: &SegmentTask, batch: &mut Batch) {
 }
 
 /// What each loss is divided by: the weights of its pixels, pictures, or one.
-pub(super) fn count_losses(
-    task: &SegmentTask,
-    batch: &Batch,
-    micro_batches: usize,
-    counts: &mut [f64],
-) {
+pub(super) fn count_losses(task: &SegmentTask, batch: &Batch, counts: &mut [f64]) {
     for level in 0..task.model.num_heads() {
         // Weights are those of classes alone, so that all losses of pixels share one count.
         let mut of_pixels = None;
         for (index, term) in task.terms.iter().enumerate() {
-            let is_split = task.coupling == Coupling::WithinMicroBatch;
             counts[task.place_of(level, index)] = match term.kind {
                 TermKind::Pixels { .. } => {
                     *of_pixels.get_or_insert_with(|| weight_of_pixels(task, batch, level))
                 }
                 TermKind::Overlap { over, .. } => match over {
                     DiceOver::Image => batch.num_samples as f64,
-                    DiceOver::Batch if is_split => micro_batches as f64,
                     DiceOver::Batch => 1.0,
                 },
             };

@@ -13,28 +13,31 @@ use serde_json::{Map, Value, json};
 
 use super::SegmentTask;
 use super::examples::{self, ImageTable};
+use super::picture_losses::PictureLosses;
 use super::predict::{self, Pictures, Segmented};
 use crate::config::Subset;
 use crate::error::TrainError;
 use crate::processes::share_of;
-use crate::scores::{Direction, Scores};
+use crate::scores::{Direction, LOSS, Scores};
 use crate::shared_evaluation::{PartReader, PartWriter, exchange};
 use crate::similarity::percent;
 use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 
 /// Bytes that an evaluation holds on the host.
 pub(super) fn host_bytes(task: &SegmentTask, samples: &Samples, threads: usize) -> u64 {
-    let framing = task.framing.as_deref();
-    let decode_bytes = framing.map_or(0, |framing| {
-        let costs = (0..samples.len()).map(|sample| framing.cost(samples, sample));
+    let costs = task.framing.as_deref().map(|framing| {
+        let costs = (0..samples.len()).map(|sample| framing.whole_cost(samples, sample));
         // What cannot be read is named by whoever reads it.
-        let costs = costs.filter_map(|cost| cost.ok().map(|cost| cost.bytes));
-        costs.max().unwrap_or(0)
+        costs.filter_map(Result::ok).collect::<Vec<_>>()
     });
-    predict::host_bytes(task, samples.len(), decode_bytes, threads)
+    predict::host_bytes(task, &costs.unwrap_or_default(), threads, true, 0)
         + PooledScores::bytes(task.model.num_outputs())
         + ImageTable::bytes(samples.len())
-        + examples::overlay_bytes(task.largest)
+        + if task.shows_examples {
+            examples::overlay_bytes(task.largest)
+        } else {
+            0
+        }
 }
 
 /// Evaluates samples. What cannot be read is left out, and named.
@@ -48,6 +51,7 @@ pub(super) fn evaluate(
         subset,
         samples,
         step,
+        effective_batch,
         stop,
         is_wanted,
         tell,
@@ -67,6 +71,7 @@ pub(super) fn evaluate(
     let mut pooled = PooledScores::new(task.model.num_outputs());
     let mut table = ImageTable::new(samples.len());
     let (mut done, mut without_mask) = (0, 0);
+    let mut losses = PictureLosses::none(task);
     let mut images = OwnImages::default();
     let progressing = group.expect_progress();
     let read = predict::look_at(
@@ -74,14 +79,21 @@ pub(super) fn evaluate(
         device,
         &mut forward,
         &pictures,
-        |_, segmented| Ok(score(segmented)),
-        |sample, scorer, scores| {
+        |_, segmented| {
+            let truth_hw = segmented.picture.mask.as_deref();
+            let losses = truth_hw
+                .map(|truth_hw| PictureLosses::of(task, truth_hw, segmented.probabilities_hwk));
+            Ok(losses.zip(score(segmented)))
+        },
+        |sample, scorer, scored| {
             done += 1;
-            match scores {
-                Some(scores) => {
+            match scored {
+                Some((of_picture, scores)) => {
                     if !is_alone {
                         images.add(sample, &scores, scorer.thresholds());
+                        images.losses.extend(of_picture.numbers());
                     }
+                    losses.add(&of_picture);
                     table.add(sample, scores.mean());
                     pooled.add(scorer, &scores);
                 }
@@ -98,6 +110,7 @@ pub(super) fn evaluate(
         images.others = [done as u64, without_mask];
         // Counted again with what the others have, in the order of samples.
         pooled = PooledScores::new(task.model.num_outputs());
+        losses = PictureLosses::none(task);
         table = ImageTable::new(samples.len());
         (done, without_mask) = (0, 0);
     }
@@ -109,6 +122,7 @@ pub(super) fn evaluate(
             let part = OwnImages::read(part)?;
             for index in 0..part.samples.len() {
                 let (scores, thresholds) = part.image(index)?;
+                losses.add(&PictureLosses::from_numbers(task, part.losses(index))?);
                 table.add(part.samples[index], scores.mean());
                 pooled.add_without_odds(&scores, thresholds.as_ref());
             }
@@ -125,7 +139,9 @@ pub(super) fn evaluate(
         return Err(no_masks(samples).into());
     }
     let best = pooled.curve().and_then(|curve| curve.best());
-    if let (Some(best), Subset::Validation, Some(_)) = (best, subset, step) {
+    if let (Some(best), Subset::Validation, Some(_), true) =
+        (best, subset, step, task.tunes_threshold)
+    {
         task.tune_threshold(hundredths(best.threshold));
     }
     let mut scores = fields(&pooled.mean().per_image);
@@ -135,7 +151,7 @@ pub(super) fn evaluate(
         set("threshold", json!(task.model.threshold));
         // As it is printed: an f32 has digits that nobody means.
         set("best_threshold", json!(hundredths(best.threshold)));
-        set("dice_at_best_threshold", json!(best.dice));
+        set(TUNED_DICE, json!(best.dice));
     }
     if task.model.num_outputs() > 1 {
         set("classes", class_rows(task, &pooled.classes()));
@@ -167,10 +183,15 @@ pub(super) fn evaluate(
         }
         _ => Vec::new(),
     };
+    let mut scores = Scores::of(&Value::Object(scores));
+    if effective_batch.is_some() {
+        scores.set_losses(&losses.means(task));
+    }
     Ok(Evaluated {
-        scores: Scores::of(&Value::Object(scores)),
+        scores,
         skipped,
         files,
+        ranks: None,
     })
 }
 
@@ -181,6 +202,7 @@ struct OwnImages {
     figures: Vec<f64>,
     counts: Vec<u64>,
     thresholds: Vec<u64>,
+    losses: Vec<f64>,
     /// Of all its pictures together.
     odds: Vec<u64>,
     /// Pictures that were read, and those of them without a mask.
@@ -200,7 +222,8 @@ impl OwnImages {
     fn written(&self) -> PartWriter {
         let part = PartWriter::default().numbers(&self.samples);
         let part = part.numbers(&self.figures).numbers(&self.counts);
-        let part = part.numbers(&self.thresholds).numbers(&self.odds);
+        let part = part.numbers(&self.thresholds).numbers(&self.losses);
+        let part = part.numbers(&self.odds);
         part.numbers(&self.others)
     }
 
@@ -210,20 +233,26 @@ impl OwnImages {
             figures: part.numbers()?,
             counts: part.numbers()?,
             thresholds: part.numbers()?,
+            losses: part.numbers()?,
             odds: part.numbers()?,
             others: part.numbers()?.try_into().ok()?,
         })
     }
 
+    /// Numbers of one picture, of which each has equally many.
+    fn of<'a, T>(&self, all: &'a [T], index: usize) -> &'a [T] {
+        let each = all.len() / self.samples.len();
+        &all[index * each..][..each]
+    }
+
+    fn losses(&self, index: usize) -> &[f64] {
+        self.of(&self.losses, index)
+    }
+
     fn image(&self, index: usize) -> Option<(ImageScores, Option<ThresholdCounts>)> {
-        let images = self.samples.len();
-        fn of<T>(all: &[T], images: usize, index: usize) -> &[T] {
-            let each = all.len() / images;
-            &all[index * each..][..each]
-        }
-        let figures = of(&self.figures, images, index);
-        let scores = ImageScores::from_numbers(figures, of(&self.counts, images, index))?;
-        let thresholds = match of(&self.thresholds, images, index) {
+        let figures = self.of(&self.figures, index);
+        let scores = ImageScores::from_numbers(figures, self.of(&self.counts, index))?;
+        let thresholds = match self.of(&self.thresholds, index) {
             [] => None,
             numbers => Some(ThresholdCounts::from_numbers(numbers)?),
         };
@@ -275,17 +304,33 @@ fn class_rows(task: &SegmentTask, classes: &[PerImageAndPooled]) -> Value {
     rows.collect()
 }
 
-/// The metrics that can say which model is the best.
-pub(super) fn best_metric(asked: Option<&str>) -> Result<(String, Direction), TrainError> {
-    let asked = asked.unwrap_or(METRICS[0]);
+/// Mean Dice at the threshold that is the best for it.
+pub(super) const TUNED_DICE: &str = "dice_at_best_threshold";
+
+/// Whether a model that is chosen by this metric is saved with the best threshold of its evaluation: the metric is that at this
+/// threshold, or knows none. Figures at the model's own threshold choose a model that is used at it.
+pub(super) fn tunes_threshold(best_metric: Option<&str>) -> bool {
+    best_metric.is_none_or(|metric| [TUNED_DICE, "auc", "pooled.auc", LOSS].contains(&metric))
+}
+
+/// The metrics that can say which model is the best. With one class the usual one is Dice at the threshold that the model is saved with.
+pub(super) fn best_metric(
+    task: &SegmentTask,
+    asked: Option<&str>,
+) -> Result<(String, Direction), TrainError> {
+    let usual = match task.model.num_outputs() {
+        1 => TUNED_DICE,
+        _ => METRICS[0],
+    };
+    let asked = asked.unwrap_or(usual);
     let metric = asked.strip_prefix("pooled.").unwrap_or(asked);
     let is_pooled = metric != asked;
     let is_known = METRICS.contains(&metric) && !(is_pooled && metric == "hd95");
-    match is_known || asked == "dice_at_best_threshold" {
+    match is_known || asked == usual {
         true if metric == "hd95" => Ok((asked.to_owned(), Direction::Lower)),
         true => Ok((asked.to_owned(), Direction::Higher)),
         false => Err(TrainError::Config(format!(
-            "train.best_metric: {asked}, expected one of {}, or one of them but hd95 as pooled.dice\nhint: leave it out for dice",
+            "train.best_metric: {asked}, expected one of {}, dice_at_best_threshold, loss, or one of the first but hd95 as pooled.dice\nhint: leave it out for {usual}",
             METRICS.join(", ")
         ))),
     }
@@ -311,7 +356,7 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
         format!("  {name:13} {}", words.collect::<Vec<_>>().join(", "))
     };
     let mut lines = vec![line("per image", ""), line("pooled", "pooled.")];
-    let numbers = ["threshold", "best_threshold", "dice_at_best_threshold"];
+    let numbers = ["threshold", "best_threshold", TUNED_DICE];
     if let [Some(threshold), Some(best), Some(dice)] = numbers.map(|name| scores.number(name)) {
         lines.push(format!(
             "  {:13} {threshold:.2}; the best is {best:.2}, with Dice {} per image",

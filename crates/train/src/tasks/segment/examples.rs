@@ -131,7 +131,9 @@ impl File<'_> {
             file["threshold_curve"] = points
                 .map(|point| json!([hundredths(point.threshold), point.dice]))
                 .collect();
-            file["threshold"] = json!(curve.best().map(|best| hundredths(best.threshold)));
+            let best = curve.best().filter(|_| self.task.tunes_threshold);
+            let best = best.map(|best| hundredths(best.threshold));
+            file["threshold"] = json!(best.unwrap_or(self.task.model.threshold));
         } else {
             let names = model.classes.iter().skip(1);
             let of_classes = self.pooled.classes();
@@ -149,16 +151,18 @@ impl File<'_> {
 /// What figures mean: how many pictures, sizes, field of view, threshold.
 pub(super) fn protocol(task: &SegmentTask, pooled: &PooledScores, samples: &Samples) -> String {
     let model = &task.model;
-    let row = [task.row.height, task.row.width];
     let mut words = vec![holdall_files::counted(pooled.images(), "picture")];
     words.push(match model.image_size {
         Some([height, width]) => format!("resized to {width} x {height}"),
         None => "not resized".to_owned(),
     });
     let base = model.image_size.unwrap_or(task.largest);
-    words.push(match base[0] > row[0] || base[1] > row[1] {
-        true => format!("in tiles of {} x {}", row[1], row[0]),
-        false => "whole".to_owned(),
+    let tiled = task
+        .tile
+        .filter(|&tile| base.iter().any(|&side| side > tile));
+    words.push(match tiled {
+        Some(tile) => format!("in tiles of {tile} x {tile}"),
+        None => "whole".to_owned(),
     });
     if task.mirror {
         words.push("mean of four mirrorings".to_owned());

@@ -51,8 +51,14 @@ pub enum TermKind {
 impl LossTerm {
     /// Binary or categorical cross-entropy, and Dice over the batch: the default.
     pub fn usual(num_outputs: usize) -> Vec<LossTerm> {
+        LossTerm::usual_over(num_outputs, DiceOver::Batch)
+    }
+
+    /// The same, with Dice over the batch or over each picture.
+    fn usual_over(num_outputs: usize, dice_over: DiceOver) -> Vec<LossTerm> {
         let entropy = Losses {
             bce: Some(1.0),
+            dice_over,
             ..Losses::default()
         };
         let losses = match num_outputs {
@@ -85,7 +91,7 @@ impl LossTerm {
         }
         let terms = terms(losses);
         if terms.is_empty() {
-            return Ok(LossTerm::usual(num_outputs));
+            return Ok(LossTerm::usual_over(num_outputs, losses.dice_over));
         }
         if terms.iter().all(|term| term.weight == 0.0) {
             return Err(TrainError::Config(

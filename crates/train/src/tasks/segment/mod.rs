@@ -14,6 +14,7 @@ mod examples;
 mod export;
 mod loss_terms;
 pub(crate) mod onnx;
+mod picture_losses;
 pub mod png_file;
 mod predict;
 mod prepare;
@@ -58,7 +59,7 @@ const OTHER_SIZES: [usize; 5] = [512, 768, 1024, 1536, 2048];
 pub enum Coupling {
     /// The whole effective batch.
     EffectiveBatch,
-    /// The micro-batch at hand: one pass of plain autodiff where it is the whole batch, and wrong where it is not.
+    /// The micro-batch at hand, which must be the whole batch: one pass of plain autodiff.
     WithinMicroBatch,
 }
 
@@ -79,8 +80,16 @@ pub struct SegmentTask {
     pub framing: Option<Arc<PairFraming>>,
     /// Height and width of the largest picture that is evaluated.
     pub largest: [usize; 2],
+    /// Side of the tiles that larger pictures are evaluated in; without it they are evaluated whole.
+    pub tile: Option<usize>,
+    /// Heights and widths of rows that evaluation has a forward program for: the one of [`SegmentTask::row`] is among them.
+    pub sizes: Vec<[usize; 2]>,
+    /// Whether evaluations draw some of their pictures, for the report.
+    pub shows_examples: bool,
     /// Whether predictions are means over mirrored pictures.
     pub mirror: bool,
+    /// Whether the best threshold of validation pictures is saved with the model.
+    pub tunes_threshold: bool,
     /// The best threshold of the last evaluation of validation pictures: saved with the model.
     tuned_threshold: Arc<Mutex<Option<f64>>>,
     /// Where weights come from.
@@ -107,7 +116,11 @@ impl SegmentTask {
             coupling: Coupling::EffectiveBatch,
             framing: None,
             largest: [height, width],
+            tile: None,
+            sizes: vec![[height, width]],
+            shows_examples: false,
             mirror: false,
+            tunes_threshold: true,
             tuned_threshold: Arc::default(),
             weights: None,
             is_new_head: false,
@@ -176,7 +189,7 @@ impl Task for SegmentTask {
     }
 
     fn write_programs(&self, graph: &mut Graph, batch: usize) {
-        step::write_program(self, graph, batch);
+        step::write_programs(self, graph, batch);
     }
 
     fn parameter_names(&self) -> Vec<String> {
@@ -227,6 +240,10 @@ impl Task for SegmentTask {
         }))
     }
 
+    fn has_random_weights(&self) -> bool {
+        !matches!(self.weights.as_deref(), Some(Weights::Folder(_)))
+    }
+
     fn describe_weights(&self) -> String {
         match &self.weights {
             Some(weights) => weights.describe(),
@@ -240,6 +257,7 @@ impl Task for SegmentTask {
         let sized = |&side: &usize| {
             let mut task = self.clone();
             (task.row.height, task.row.width) = (side, side);
+            task.sizes = vec![[side; 2]];
             let task: Arc<dyn Task> = Arc::new(task);
             (format!("{side} x {side}"), task)
         };
@@ -258,11 +276,6 @@ impl Task for SegmentTask {
         })
     }
 
-    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
-        let mut terms = self.terms.iter();
-        terms.any(LossTerm::is_coupled).then(|| self.as_reference())
-    }
-
     fn picture_bytes(&self) -> usize {
         self.row.row_bytes()
     }
@@ -279,14 +292,18 @@ impl Task for SegmentTask {
         batch::random(self, num_samples, seed)
     }
 
-    fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]) {
-        batch::count_losses(self, batch, micro_batches, counts);
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
+        batch::count_losses(self, batch, counts);
     }
 
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {
         for sample in 0..samples.len() {
             add(samples.image(sample).as_bytes());
         }
+    }
+
+    fn reads_its_own_pictures(&self) -> bool {
+        true
     }
 
     fn most_at_a_time(&self) -> usize {
@@ -306,7 +323,7 @@ impl Task for SegmentTask {
     }
 
     fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError> {
-        evaluate::best_metric(asked)
+        evaluate::best_metric(self, asked)
     }
 
     fn describe_size(&self, scores: &Scores) -> Option<String> {

@@ -2,31 +2,34 @@
 //!
 //! ```text
 //! picture -> base     resized to the model's image size, or the picture itself
-//! base    -> rows     one row, padded, where it is not larger than a row; else overlapping tiles, weighted by a Gaussian
-//! rows    -> logits   the forward program, as many rows at a time as it has
+//! base    -> rows     one row of its own size, rounded up to what the stages can halve and filled up with its mirror image; where it is
+//!                     larger than the tiles that were asked for, overlapping tiles, weighted by a Gaussian
+//! rows    -> logits   the forward program of that size, as many rows at a time as it has
 //! logits  -> picture  probabilities of the base, averaged over mirrored rows if that is asked for, then resized back
 //! ```
 //!
-//! A row's size is part of the task, never of the budget: the same pictures give the same probabilities in any memory. Reading, resizing and
+//! A row's size comes from its picture and the task, never from the budget or from other pictures: a picture gives the same probabilities in any
+//! memory and beside any neighbours. Reading, resizing and
 //! what is made of a picture run side by side on the threads of the device; what is collected is collected in the order of the samples.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fast_image_resize::Resizer;
 use holdall_data::error::DataError;
 use holdall_data::loader::Skipped;
-use holdall_data::picture::Scratch;
+use holdall_data::picture::{PictureCost, Scratch};
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{
     MaskCoding, RowShape, WholePicture, probabilities_to_native, read_whole, resize_pixels,
 };
-use holdall_device::{Device, HostRow};
+use holdall_device::Device;
 use holdall_metrics::segmentation::ImageScorer;
 use holdall_metrics::segmentation::tiles::{Mirror, Tiling};
 use rayon::prelude::*;
 
 use super::SegmentTask;
-use super::step::{LOGITS, PROGRAM, PROGRAM_ROWS};
+use super::step::{PROGRAM_ROWS, program};
 use crate::forward::Forward;
 use crate::task::Unfinished;
 
@@ -38,20 +41,13 @@ const MOST_SMALL: usize = 16;
 
 /// Pixels of the rows that the model sees at a time, at least one row: more are hardly faster, and rows that are not used cost as much.
 const PIXELS_AT_A_TIME: usize = 1 << 18;
-/// Large rows that there is room for on the host.
-const MOST_LARGE_ROWS: usize = 4;
+
+/// Sizes of evaluated pictures that a step has programs for: each is planned again with every candidate of the search.
+const MOST_SIZES_BESIDE_A_STEP: usize = 16;
 
 /// Rows that a forward program takes at a time where nobody says how many.
 pub(super) fn most_at_a_time(task: &SegmentTask) -> usize {
     (PIXELS_AT_A_TIME / task.row.num_pixels().max(1)).clamp(1, MOST_SMALL)
-}
-
-/// Rows that there is room for on the host.
-fn most_rows(task: &SegmentTask) -> usize {
-    match task.row.num_pixels() <= PIXELS_AT_A_TIME {
-        true => MOST_SMALL,
-        false => MOST_LARGE_ROWS,
-    }
 }
 
 /// What pictures are read from, and until when.
@@ -76,7 +72,6 @@ pub struct Segmented<'a> {
 
 /// What one picture takes while it is in work.
 struct Slot {
-    scratch: Scratch,
     resizer: Resizer,
     scorer: ImageScorer,
     read: Option<Result<InWork, DataError>>,
@@ -96,40 +91,113 @@ struct InWork {
 
 /// How many of these pictures, of the task's largest size, are in work at a time.
 fn in_flight(task: &SegmentTask, num_pictures: usize, threads: usize) -> usize {
-    let small = (SMALL_BYTES / slot_bytes(task, 0).max(1)) as usize;
+    let slot = SlotBytes::of(task, task.largest, true).all();
+    let small = (SMALL_BYTES / slot.max(1)) as usize;
     small
         .clamp(threads.min(MOST_LARGE), MOST_SMALL)
         .min(num_pictures)
 }
 
-/// Bytes on the host for so many pictures, where reading the largest and its mask takes `decode_bytes`.
+/// Bytes on the host for these pictures, by what reading each takes beside its pixels and its mask. What is made of the largest takes
+/// `work_bytes`.
 pub(super) fn host_bytes(
     task: &SegmentTask,
-    num_pictures: usize,
-    decode_bytes: u64,
+    pictures: &[PictureCost],
     threads: usize,
+    has_masks: bool,
+    work_bytes: u64,
 ) -> u64 {
-    let pictures = in_flight(task, num_pictures, threads) as u64;
-    let row_outputs = (task.row.num_pixels() * task.model.num_outputs()) as u64;
-    // Rows, and the logits and probabilities of one.
-    let rows = (most_rows(task) * task.row.row_bytes()) as u64 + 8 * row_outputs;
-    pictures * slot_bytes(task, decode_bytes) + rows
+    let num_slots = in_flight(task, pictures.len(), threads);
+    let num_threads = num_slots.min(threads);
+    let size = |cost: &PictureCost| [cost.height as usize, cost.width as usize];
+    let slots = || {
+        let each = pictures.iter();
+        each.map(|cost| SlotBytes::of(task, size(cost), has_masks))
+    };
+    // Scorers stay from one picture to the next, so that a slot becomes as large as its largest: at most these together.
+    let scorers = largest(slots().map(|slot| slot.scorer), num_slots);
+    let held_scorers = if pictures.len() > num_slots {
+        scorers
+    } else {
+        0
+    };
+    let reading = largest(slots().map(|slot| slot.read), num_slots)
+        + largest(pictures.iter().map(|cost| cost.bytes), num_threads)
+        + held_scorers;
+    let work = pictures.iter().map(|cost| {
+        let [resizing, resized] = resize_bytes(task, size(cost));
+        resizing.max(resized + work_bytes)
+    });
+    let finishing = largest(slots().map(|slot| slot.read + slot.sums), num_slots)
+        + largest(work, num_threads)
+        + scorers;
+    let row_outputs = task.row.num_pixels() * task.model.num_outputs();
+    reading.max(finishing)
+        + (row_outputs * size_of::<f32>()) as u64
+        + (reading + finishing) / HEAP_SHARE
+        + threads as u64 * THREAD_BYTES
+        + HEAP_BYTES
 }
 
-/// Of one picture of the largest size.
-fn slot_bytes(task: &SegmentTask, decode_bytes: u64) -> u64 {
-    let [height, width] = task.largest;
-    let (pixels, outputs) = (height * width, task.model.num_outputs());
-    let pixel_bytes = task.row_shape().pixel_bytes();
-    let float = size_of::<f32>();
-    let resized = match task.model.image_size {
-        // Pixels and probabilities of the base, and two planes while they are resized.
-        Some([h, w]) => h * w * (pixel_bytes + outputs * float) + (h * w + pixels) * float,
-        None => 0,
-    };
-    decode_bytes
-        + (pixels * outputs * float + resized) as u64
-        + ImageScorer::bytes(outputs, task.largest)
+/// What the allocator holds of freed buffers beside the peak of those in use: 1.6 MiB of 29 were seen with one thread, 1.1 MiB with nine.
+const HEAP_BYTES: u64 = 1 << 20;
+const HEAP_SHARE: u64 = 32;
+const THREAD_BYTES: u64 = 128 << 10;
+
+/// The largest so many, added up.
+fn largest(bytes: impl Iterator<Item = u64>, count: usize) -> u64 {
+    let mut all: Vec<u64> = bytes.collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all.iter().take(count).sum()
+}
+
+/// What a slot holds of a picture.
+struct SlotBytes {
+    /// Pixels, mask, and pixels at the size of the model.
+    read: u64,
+    /// Probabilities; zeros, which take no memory, until the first are added.
+    sums: u64,
+    scorer: u64,
+}
+
+impl SlotBytes {
+    fn of(task: &SegmentTask, size: [usize; 2], has_masks: bool) -> SlotBytes {
+        let (pixels, outputs) = (size[0] * size[1], task.model.num_outputs());
+        let pixel_bytes = task.row_shape().pixel_bytes();
+        let base = task.model.image_size.unwrap_or(size);
+        let base_pixels = base[0] * base[1];
+        let resized = if base == size {
+            0
+        } else {
+            base_pixels * pixel_bytes
+        };
+        let mask = if has_masks { pixels } else { 0 };
+        SlotBytes {
+            read: (pixels * pixel_bytes + mask + resized) as u64,
+            sums: (base_pixels * outputs * size_of::<f32>()) as u64,
+            scorer: match has_masks {
+                true => ImageScorer::bytes(outputs, size),
+                false => 0,
+            },
+        }
+    }
+
+    fn all(&self) -> u64 {
+        self.read + self.sums + self.scorer
+    }
+}
+
+/// What bringing probabilities back to a picture of this size takes, and what is left of it: themselves, and until then a plane of either size.
+fn resize_bytes(task: &SegmentTask, size: [usize; 2]) -> [u64; 2] {
+    let pixels = size[0] * size[1];
+    match task.model.image_size {
+        Some(base) if base != size => {
+            let resized = pixels * task.model.num_outputs();
+            let planes = pixels + base[0] * base[1];
+            [resized + planes, resized].map(|floats| (floats * size_of::<f32>()) as u64)
+        }
+        _ => [0, 0],
+    }
 }
 
 /// Lets the model look at pictures. `work` makes something of each, side by side; `each` gets it in the order of the samples, with the scorer
@@ -144,15 +212,12 @@ pub(super) fn look_at<R: Send>(
 ) -> Result<Vec<Skipped>, Unfinished> {
     let threshold = task.model.threshold as f32;
     let num_slots = in_flight(task, pictures.chosen.len(), device.cpu().num_threads());
-    let num_rows = forward.rows(PROGRAM_ROWS).min(most_rows(task));
     let mut rows = Rows {
-        rows: device.host_rows(num_rows, task.row.row_bytes())?,
-        padding: task.padding_bytes(),
+        at_a_time: forward.rows(PROGRAM_ROWS),
         probabilities: vec![0.0; task.row.num_pixels() * task.model.num_outputs()],
     };
     let mut slots: Vec<Slot> = (0..num_slots)
         .map(|_| Slot {
-            scratch: Scratch::default(),
             resizer: Resizer::new(),
             scorer: ImageScorer::new(task.model.num_outputs(), threshold),
             read: None,
@@ -199,7 +264,7 @@ impl Slot {
             channels,
             depth,
             pictures.coding,
-            &mut self.scratch,
+            &mut Scratch::default(),
         );
         self.read = Some(picture.map(|picture| InWork::new(task, picture, &mut self.resizer)));
     }
@@ -249,7 +314,7 @@ impl InWork {
             pixels
         });
         InWork {
-            tiling: Tiling::new(base, [task.row.height, task.row.width]),
+            tiling: Tiling::new(base, task.program_size(native)),
             sums_hwk: vec![0.0; base[0] * base[1] * task.model.num_outputs()],
             picture,
             resized,
@@ -264,14 +329,20 @@ impl InWork {
 
 /// Rows on their way to the device, and what it says of one of them.
 struct Rows {
-    rows: Vec<HostRow>,
-    /// The bytes of a pixel.
-    padding: Vec<u8>,
+    at_a_time: usize,
     probabilities: Vec<f32>,
 }
 
+/// A tile of the picture in a slot.
+#[derive(Clone, Copy)]
+struct Tile {
+    slot: usize,
+    number: usize,
+    mirror: Mirror,
+}
+
 impl Rows {
-    /// Every tile of every picture, in order.
+    /// Every tile of every picture, size by size, those of a picture in order.
     fn run(
         &mut self,
         task: &SegmentTask,
@@ -280,63 +351,98 @@ impl Rows {
         slots: &mut [Slot],
         chosen: &[u32],
     ) -> Result<(), Unfinished> {
-        let mut tiles = Vec::new();
-        for (at, slot) in slots.iter().enumerate() {
-            if let Some(Ok(picture)) = &slot.read {
-                let of_picture = (0..picture.tiling.num_tiles())
-                    .flat_map(|tile| task.mirrors().iter().map(move |&mirror| (at, tile, mirror)));
-                tiles.extend(of_picture);
-            }
-        }
-        for batch in tiles.chunks(self.rows.len()) {
-            for (row, &(at, tile, mirror)) in self.rows.iter_mut().zip(batch) {
-                let picture = in_work(&mut slots[at]);
-                let pixels = &mut row.as_mut()[task.row.pixels()];
-                let tiling = &picture.tiling;
-                tiling.cut(tile, mirror, picture.pixels(), &self.padding, pixels);
-            }
-            forward.feed_pictures(PROGRAM_ROWS, &self.rows[..batch.len()]);
-            forward.run(PROGRAM)?;
-            let logits = forward.read_rows(LOGITS, batch.len())?;
-            let each = logits.chunks(self.probabilities.len());
-            for (logits, &(at, tile, mirror)) in each.zip(batch) {
-                if let Some(value) = logits.iter().find(|value| !value.is_finite()) {
-                    let image = samples.image(chosen[at] as usize);
-                    return Err(Unfinished::NotFinite(format!(
-                        "{image}: its outputs are not finite: found {value}"
-                    )));
-                }
-                self.write_probabilities(logits, task.model.num_outputs());
-                self.add(in_work(&mut slots[at]), (tile, mirror), task);
+        for &[height, width] in &task.sizes {
+            let row = RowShape {
+                height,
+                width,
+                ..task.row
+            };
+            let tiles = tiles_of(task, slots, [height, width]);
+            for batch in tiles.chunks(self.at_a_time) {
+                self.run_batch(task, forward, row, slots, batch, |slot| {
+                    samples.image(chosen[slot] as usize)
+                })?;
             }
         }
         Ok(())
     }
 
-    fn add(&self, picture: &mut InWork, (tile, mirror): (usize, Mirror), task: &SegmentTask) {
+    /// A few tiles of one size.
+    fn run_batch<'s>(
+        &mut self,
+        task: &SegmentTask,
+        forward: &mut Forward<'_>,
+        row: RowShape,
+        slots: &mut [Slot],
+        batch: &[Tile],
+        name: impl Fn(usize) -> &'s str,
+    ) -> Result<(), Unfinished> {
+        let program = program(task, [row.height, row.width]);
+        forward.feed_bytes(&format!("{program}/rows"), |bytes| {
+            for (bytes, tile) in bytes.chunks_mut(row.row_bytes()).zip(batch) {
+                let picture = in_work(&mut slots[tile.slot]);
+                let (tiling, pixels) = (&picture.tiling, picture.pixels());
+                let to = &mut bytes[row.pixels()];
+                tiling.cut(tile.number, tile.mirror, pixels, row.pixel_bytes(), to);
+            }
+        });
+        forward.run(&program)?;
+        let logits = forward.read_rows(&format!("{program}/logits"), batch.len())?;
         let outputs = task.model.num_outputs();
-        let InWork {
-            tiling, sums_hwk, ..
-        } = picture;
-        tiling.add(tile, mirror, &self.probabilities, outputs, sums_hwk);
-    }
-
-    /// Sigmoid of one output, softmax of several.
-    fn write_probabilities(&mut self, logits: &[f32], outputs: usize) {
-        let pixels = self.probabilities.chunks_mut(outputs);
-        for (to, from) in pixels.zip(logits.chunks(outputs)) {
-            if let ([to], [from]) = (&mut *to, from) {
-                *to = 1.0 / (1.0 + (-from).exp());
-                continue;
+        for (logits, tile) in logits.chunks(row.num_pixels() * outputs).zip(batch) {
+            if let Some(value) = logits.iter().find(|value| !value.is_finite()) {
+                let image = name(tile.slot);
+                return Err(Unfinished::NotFinite(format!(
+                    "{image}: its outputs are not finite: found {value}"
+                )));
             }
-            let highest = from.iter().fold(f32::MIN, |a, &b| a.max(b));
-            let mut sum = 0.0;
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = (from - highest).exp();
-                sum += *to;
-            }
-            to.iter_mut().for_each(|to| *to /= sum);
+            let probabilities = &mut self.probabilities[..logits.len()];
+            write_probabilities(logits, outputs, probabilities);
+            let InWork {
+                tiling, sums_hwk, ..
+            } = in_work(&mut slots[tile.slot]);
+            tiling.add(tile.number, tile.mirror, probabilities, outputs, sums_hwk);
         }
+        Ok(())
+    }
+}
+
+/// All tiles of this height and width.
+fn tiles_of(task: &SegmentTask, slots: &[Slot], size: [usize; 2]) -> Vec<Tile> {
+    let mut tiles = Vec::new();
+    for (slot, read) in slots.iter().enumerate() {
+        let Some(Ok(picture)) = &read.read else {
+            continue;
+        };
+        if picture.tiling.tile() != size {
+            continue;
+        }
+        for number in 0..picture.tiling.num_tiles() {
+            tiles.extend(task.mirrors().iter().map(|&mirror| Tile {
+                slot,
+                number,
+                mirror,
+            }));
+        }
+    }
+    tiles
+}
+
+/// Sigmoid of one output, softmax of several.
+fn write_probabilities(logits: &[f32], outputs: usize, probabilities: &mut [f32]) {
+    let pixels = probabilities.chunks_mut(outputs);
+    for (to, from) in pixels.zip(logits.chunks(outputs)) {
+        if let ([to], [from]) = (&mut *to, from) {
+            *to = 1.0 / (1.0 + (-from).exp());
+            continue;
+        }
+        let highest = from.iter().fold(f32::MIN, |a, &b| a.max(b));
+        let mut sum = 0.0;
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = (from - highest).exp();
+            sum += *to;
+        }
+        to.iter_mut().for_each(|to| *to /= sum);
     }
 }
 
@@ -361,19 +467,48 @@ impl SegmentTask {
         self.row
     }
 
-    /// What padding pixels are, as near to the mean as whole numbers allow.
-    pub(super) fn padding(&self) -> Vec<u16> {
-        let maximum = f64::from(self.row_shape().depth.maximum());
-        let nearest = |mean: &f64| (mean * maximum).round().clamp(0.0, maximum) as u16;
-        self.model.input.mean.iter().map(nearest).collect()
+    /// Height and width of the rows that a picture is computed in: its own, rounded up to what the stages can halve, or those of a tile where
+    /// that is smaller.
+    pub(super) fn row_size(&self, picture: [usize; 2]) -> [usize; 2] {
+        let multiple = self.model.size_multiple();
+        let base = self.model.image_size.unwrap_or(picture);
+        base.map(|side| {
+            let own = side.next_multiple_of(multiple);
+            self.tile.map_or(own, |tile| own.min(tile))
+        })
     }
 
-    /// The bytes of a padding pixel.
-    fn padding_bytes(&self) -> Vec<u8> {
-        let bytes = self.row_shape().depth.bytes();
-        let values = self.padding().into_iter();
-        values
-            .flat_map(|value| value.to_le_bytes().into_iter().take(bytes))
-            .collect()
+    /// The same as far as there are programs; the one of [`SegmentTask::row`] takes the others.
+    pub(super) fn program_size(&self, picture: [usize; 2]) -> [usize; 2] {
+        let own = self.row_size(picture);
+        let known = self.sizes.contains(&own).then_some(own);
+        known.unwrap_or([self.row.height, self.row.width])
+    }
+
+    /// Adds programs for pictures that are evaluated beside a step whose rows all have one size. Returns a note where the pictures have too many
+    /// sizes: they are evaluated in rows of the step's size then, filled up with their mirror images.
+    pub(super) fn add_evaluated_sizes(&mut self, pictures: &[[usize; 2]]) -> Option<String> {
+        let own = [self.row.height, self.row.width];
+        let mut sizes: BTreeSet<_> = pictures.iter().map(|&size| self.row_size(size)).collect();
+        if sizes.len() > MOST_SIZES_BESIDE_A_STEP {
+            return Some(format!(
+                "Validation: pictures of {} sizes, mirrored to {} x {} as for training; `holdall eval` computes each at its own size",
+                sizes.len(),
+                own[1],
+                own[0]
+            ));
+        }
+        sizes.insert(own);
+        self.sizes = sizes.into_iter().collect();
+        None
+    }
+
+    /// Makes room for rows of these sizes, the largest of them the task's own. At least one.
+    pub(super) fn set_sizes(&mut self, sizes: BTreeSet<[usize; 2]>) {
+        let largest = sizes.iter().max_by_key(|size| size[0] * size[1]);
+        if let Some(&[height, width]) = largest {
+            (self.row.height, self.row.width) = (height, width);
+            self.sizes = sizes.into_iter().collect();
+        }
     }
 }

@@ -6,19 +6,22 @@ use std::sync::Arc;
 use holdall_data::config::ImageSize;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet, Survey};
+use holdall_data::segmentation::{
+    Fit, MaskCoding, PairFraming, SegmentationSet, Survey, picture_sizes,
+};
 use holdall_graph::ops::normalize_pixels::PixelDepth;
 use holdall_models::folder::ModelFolder;
-use holdall_models::hub_cache;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::{MOST_CLASSES, PictureInput, UnetConfig};
 
+use super::evaluate::tunes_threshold;
 use super::{LossTerm, SegmentTask, loss_terms};
-use crate::config::{DEFAULT_MODEL, RunConfig, TrainSection};
+use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::prepare::Prepared;
 use crate::setup::{Setup, Weights};
 use crate::site::Site;
+use crate::tasks::starting_folder;
 
 /// Height and width where neither config nor model says them.
 const USUAL_SIZE: [usize; 2] = [1024; 2];
@@ -33,17 +36,8 @@ pub(super) struct OpenedModel {
 
 /// The folder that `model` names, or has in the local Hugging Face cache; else a preset with what `unet:` says.
 pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
-    // Where a config has no `model:`, it has CLIP's.
-    let name = match config.model.as_str() {
-        DEFAULT_MODEL => "unet",
-        name => name,
-    };
-    let path = Path::new(name);
-    let found = match path.exists() {
-        true => Some(path.to_owned()),
-        false => hub_cache::find(name),
-    };
-    let Some(path) = found else {
+    let name = config.model.as_str();
+    let Some(path) = starting_folder(config) else {
         let Some(preset) = UnetConfig::preset(name) else {
             return Err(TrainError::Config(format!(
                 "model `{name}`: expected a folder of a U-Net, or a preset; found none\n\
@@ -92,7 +86,7 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let sides = sides.or(opened.model.image_size).unwrap_or(USUAL_SIZE);
     let task = task(config, opened, sides)?;
     let processor = ImageProcessor::vit(sides[0] as u32);
-    Setup::new(config, site, Arc::new(task), processor, Vec::new())
+    Setup::new(config, site, Arc::new(task), processor, None, Vec::new())
 }
 
 /// What is computed.
@@ -107,6 +101,7 @@ fn task(
     Ok(SegmentTask {
         terms,
         class_weights,
+        tunes_threshold: tunes_threshold(config.train.best_metric.as_deref()),
         weights: Some(Arc::new(weights)),
         ..SegmentTask::new(model, sides)
     })
@@ -114,6 +109,8 @@ fn task(
 
 /// Reads the data and opens the model.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let set = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
+    set.check_has_masks()?;
     let SegmentationSet {
         train,
         validation,
@@ -122,8 +119,14 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         place,
         mut notes,
         ..
-    } = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
+    } = set;
     let mut opened = open_model(config)?;
+    if let Some(labels) = config.labels {
+        notes.push(format!(
+            "warning: labels: {labels} has no effect, the masks say which classes there are"
+        ));
+    }
+    let config = &with_size(config, &opened, &survey, &mut notes);
     let is_new_head = fit_to_data(&mut opened, config, &coding, &survey, &mut notes)?;
     let model = &opened.model;
     let own = [survey.height as usize, survey.width as usize];
@@ -137,20 +140,26 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     };
     let sides = model.patch.map(|side| [side; 2]);
     let sides = sides.or(model.image_size).unwrap_or(rounded);
-    notes.extend(note_on_rate(config, &opened.weights));
     let mut task = task(config, opened, sides)?;
     task.is_new_head = is_new_head;
     task.largest = own;
+    task.tile = task.model.patch;
+    task.shows_examples = true;
+    let evaluated = match (&validation, survey.is_uniform) {
+        (Some(validation), false) => picture_sizes(validation),
+        _ => vec![own],
+    };
+    notes.extend(task.add_evaluated_sizes(&evaluated));
     let framing = Arc::new(PairFraming {
         shape: task.row_shape(),
         fit,
         coding: Arc::new(coding),
-        padding: task.padding(),
         augment: config.data.pair_augment,
     });
     task.framing = Some(Arc::clone(&framing));
     let processor = ImageProcessor::vit(sides[0] as u32);
-    let mut setup = Setup::new(config, site, Arc::new(task), processor, Vec::new())?;
+    let (task, num_samples) = (Arc::new(task), Some(train.len()));
+    let mut setup = Setup::new(config, site, task, processor, num_samples, Vec::new())?;
     setup.rows = RowFormat::Pair(framing);
     Ok(Prepared {
         setup,
@@ -229,13 +238,64 @@ fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainErro
     Ok(())
 }
 
-/// The default rate is for pretrained weights.
-fn note_on_rate(config: &RunConfig, weights: &Weights) -> Option<String> {
-    let is_random = matches!(weights, Weights::Random { .. });
-    let default = TrainSection::default().lr;
-    (is_random && config.train.lr == default).then(|| {
-        format!(
-            "train.lr: {default:e} suits pretrained weights; these are random\nhint: `train: {{lr: 1e-3}}` is usual for a U-Net"
-        )
+/// The config with the size that suits the pictures, where it says none and the model has learnt none: their own shape, with at
+/// most as many pixels as the preset has.
+fn with_size(
+    config: &RunConfig,
+    opened: &OpenedModel,
+    survey: &Survey,
+    notes: &mut Vec<String>,
+) -> RunConfig {
+    let mut config = config.clone();
+    let is_open = config.data.image_size == ImageSize::Auto && config.data.patch.is_none();
+    let is_random = matches!(opened.weights, Weights::Random { .. });
+    if let (true, true, Some(most)) = (is_open, is_random, opened.model.image_size) {
+        let own = [survey.height as usize, survey.width as usize];
+        let [height, width] = same_shape(own, most, opened.model.size_multiple());
+        config.data.image_size = ImageSize::Exactly {
+            height: height as u32,
+            width: width as u32,
+        };
+        if [height, width] != own {
+            notes.push(format!(
+                "Image size: {height} x {width} (height x width), from pictures of {} x {}{}; `data: {{image_size: ...}}` says another",
+                own[0],
+                own[1],
+                if survey.is_uniform { "" } else { " and less" }
+            ));
+        }
+    }
+    config
+}
+
+/// Height and width of the same shape as `own`, in multiples of `multiple`, with about as many pixels as `most` has where `own` has more.
+fn same_shape(own: [usize; 2], most: [usize; 2], multiple: usize) -> [usize; 2] {
+    let pixels = |[height, width]: [usize; 2]| (height * width) as f64;
+    let scale = (pixels(most) / pixels(own)).sqrt();
+    own.map(|side| {
+        if scale >= 1.0 {
+            return side.next_multiple_of(multiple);
+        }
+        let multiples = (side as f64 * scale / multiple as f64).round();
+        multiple * (multiples as usize).max(1)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_keep_their_shape() {
+        for (own, most, multiple, expected) in [
+            ([64, 80], [1024, 1024], 16, [64, 80]),
+            ([64, 80], [128, 128], 4, [64, 80]),
+            ([2048, 2048], [1024, 1024], 16, [1024, 1024]),
+            ([584, 565], [1024, 1024], 16, [592, 576]),
+            ([2000, 3000], [1024, 1024], 16, [832, 1248]),
+            ([9, 4000], [64, 64], 16, [16, 1344]),
+        ] {
+            assert_eq!(same_shape(own, most, multiple), expected, "{own:?}");
+        }
+    }
 }

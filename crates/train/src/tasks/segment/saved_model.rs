@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use holdall_data::DataConfig;
 use holdall_data::config::PairAugment;
 use holdall_data::loader::{RowFormat, Skipped};
+use holdall_data::picture::PictureCost;
 use holdall_data::samples::Samples;
-use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet};
+use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet, picture_sizes};
 use holdall_device::Device;
 use holdall_metrics::segmentation::{ImageScores, predict_classes};
 use holdall_models::folder::ModelFolder;
@@ -21,7 +23,7 @@ use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::forward::{Forward, ForwardModel};
 use crate::onnx::OnnxFile;
-use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
 use crate::site::Site;
 use crate::task::Unfinished;
@@ -32,8 +34,6 @@ const TILES: [usize; 7] = [2048, 1536, 1024, 768, 512, 256, 128];
 /// A U-Net with all that lies beside it.
 pub struct SavedSegmenter {
     task: SegmentTask,
-    /// Side of the tiles that the user asks for.
-    tiles: Option<usize>,
 }
 
 /// What a model makes of a picture.
@@ -66,10 +66,11 @@ impl SavedSegmenter {
             )));
         };
         let model = model.clone();
-        let multiple = model.size_multiple();
+        let (multiple, patch) = (model.size_multiple(), model.patch);
         let mut task = SegmentTask::new(model, [multiple; 2]);
+        task.tile = patch;
         task.weights = Some(Arc::new(Weights::Folder(Box::new(folder))));
-        Ok(SavedSegmenter { task, tiles: None })
+        Ok(SavedSegmenter { task })
     }
 
     /// Lets the model look at tiles of this side, and at mirrored pictures too.
@@ -84,7 +85,7 @@ impl SavedSegmenter {
                 self.task.model.num_stages()
             )));
         }
-        self.tiles = tiles;
+        self.task.tile = tiles.or(self.task.model.patch);
         self.task.mirror = mirror;
         Ok(())
     }
@@ -104,33 +105,23 @@ impl SavedSegmenter {
         &self.task.model
     }
 
-    /// Height and width of a row for a picture of this size: fixed by the model or by `--tiles`, or the picture's own, rounded up to what
-    /// the stages can halve.
-    pub fn row_size(&self, picture: [usize; 2]) -> [usize; 2] {
-        let model = &self.task.model;
-        let fixed = self.tiles.or(model.patch).map(|side| [side; 2]);
-        let multiple = model.size_multiple();
-        let own = picture.map(|side| side.next_multiple_of(multiple));
-        fixed.or(model.image_size).unwrap_or(own)
-    }
-
-    /// What is computed for pictures up to this size; masks hold what `coding` says.
-    pub fn task_for(&self, largest: [usize; 2], coding: MaskCoding) -> SegmentTask {
-        let [height, width] = self.row_size(largest);
+    /// What is computed for pictures of these heights and widths; masks hold what `coding` says.
+    pub fn task_for(&self, pictures: &[[usize; 2]], coding: MaskCoding) -> SegmentTask {
         let mut task = self.task.clone();
-        (task.row.height, task.row.width) = (height, width);
-        task.largest = largest;
+        for picture in pictures {
+            task.largest = [0, 1].map(|side| task.largest[side].max(picture[side]));
+        }
+        task.set_sizes(pictures.iter().map(|&size| task.row_size(size)).collect());
         task.framing = Some(Arc::new(PairFraming {
             shape: task.row_shape(),
             fit: Fit::Pad,
             coding: Arc::new(coding),
-            padding: task.padding(),
             augment: PairAugment::NONE,
         }));
         task
     }
 
-    /// Lets the model look at pictures that are not larger than its rows, or at their tiles. `work` gets what it makes of each, side by
+    /// Lets the model look at pictures of the sizes that the task was made for. `work` gets what it makes of each, side by
     /// side; `each` gets what that returns, in order, and says whether to go on. Returns what could not be read.
     pub fn predict<R: Send>(
         task: &SegmentTask,
@@ -166,14 +157,15 @@ impl SavedSegmenter {
         })
     }
 
-    /// Bytes on the host for so many pictures, where reading the largest and its mask takes `decode_bytes`.
+    /// Bytes on the host for these pictures, by what reading each with its mask takes; files of the largest take `file_bytes`.
     pub fn host_bytes(
         task: &SegmentTask,
-        num_pictures: usize,
-        decode_bytes: u64,
+        pictures: &[PictureCost],
         threads: usize,
+        has_masks: bool,
+        file_bytes: u64,
     ) -> u64 {
-        predict::host_bytes(task, num_pictures, decode_bytes, threads)
+        predict::host_bytes(task, pictures, threads, has_masks, file_bytes)
     }
 }
 
@@ -191,7 +183,7 @@ impl SavedModel for SavedSegmenter {
             Some([height, width]) => format!("resized to {width} x {height}"),
             None => "at their own size".to_owned(),
         };
-        let tiles = match self.tiles.or(model.patch) {
+        let tiles = match self.task.tile {
             Some(side) => format!(", in overlapping tiles of {side} x {side}"),
             None => String::new(),
         };
@@ -207,9 +199,8 @@ impl SavedModel for SavedSegmenter {
         format!("Pictures: {size}{tiles}{mirrored}{threshold}")
     }
 
-    fn rows(&self) -> RowFormat {
-        let [height, width] = self.row_size(self.task.largest);
-        let task = self.task_for([height, width], MaskCoding::pair(255));
+    fn rows(&self, _data: &DataConfig) -> RowFormat {
+        let task = self.task_for(&[self.task.largest], MaskCoding::pair(255));
         let framing = task.framing.expect("made there");
         RowFormat::Pair(framing)
     }
@@ -218,16 +209,19 @@ impl SavedModel for SavedSegmenter {
         &self,
         config: &RunConfig,
         site: Site<'_>,
-        held_out: HeldOut,
+        evaluated: Evaluated,
     ) -> Result<EvaluationData, TrainError> {
         let set = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
+        set.check_has_masks()?;
         let mut notes = set.notes;
-        let samples = match (held_out, set.test) {
-            (HeldOut::All, Some(test)) => {
+        let samples = match (evaluated, set.test) {
+            (Evaluated::All, Some(test)) => {
                 notes.push("Evaluated: the pictures of the set's own test split".to_owned());
                 test
             }
-            (held_out, test) => held_out.choose(set.train, set.validation.or(test), &mut notes),
+            (_, test) => {
+                evaluated.choose(&set.place, set.train, set.validation, test, &mut notes)?
+            }
         };
         let classes = set.coding.num_outputs();
         let outputs = self.task.model.num_outputs();
@@ -241,8 +235,7 @@ impl SavedModel for SavedSegmenter {
                 self.task.model.classes.join(", ")
             )));
         }
-        let largest = [set.survey.height as usize, set.survey.width as usize];
-        let task = self.task_for(largest, set.coding);
+        let task = self.task_for(&picture_sizes(&samples), set.coding);
         let framing = task.framing.clone().expect("made there");
         Ok(EvaluationData {
             task: Arc::new(task),
@@ -275,11 +268,13 @@ impl SavedModel for SavedSegmenter {
         let [height, width] = [framing.shape.height, framing.shape.width];
         let multiple = self.task.model.size_multiple();
         let smaller = TILES.into_iter().filter(|side| {
-            side.is_multiple_of(multiple) && *side < height.max(width) && self.tiles != Some(*side)
+            side.is_multiple_of(multiple)
+                && *side < height.max(width)
+                && self.task.tile != Some(*side)
         });
         let fits = |side: &usize| {
             let mut tiled = self.task.clone();
-            (tiled.row.height, tiled.row.width) = (*side, *side);
+            tiled.set_sizes([[*side; 2]].into());
             ForwardModel::new(device, &tiled, Some(1), Some(*budget_bytes), host_bytes).is_ok()
         };
         let tiles = match smaller.into_iter().find(fits) {
@@ -295,6 +290,18 @@ impl SavedModel for SavedSegmenter {
             holdall_files::show_bytes(*smallest_bytes),
             smallest_bytes.div_ceil(1 << 20)
         ))
+    }
+
+    fn visit_trained_files(
+        &self,
+        run: &RunConfig,
+        visit: &mut dyn FnMut(&Path),
+    ) -> Result<(), TrainError> {
+        let set = SegmentationSet::open(&run.data, run.seed)?;
+        for sample in 0..set.train.len() {
+            visit(&set.train.image_path(sample));
+        }
+        Ok(())
     }
 
     fn describe_data(&self, _config: &mut RunConfig) -> Result<(), TrainError> {

@@ -5,8 +5,10 @@
 //! its own rows. What is left is a few numbers a picture.
 //!
 //! The forward program `segmenter` takes `segmenter/rows` and gives `segmenter/logits`, `[b, h, w, k]` in f32: whoever reads them
-//! applies the sigmoid or the softmax.
+//! applies the sigmoid or the softmax. Rows of other sizes have programs of their own, `segmenter 96 x 64`: norms see all of a row, so what is
+//! said of a picture must not depend on how large its neighbours are.
 
+use holdall_data::segmentation::RowShape;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::cast::Cast;
 use holdall_graph::ops::pixel_loss::PixelLossKind;
@@ -36,7 +38,7 @@ fn sums_name(level: usize) -> String {
 pub(super) fn write_forward(task: &SegmentTask, step: &mut StepWriter<'_>) {
     let row = task.row;
     let rows = step.input(ROWS, &[row.row_bytes()], DType::U8);
-    let pixels = pixels_of(task, step.graph, rows);
+    let pixels = pixels_of(row, step.graph, rows);
     let labels = [row.height, row.width];
     let labels = step.graph.picture_view(rows, row.mask().start, &labels);
     let kind = kind_of(task);
@@ -109,28 +111,50 @@ pub(super) fn write_coupled_losses(task: &SegmentTask, step: &mut StepWriter<'_>
     }
 }
 
-/// Writes the forward program. Where a step has rows of that number, they share its place.
-pub(super) fn write_program(task: &SegmentTask, graph: &mut Graph, batch: usize) {
+/// The forward program of rows of this height and width.
+pub(super) fn program(task: &SegmentTask, [height, width]: [usize; 2]) -> String {
+    if [height, width] == [task.row.height, task.row.width] {
+        return PROGRAM.to_owned();
+    }
+    format!("{PROGRAM} {width} x {height}")
+}
+
+/// Writes a forward program for each size. All share one place for their rows, that of the step where it has rows of that number, and one for
+/// their logits: a size costs no memory beside its program.
+pub(super) fn write_programs(task: &SegmentTask, graph: &mut Graph, batch: usize) {
     let row = task.row;
+    let outputs = task.model.num_outputs();
     let rows = match graph.endpoint(ROWS) {
         Some(value) if graph.shape(value).dims()[0] == batch => value,
         _ => graph.input("evaluated rows", &[batch, row.row_bytes()], DType::U8),
     };
-    graph.forward_program(PROGRAM, |graph| {
-        graph.name_endpoint("rows", rows);
-        let dims = [batch, row.height, row.width, task.model.num_outputs()];
-        let logits = graph.output("logits", &dims);
-        let pixels = pixels_of(task, graph, rows);
-        let own = unet::full_size_logits(graph, &task.model, pixels);
-        match graph.dtype(own) {
-            DType::F32 => graph.push_new(AddInto {}, vec![own], &[logits]),
-            _ => graph.push_new(Cast {}, vec![own], &[logits]),
+    let rows = graph.reshape(rows, &[batch * row.row_bytes()]);
+    let logits = [batch * row.num_pixels() * outputs];
+    let logits = graph.output("evaluated logits", &logits);
+    for &[height, width] in &task.sizes {
+        let row = RowShape {
+            height,
+            width,
+            ..row
         };
-    });
+        graph.forward_program(&program(task, [height, width]), |graph| {
+            let rows = graph.rows(rows, 0, batch * row.row_bytes());
+            let rows = graph.reshape(rows, &[batch, row.row_bytes()]);
+            graph.name_endpoint("rows", rows);
+            let logits = graph.rows(logits, 0, batch * row.num_pixels() * outputs);
+            let logits = graph.reshape(logits, &[batch, height, width, outputs]);
+            graph.name_endpoint("logits", logits);
+            let pixels = pixels_of(row, graph, rows);
+            let own = unet::full_size_logits(graph, &task.model, pixels);
+            match graph.dtype(own) {
+                DType::F32 => graph.push_new(AddInto {}, vec![own], &[logits]),
+                _ => graph.push_new(Cast {}, vec![own], &[logits]),
+            };
+        });
+    }
 }
 
-fn pixels_of(task: &SegmentTask, graph: &mut Graph, rows: ValueId) -> ValueId {
-    let row = task.row;
+fn pixels_of(row: RowShape, graph: &mut Graph, rows: ValueId) -> ValueId {
     let dims = [row.height, row.width, row.channels * row.depth.bytes()];
     graph.picture_view(rows, row.pixels().start, &dims)
 }

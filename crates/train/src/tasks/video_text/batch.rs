@@ -17,7 +17,7 @@ use holdall_models::video_text::config::TextTower;
 
 use super::super::classify::{self, OwnedTargets, Targets};
 use super::super::clip::sort_places;
-use super::{CAPTION, CONTRASTIVE, Coupling, VideoTextTask};
+use super::{CAPTION, CONTRASTIVE, VideoTextTask};
 use crate::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values};
 use crate::config::{SameText, Subset};
 use crate::step_graph::{SAMPLE_IDS, STREAM};
@@ -284,7 +284,7 @@ pub(super) fn derive(task: &VideoTextTask, name: &str, micro: &MicroBatch<'_>, t
     sort_places(captions, tokens, to);
 }
 
-/// What each target of a micro-batch counts. Plain accumulation takes the mean over the micro-batch's own.
+/// What each target of a micro-batch counts.
 pub(super) fn derive_token_weights(task: &VideoTextTask, micro: &MicroBatch<'_>, to: &mut [f32]) {
     let (tokens, width) = (to.len() / micro.size, task.num_caption_tokens);
     let labels = micro.batch.read_indices(CAPTION_LABELS);
@@ -293,13 +293,6 @@ pub(super) fn derive_token_weights(task: &VideoTextTask, micro: &MicroBatch<'_>,
         for (weight, &label) in weights.iter_mut().zip(labels) {
             *weight = task.token_weight(label);
         }
-    }
-    if task.coupling == Coupling::WithinMicroBatch {
-        let there = micro.size.min(micro.batch.num_samples - micro.start);
-        let of_samples = to[..there * tokens].iter();
-        let together: f64 = of_samples.map(|&weight| f64::from(weight)).sum();
-        let share = (1.0 / together.max(f64::MIN_POSITIVE)) as f32;
-        to.iter_mut().for_each(|weight| *weight *= share);
     }
 }
 
@@ -318,23 +311,15 @@ pub(super) fn longest(task: &VideoTextTask, micro: &MicroBatch<'_>) -> usize {
     (0..micro.size).map(of_sample).max().unwrap_or(0)
 }
 
-pub(super) fn count_losses(
-    task: &VideoTextTask,
-    batch: &Batch,
-    micro_batches: usize,
-    counts: &mut [f64],
-) {
+pub(super) fn count_losses(task: &VideoTextTask, batch: &Batch, counts: &mut [f64]) {
     check_ids(batch.read_indices(TEXT_IDS), task.model.text_vocab_size());
     counts[CONTRASTIVE] = batch.num_samples as f64;
     if let Some(decoder) = task.decoder() {
         check_ids(batch.read_indices(CAPTION_IDS), decoder.vocab_size);
         let labels = batch.read_indices(CAPTION_LABELS).iter();
-        counts[CAPTION] = match task.coupling {
-            Coupling::EffectiveBatch => labels
-                .map(|&label| f64::from(task.token_weight(label)))
-                .sum(),
-            Coupling::WithinMicroBatch => micro_batches as f64,
-        };
+        counts[CAPTION] = labels
+            .map(|&label| f64::from(task.token_weight(label)))
+            .sum();
     }
     let of_heads = &mut counts[task.first_head()..];
     classify::count_heads(&task.heads, batch, false, of_heads);

@@ -18,26 +18,29 @@ use std::sync::atomic::AtomicBool;
 use holdall_data::loader::{Course, Loader, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
+use holdall_metrics::contrastive::{PairedFeatures, Positives};
 use holdall_metrics::feature_gather::{FeatureGather, OrderedFeatures};
 use holdall_metrics::features::Features;
 use holdall_metrics::retrieval::{Found, Ties};
 use holdall_processes::Group;
 use serde_json::{Map, Value};
 
-use super::super::classify::{Tallies, tally_bytes};
+use super::super::block_loss::{self, BlockLoss};
+use super::super::classify::{self, Tallies, tally_bytes};
 use super::super::ranking;
 use super::captions::{CAPTION_BYTES, WrittenCaptions};
 use super::examples::{EXAMPLES_BYTES, thumbnails};
 use super::predict::ClipReader;
 use super::programs::decoder_tokens;
 use super::scores::{CaptionLoss, Retrieval, VideoTextScores};
-use super::{TokenizedTexts, VideoTextTask};
-use crate::config::Subset;
+use super::{CONTRASTIVE, TokenizedTexts, VideoTextTask};
+use crate::config::{SameText, Subset};
 use crate::loader_budget::read_course;
 use crate::processes::share_of;
-use crate::scores::Scores;
+use crate::scores::{EvaluatedLoss, Scores};
 use crate::shared_evaluation::{PartWriter, exchange, result_of_first};
-use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
+use crate::step::LossSum;
+use crate::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
 
 /// Bytes that an evaluation holds on the host.
 pub(super) fn host_bytes(
@@ -52,6 +55,7 @@ pub(super) fn host_bytes(
         None => 0,
     };
     ranking::host_bytes(clips, texts, task.model.projection_dim, threads)
+        + block_loss::host_bytes(clips)
         + tally_bytes(&task.heads, clips)
         + written
 }
@@ -64,6 +68,7 @@ pub(super) fn evaluate(
     let (step, subset) = (evaluation.step, evaluation.subset);
     let device = evaluation.device;
     let is_wanted = evaluation.is_wanted;
+    let contrastive = BlockLoss::new(&evaluation.forward, evaluation.effective_batch)?;
     let mut pass = Pass::new(task, evaluation);
     let clips = pass.clips()?;
     let texts = pass.texts()?;
@@ -84,6 +89,38 @@ pub(super) fn evaluate(
         (Some(Err(error)), 1) => return Err(error),
         (ranked, _) => ranked,
     };
+    let losses = match contrastive.filter(|_| group.rank() == 0) {
+        Some(contrastive) => {
+            let features = PairedFeatures {
+                queries: &clips.features.rows,
+                texts: &texts,
+                text_of: &clips.text_of,
+                dimension: projection,
+            };
+            let (sum, tokens) = clips.caption_sum;
+            let caption = LossSum {
+                sum,
+                count: tokens as f64,
+            };
+            let mut sums = vec![LossSum::default()];
+            sums.extend(task.decoder().map(|_| caption));
+            let mut losses = classify::evaluated(task.losses(), &sums);
+            losses.extend(clips.head_losses);
+            let positives = match task.same_text {
+                SameText::Negative => Positives::OwnPair,
+                SameText::Positive => Positives::EqualTexts,
+            };
+            let found = device.cpu().scope(|| {
+                contrastive.set(&mut losses[CONTRASTIVE], features, positives, is_wanted)
+            });
+            match (found, group.size()) {
+                (Err(error), 1) => return Err(error),
+                // Not a loss that is finite or stopped: the ranks' own error is told to all.
+                (found, _) => found.map(|()| losses).unwrap_or_default(),
+            }
+        }
+        None => Vec::new(),
+    };
     // What follows is about few clips: features make room.
     drop(texts);
     let ranks = ClipRanks {
@@ -94,12 +131,15 @@ pub(super) fn evaluate(
         Some(_) if task.evaluation.captions > 0 => Some(pass.captions(&ranks)?),
         _ => None,
     };
-    let num_clips = ranks.clips.len();
+    let read_clips = ranks.clips;
+    let num_clips = read_clips.len();
     let samples = &pass.samples;
+    let mut sample_ranks = None;
     let scores = result_of_first(group, || {
         let found = ranked.expect("of the first process")?;
         let retrieval = Retrieval::of(&found, num_texts);
-        Ok(Scores::of(&VideoTextScores {
+        sample_ranks = Some(SampleRanks::new(read_clips, clips.text_of, found));
+        let mut scores = Scores::of(&VideoTextScores {
             retrieval,
             chance_r1: 1.0 / retrieval.texts as f64,
             caption: task
@@ -108,7 +148,9 @@ pub(super) fn evaluate(
             written: written.as_ref().map(WrittenCaptions::scores),
             skipped: samples.len() - num_clips,
             heads: clips.heads,
-        }))
+        });
+        scores.set_losses(&losses);
+        Ok(scores)
     })?;
     let files = match (&written, step) {
         (Some(written), Some(step)) if group.rank() == 0 => {
@@ -122,6 +164,7 @@ pub(super) fn evaluate(
         scores,
         skipped: clips.skipped,
         files,
+        ranks: sample_ranks,
     })
 }
 
@@ -150,6 +193,7 @@ struct ClipResults {
     /// Sum of negative log-likelihoods, and tokens.
     caption_sum: (f64, usize),
     heads: Map<String, Value>,
+    head_losses: Vec<EvaluatedLoss>,
     skipped: Vec<Skipped>,
 }
 
@@ -280,12 +324,14 @@ impl<'t, 'a> Pass<'t, 'a> {
         let text_of = features.samples.iter();
         let text_of = text_of.map(|&sample| samples.caption_id(sample as usize));
         let heads = tallies.scores(self.is_detailed).into_iter();
+        let head_losses = tallies.losses();
         self.done = done;
         Ok(ClipResults {
             text_of: text_of.collect(),
             features,
             caption_sum,
             heads: heads.map(|(name, scores)| (name, scores.into())).collect(),
+            head_losses,
             skipped,
         })
     }

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::super::classify;
 use super::VideoTextTask;
 use super::programs::decoder_tokens;
+use crate::config::MOST_CONFIG_BYTES;
 use crate::error::TrainError;
 use crate::export::{SHARD_BYTES, unsaved};
 use crate::generation::{GENERATION_CONFIG, generation_config_json};
@@ -50,8 +51,9 @@ impl SavedTexts {
         if !path.exists() {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(&path).map_err(failed(&path, "read"))?;
-        serde_json::from_str(&text).map(Some).map_err(|cause| {
+        let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
+        let text = text.map_err(failed(&path, "read"))?;
+        serde_json::from_slice(&text).map(Some).map_err(|cause| {
             TrainError::Config(format!(
                 "{}: {cause}\nhint: expected what training writes there; leave the file out to do without",
                 path.display()

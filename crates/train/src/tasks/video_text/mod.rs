@@ -48,7 +48,6 @@ pub use batch::{Texts, batch_of};
 pub use predict::{ClipReader, EncodedClips};
 pub use prepare::{prepare, setup};
 pub use saved_model::SavedVideoText;
-pub use step::Coupling;
 pub use tokens::{TokenizedTexts, VideoTextData};
 
 use self::frame_cache::FrameCache;
@@ -111,8 +110,6 @@ pub struct VideoTextTask {
     pub token_weights: Vec<f32>,
     /// What clips with equal texts are to each other.
     pub same_text: SameText,
-    /// Exact, or wrong on purpose.
-    pub coupling: Coupling,
     /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
     pub contrastive_tile: usize,
     /// What texts of a micro-batch are padded to.
@@ -163,7 +160,6 @@ impl VideoTextTask {
             caption_smoothing: 0.0,
             token_weights: Vec::new(),
             same_text: SameText::Negative,
-            coupling: Coupling::EffectiveBatch,
             contrastive_tile: CONTRASTIVE_TILE,
             padding: Padding::ToTheLongest,
             sorted_ids: false,
@@ -298,7 +294,7 @@ impl Task for VideoTextTask {
     fn timing_key(&self) -> String {
         let outputs: Vec<_> = self.heads.iter().map(Head::num_outputs).collect();
         format!(
-            "video-text {:?} {outputs:?} {:?} {} {} {:?} {} {:?} {:?} {:?} {} {} {} {}",
+            "video-text {:?} {outputs:?} {:?} {} {} {:?} {} {:?} {:?} {} {} {} {}",
             self.model,
             self.clip_input,
             self.num_text_tokens,
@@ -306,7 +302,6 @@ impl Task for VideoTextTask {
             self.pixels,
             self.masks_frames,
             self.same_text,
-            self.coupling,
             self.padding,
             self.contrastive_tile,
             self.vocabulary_tile,
@@ -317,6 +312,10 @@ impl Task for VideoTextTask {
 
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
         opened_model::weights(self, seed)
+    }
+
+    fn has_random_weights(&self) -> bool {
+        self.weights.as_deref().is_none_or(StartingPoint::is_random)
     }
 
     fn describe_weights(&self) -> String {
@@ -335,16 +334,8 @@ impl Task for VideoTextTask {
             contrastive_tile: usize::MAX,
             vocabulary_tile: usize::MAX,
             padding: Padding::Full,
-            coupling: Coupling::EffectiveBatch,
             ..self.clone()
         })
-    }
-
-    fn with_plain_accumulation(&self) -> Option<Arc<dyn Task>> {
-        Some(Arc::new(VideoTextTask {
-            coupling: Coupling::WithinMicroBatch,
-            ..self.clone()
-        }))
     }
 
     fn picture_bytes(&self) -> usize {
@@ -412,8 +403,8 @@ impl Task for VideoTextTask {
         batch::longest(self, micro)
     }
 
-    fn count_losses(&self, batch: &Batch, micro_batches: usize, counts: &mut [f64]) {
-        batch::count_losses(self, batch, micro_batches, counts);
+    fn count_losses(&self, batch: &Batch, counts: &mut [f64]) {
+        batch::count_losses(self, batch, counts);
     }
 
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8])) {

@@ -7,7 +7,7 @@
 //! text_model: a BERT          takes the place of the text tower
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use holdall_data::clips::ClipFraming;
 use holdall_data::image_processor::ImageProcessor;
@@ -24,19 +24,16 @@ use holdall_models::video_text::weights::{Origin, WeightSources};
 
 use super::super::classify;
 use super::VideoTextTask;
-use crate::config::{
-    DEFAULT_MODEL, DecoderChoice, DecoderSection, PoolingName, RunConfig, VideoTextSection,
-};
+use crate::config::{DecoderChoice, DecoderSection, PoolingName, RunConfig, VideoTextSection};
 use crate::error::TrainError;
 use crate::setup::describe_random;
 use crate::task::FillWeights;
+use crate::tasks::{starting_folder, weights_folder};
 
 /// Layers of a transformer over frames, as CLIP4Clip has them.
 const USUAL_TEMPORAL_LAYERS: usize = 4;
 /// Queries of attention pooling.
 const USUAL_QUERIES: usize = 64;
-/// The model of a config that names none and has no CLIP in the local cache.
-const USUAL_PRESET: &str = "video-text";
 
 /// Where weights come from.
 pub(super) struct StartingPoint {
@@ -98,19 +95,10 @@ impl OpenedModel {
     }
 }
 
-/// The folder that a name is, or has in the local Hugging Face cache.
-fn folder_of(name: &str) -> Option<PathBuf> {
-    let path = Path::new(name);
-    match path.exists() {
-        true => Some(path.to_owned()),
-        false => hub_cache::find(name),
-    }
-}
-
 /// The model that `model:` names, as the config has it.
 pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
     let name = config.model.as_str();
-    let folder = folder_of(name)
+    let folder = starting_folder(config)
         .map(|path| -> Result<ModelFolder, TrainError> {
             let folder = ModelFolder::open(&path)?;
             folder.check()?;
@@ -120,11 +108,6 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
     let frames = config.data.frames.map(|frames| frames as usize);
     let of_clip = |clip: &ClipConfig| {
         VideoTextConfig::of_clip(clip, frames.unwrap_or(ClipFraming::DEFAULT_FRAMES))
-    };
-    // Where a config names no model and CLIP's is not in the cache, sizes are those of the usual preset.
-    let preset = match name {
-        DEFAULT_MODEL => USUAL_PRESET,
-        name => name,
     };
     let mut model = match folder.as_ref().map(ModelFolder::config) {
         Some(ModelConfig::VideoText(model)) => model.clone(),
@@ -137,9 +120,9 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
                 VideoTextConfig::PRESETS.join(", ")
             )));
         }
-        None => match VideoTextConfig::preset(preset) {
+        None => match VideoTextConfig::preset(name) {
             Some(model) => model,
-            None => match ClipConfig::preset(preset) {
+            None => match ClipConfig::preset(name) {
                 Some(clip) => of_clip(&clip),
                 None => {
                     return Err(TrainError::Config(format!(
@@ -157,6 +140,14 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
         .as_ref()
         .filter(|folder| matches!(folder.config(), ModelConfig::VideoText(_)));
     let text_model = open_text_model(&config.video_text)?;
+    if let (Some(saved), Some(text_model)) = (saved, &text_model) {
+        return Err(TrainError::Config(format!(
+            "video_text.text_model: {}, expected nothing beside {}: its trained text tower would be replaced\n\
+             hint: leave `text_model` out; `model: CLIP` begins with a new text tower",
+            text_model.path().display(),
+            saved.path().display()
+        )));
+    }
     if let Some((_, ModelConfig::Bert(bert))) = text_model.as_ref().map(|one| (one, one.config())) {
         model.text = TextTower::Bert(bert.clone());
     }
@@ -181,7 +172,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
         weights: StartingPoint {
             model: folder,
             text_model,
-            preset: preset.to_owned(),
+            preset: name.to_owned(),
             summary: Vec::new(),
             new_heads: true,
         },
@@ -197,7 +188,7 @@ fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, Tr
     let Some(name) = &section.text_model else {
         return Ok(None);
     };
-    let Some(path) = folder_of(name) else {
+    let Some(path) = weights_folder(name) else {
         return Err(TrainError::Config(format!(
             "video_text.text_model: `{name}`, expected a folder of a BERT, or a name in the local Hugging Face cache; found none\n\
              hint: `huggingface-cli download {name}` puts it there"

@@ -8,8 +8,8 @@ use holdall_data::config::ShortClips;
 use holdall_data::loader::RowFormat;
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, Captions, DataSet};
-use holdall_data::target::{Target, TargetKind};
-use holdall_models::video_text::config::{TextTower, VideoTextConfig};
+use holdall_data::target::{LABEL, Target, TargetKind};
+use holdall_models::video_text::config::{Pooling, TextTower, VideoTextConfig};
 
 use super::super::classify::{self, Head};
 use super::frame_cache::FrameCache;
@@ -21,6 +21,7 @@ use crate::prepare::Prepared;
 use crate::setup::{Setup, resolve_budget, room_to_open};
 use crate::similarity::unique_texts;
 use crate::site::Site;
+use crate::tasks::{LABEL_LOSSES, warnings_without_labels};
 
 /// What the caption loss counts where the config does not say.
 const USUAL_CAPTION_WEIGHT: f64 = 0.5;
@@ -56,7 +57,7 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let mut notes = Vec::new();
     let processor = opened.processor.clone();
     let task = task(config, site, opened, heads, tokens, &mut notes)?;
-    Setup::new(config, site, Arc::new(task), processor, notes)
+    Setup::new(config, site, Arc::new(task), processor, None, notes)
 }
 
 /// A head for `label` is weighed as CLIP's; others are under `losses: targets:`.
@@ -153,6 +154,11 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let mut notes = data.notes.clone();
     let heads = heads(config, &data)?;
     notes.extend(heads.iter().map(classify::describe_head));
+    if heads.is_empty() {
+        notes.extend(warnings_without_labels(config, &LABEL_LOSSES));
+    } else if heads.iter().all(|head| head.name != LABEL) {
+        notes.extend(warnings_without_labels(config, &LABEL_LOSSES[..1]));
+    }
     let mut opened = open_model(config)?;
     opened.weights.new_heads = !has_heads_for(&opened, &data.targets, &mut notes)?;
     let room = room_to_open(site, resolve_budget(config.memory, site)?);
@@ -161,6 +167,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let own_caption_text = tokenizers::caption_encoder(config, &mut opened, &text, room)?;
     opened.model.validate(Path::new("video_text"))?;
     opened.summarize()?;
+    notes.extend(warning_of_layers(config, &opened.model));
 
     let model = &opened.model;
     let text_tokens = config.tokens.unwrap_or(model.max_text_tokens());
@@ -209,7 +216,16 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         caption_template: data.caption_template,
         processor: processor.text().to_string(),
     }));
-    let mut setup = Setup::new(config, site, Arc::new(task.clone()), processor, setup_notes)?;
+    let num_samples = Some(train.len());
+    let planned_task = Arc::new(task.clone());
+    let mut setup = Setup::new(
+        config,
+        site,
+        planned_task,
+        processor,
+        num_samples,
+        setup_notes,
+    )?;
     let lists = (&train, validation.as_ref());
     match FrameCache::new(config, &setup, &task, &framing, lists, &data.csv)? {
         None => setup.rows = RowFormat::from(framing),
@@ -248,6 +264,11 @@ fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
     }
     let mut heads = classify::heads_of(config, &data.targets, &data.train)?;
     weigh_label(config, &mut heads);
+    if let (Some(asked), []) = (config.labels, heads.as_slice()) {
+        return Err(TrainError::Config(format!(
+            "labels: {asked}, found no column of labels\nhint: `data: {{label: COLUMN}}` says where labels are"
+        )));
+    }
     if let (Some(asked), [head]) = (config.labels, heads.as_slice())
         && asked != head.num_outputs()
     {
@@ -282,6 +303,19 @@ fn has_heads_for(
         notes.push("Heads: RANDOM (the folder's heads are for other targets)".to_owned());
     }
     Ok(same)
+}
+
+/// Layers over frames that the model does not have.
+fn warning_of_layers(config: &RunConfig, model: &VideoTextConfig) -> Option<String> {
+    let layers = config.video_text.temporal_layers?;
+    let has_layers = matches!(model.pooling, Pooling::Temporal { .. });
+    // A pooling that the config names is answered with the config.
+    (!has_layers && config.video_text.pooling.is_none()).then(|| {
+        format!(
+            "warning: video_text.temporal_layers: {layers} has no effect, the model's pooling has no such layers\n\
+             hint: `video_text: {{pooling: temporal, temporal_layers: {layers}}}`"
+        )
+    })
 }
 
 fn note_on_lengths(tokens: usize, captions: Option<usize>, model: &VideoTextConfig) -> String {

@@ -8,7 +8,7 @@ use holdall_data::clips::ClipFraming;
 use holdall_data::config::ShortClips;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions};
+use holdall_data::source::{self, Captions, Media, TrainedTargets};
 use holdall_data::target::Target;
 use holdall_data::text::TextEncoder;
 use holdall_models::video_text::config::Pooling;
@@ -22,7 +22,7 @@ use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::generation::read_generation_config;
 use crate::onnx::OnnxFile;
-use crate::saved_model::{EvaluationData, HeldOut, SavedModel, not_trained, resolve};
+use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
 use crate::site::Site;
 
 /// A model with all that lies beside it.
@@ -86,7 +86,33 @@ impl SavedVideoText {
     }
 
     fn framing(&self, data: &DataConfig) -> ClipFraming {
-        ClipFraming::new(data, self.processor.framing, self.task.model.num_frames)
+        let model = &self.task.model;
+        let data = DataConfig {
+            num_videos: data.num_videos.or(Some(model.num_videos as u32)),
+            ..data.clone()
+        };
+        ClipFraming::new(&data, self.processor.framing, model.num_frames)
+    }
+
+    /// What is computed of clips that are read with these settings.
+    pub fn task_for(&self, data: &DataConfig) -> Result<VideoTextTask, TrainError> {
+        let framing = self.framing(data);
+        let mut task = self.task.clone();
+        let model = &mut task.model;
+        if framing.num_frames() != model.frames() {
+            let is_open =
+                model.pooling == Pooling::Mean && model.num_videos == 1 && !model.frame_positions;
+            if !is_open {
+                return Err(TrainError::Config(format!(
+                    "data.frames: {}, expected {}: the model has learnt places of frames\nhint: leave `frames` and `num_videos` out",
+                    framing.num_frames(),
+                    model.frames()
+                )));
+            }
+            model.num_frames = framing.num_frames();
+        }
+        task.masks_frames = data.short_clips == ShortClips::Mask;
+        Ok(task)
     }
 
     /// What a contrastive similarity is multiplied by.
@@ -135,26 +161,28 @@ impl SavedModel for SavedVideoText {
         self.processor.describe()
     }
 
-    fn rows(&self) -> RowFormat {
-        self.framing(&DataConfig {
-            num_videos: Some(self.task.model.num_videos as u32),
-            ..DataConfig::default()
-        })
-        .into()
+    fn rows(&self, data: &DataConfig) -> RowFormat {
+        self.framing(data).into()
     }
 
     fn read(
         &self,
         config: &RunConfig,
         site: Site<'_>,
-        held_out: HeldOut,
+        evaluated: Evaluated,
     ) -> Result<EvaluationData, TrainError> {
         let data = site.listed(|| {
             let (data, seed) = (&config.data, config.seed);
-            source::read_clips_with_targets(data, Captions::Required, &self.targets, seed)
+            let trained = TrainedTargets {
+                targets: &self.targets,
+                side: evaluated.side(),
+            };
+            source::read_clips_with_targets(data, Captions::Required, trained, seed)
         })?;
         let mut notes = data.notes;
-        let samples = Arc::new(held_out.choose(data.train, data.validation, &mut notes));
+        let (train, validation) = (data.train, data.validation);
+        let samples = evaluated.choose(&data.csv, train, validation, data.test, &mut notes)?;
+        let samples = Arc::new(samples);
         let (text, own_caption_text) = (self.text()?, self.own_caption_text()?);
         let model = &self.task.model;
         let decoder = model.decoder.as_ref().map(|decoder| {
@@ -163,21 +191,7 @@ impl SavedModel for SavedVideoText {
         });
         let tokens = model.max_text_tokens();
         let texts = TokenizedTexts::new(samples.captions(), &text, tokens, decoder)?;
-        let framing = self.framing(&config.data);
-        let mut task = self.task.clone();
-        if framing.num_frames() != model.frames() {
-            let is_open =
-                model.pooling == Pooling::Mean && model.num_videos == 1 && !model.frame_positions;
-            if !is_open {
-                return Err(TrainError::Config(format!(
-                    "data.frames: {}, expected {}: the model has learnt places of frames\nhint: leave `frames` and `num_videos` out",
-                    framing.num_frames(),
-                    model.frames()
-                )));
-            }
-            task.model.num_frames = framing.num_frames();
-        }
-        task.masks_frames = config.data.short_clips == ShortClips::Mask;
+        let mut task = self.task_for(&config.data)?;
         task.evaluation = config.evaluation.clone();
         task.num_text_tokens = texts.texts.longest().max(1);
         if let Some(captions) = &texts.captions {
@@ -198,8 +212,19 @@ impl SavedModel for SavedVideoText {
             samples,
             csv: data.csv,
             notes,
-            rows: framing.into(),
+            rows: self.rows(&config.data),
         })
+    }
+
+    fn visit_trained_files(
+        &self,
+        run: &RunConfig,
+        visit: &mut dyn FnMut(&Path),
+    ) -> Result<(), TrainError> {
+        let kind = (Media::Clips, Captions::Required);
+        Ok(source::visit_trained_files(
+            &run.data, kind, run.seed, visit,
+        )?)
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {

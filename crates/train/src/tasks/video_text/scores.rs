@@ -9,7 +9,7 @@ use super::super::classify::{describe_metrics, metrics_of};
 use super::VideoTextTask;
 use crate::error::TrainError;
 use crate::scores::{Direction, Scores};
-use crate::similarity::{matrix, percent, unique_texts};
+use crate::similarity::{percent, size_of_evaluation};
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -185,7 +185,7 @@ pub(super) fn best_metric(
     let names: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
     let Some(place) = names.iter().position(|name| *name == asked) else {
         return Err(TrainError::Config(format!(
-            "train.best_metric: {asked}, expected one of {}\nhint: leave it out for {}",
+            "train.best_metric: {asked}, expected one of {}, loss\nhint: leave it out for {}",
             names.join(", "),
             names[0]
         )));
@@ -197,11 +197,7 @@ pub(super) fn best_metric(
 pub(super) fn describe_size(scores: &Scores) -> Option<String> {
     let scores: VideoTextScores = scores.read()?;
     let (clips, texts) = (scores.retrieval.clips, scores.retrieval.texts);
-    Some(format!(
-        "{} samples\n{}",
-        unique_texts(texts, clips),
-        matrix(clips, texts)
-    ))
+    Some(size_of_evaluation(texts, clips))
 }
 
 /// Ranks, captions and heads, a line each, beside what guessing gives.

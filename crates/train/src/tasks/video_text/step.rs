@@ -1,6 +1,5 @@
 //! What a step computes: clips and texts to features, captions to their loss.
 
-use holdall_graph::ops::add::AddInto;
 use holdall_graph::{DType, ValueId};
 use holdall_models::video_text::config::TextTower;
 use holdall_models::video_text::{self, CaptionInputs, FrameCounts, TextInputs};
@@ -17,16 +16,6 @@ use crate::step_graph::StepWriter;
 
 /// Features of the whole effective batch: clips, texts.
 pub(super) const FEATURES: [&str; 2] = ["video features", "text features"];
-
-/// What micro-batches have to do with each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coupling {
-    /// All samples of the effective batch are negatives, and captions are a mean over all its tokens: exact.
-    EffectiveBatch,
-    /// Each micro-batch has its own negatives and its own mean, as in plain accumulation: wrong on purpose, so that `verify` can
-    /// show that it notices.
-    WithinMicroBatch,
-}
 
 pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     let (model, batch) = (&task.model, step.batch);
@@ -56,36 +45,17 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     });
     let regularization = regularization.as_ref();
     video_text::text(step.graph, model, &text_inputs, text, regularization);
-    if task.coupling == Coupling::EffectiveBatch {
-        for (name, own) in FEATURES.into_iter().zip(features) {
-            step.leave(name, own);
-        }
+    for (name, own) in FEATURES.into_iter().zip(features) {
+        step.leave(name, own);
     }
-    // Both the losses and the towers know it: the same storage by its name.
-    let logit_scale = video_text::logit_scale(step.graph);
+    // Declared with the other parameters; the coupled loss knows it by its name.
+    video_text::logit_scale(step.graph);
     if let (Some(captions), Some(states)) = (captions, states) {
         write_caption_loss(task, step, &captions, states);
     }
     if !task.heads.is_empty() {
         let logits = vit::classifier(step.graph, video, task.num_outputs());
         classify::write_head_losses(step, logits, &task.heads, task.first_head(), false);
-    }
-    if task.coupling == Coupling::WithinMicroBatch {
-        let all_weights = step.sample_weights();
-        let micro_weights = step.micro_rows(all_weights);
-        // The loss has products, and they have fixed places.
-        let own_weights = step.graph.statistic("own weights", &[batch]);
-        step.graph
-            .push_new(AddInto {}, vec![micro_weights], &[own_weights]);
-        let sum = step.separable_loss(CONTRASTIVE);
-        let tile = task.contrastive_tile;
-        step.graph
-            .contrastive_into(features, own_weights, logit_scale, sum, tile);
-        // Batches bring them; plain accumulation takes equal texts for negatives.
-        if task.same_text == SameText::Positive {
-            step.whole_input(GROUPS, &[], DType::I64);
-            step.whole_input(SHARES, &[], DType::F32);
-        }
     }
 }
 

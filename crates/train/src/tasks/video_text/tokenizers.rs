@@ -190,6 +190,13 @@ pub(super) fn weigh_tokens(
                 count += 1;
             }
         }
+        if count == 0 {
+            return Err(TrainError::Config(format!(
+                "losses.caption_weights: `{pattern}`, expected a pattern that matches a token of the decoder, found none\n\
+                 hint: patterns match single tokens, such as `{}`; an earlier pattern may have taken them",
+                sample_tokens(encoder, vocab_size)
+            )));
+        }
         let count = thousands(count);
         notes.push(format!(
             "Caption tokens that match `{pattern}`: {count}, each counts {weight}"
@@ -200,6 +207,14 @@ pub(super) fn weigh_tokens(
         .map(|weight| weight.unwrap_or(1.0))
         .collect();
     Ok(())
+}
+
+/// Some of the tokens, for a message.
+fn sample_tokens(encoder: &TextEncoder, vocab_size: usize) -> String {
+    let tokens = (0..vocab_size).filter_map(|id| encoder.token_text(id));
+    let words = tokens.filter(|text| text.trim().chars().count() > 2);
+    let last: Vec<String> = words.take(3).map(|text| text.trim().to_owned()).collect();
+    last.join("`, `")
 }
 
 #[cfg(test)]

@@ -266,7 +266,7 @@ fn processes_that_mean_different_runs_are_refused_before_the_first_step() {
         errors[0].clone()
     };
     let error = refused("rates", 3, |config, rank| {
-        config.train.lr = if rank == 2 { 1e-3 } else { 1e-4 };
+        config.train.lr = Some(if rank == 2 { 1e-3 } else { 1e-4 });
     });
     assert!(
         error.starts_with("rank 2 on loopback: train.lr is 0.001, expected 0.0001 as on rank 0"),
@@ -310,9 +310,9 @@ fn an_evaluation_by_several_processes_finds_what_one_finds() {
     draw(folder.path());
     let change = |config: &mut RunConfig| {
         config.data.label = Some("make".into());
-        config.train.lr = 1e-30;
-        config.train.lr_head = 1e-30;
-        config.train.epochs = 1;
+        config.train.lr = Some(1e-30);
+        config.train.lr_head = Some(1e-30);
+        config.train.epochs = Some(1);
         config.train.eval_every = EvalEvery::Epoch;
         config.train.eval_on = vec![Subset::Train];
     };
@@ -378,8 +378,8 @@ fn assert_found_alike(
         change(config);
         config.train.batch_size = Some(2);
         config.train.effective_batch = Some(4);
-        (config.train.lr, config.train.lr_head) = (1e-30, 1e-30);
-        config.train.epochs = 1;
+        (config.train.lr, config.train.lr_head) = (Some(1e-30), Some(1e-30));
+        config.train.epochs = Some(1);
         config.train.eval_every = EvalEvery::Epoch;
         config.train.eval_on = vec![Subset::Train];
     };

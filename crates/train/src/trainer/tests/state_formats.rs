@@ -195,7 +195,7 @@ fn weights_between_start_and_end_are_what_is_exported() {
     let begin = |config: &mut RunConfig| {
         config.model = start.to_string_lossy().into_owned();
         evaluated(config);
-        config.train.lr = 1e-3;
+        config.train.lr = Some(1e-3);
     };
     let change = |config: &mut RunConfig| {
         begin(config);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::super::contact_sheet::{self, Cell};
-use super::super::{Job, Skipped, left_out, write_file};
+use super::super::{Job, Skipped, write_file};
 use super::{Outcome, Search};
 use crate::array_file;
 use crate::failure;
@@ -50,11 +50,7 @@ pub(super) fn report(
         arguments, device, ..
     } = job;
     let options = &arguments.search;
-    let skipped = outcome.skipped.iter();
-    let skipped: Vec<Skipped> = skipped.map(|one| left_out(&job.paths, one)).collect();
-    for one in &skipped {
-        tell(&format!("skipped {}: {}", one.image, one.reason));
-    }
+    let skipped = job.tell_skipped(&outcome.skipped);
     let width = search.features.len() / search.texts.len();
     let arrays = [
         (
@@ -108,7 +104,7 @@ pub(super) fn report(
             features: arguments.features.as_deref(),
             sheet: options.sheet.as_deref(),
         })?;
-    } else if arguments.csv.is_none() && !job.paths.is_empty() {
+    } else if arguments.csv.is_none() && !job.samples.is_empty() {
         print(&show(job, search))?;
     }
     Ok(match skipped.is_empty() {

@@ -1,0 +1,241 @@
+//! Options of PyTorch scripts on the command line: `--weight_decay 0.05` is `--set train.optimizer.weight_decay=0.05`.
+//!
+//! Words are parsed as typed first. An option that is not there is looked up in the table that also answers keys of configs: where it
+//! means exactly a key, it is replaced and the line is parsed again; where it does not, the answer is the error.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
+use holdall_train::config::{TypedOption, typed_option};
+
+use crate::arguments::Holdall;
+
+/// The words that were meant, with a line for each option that was replaced.
+#[derive(Debug)]
+pub struct Understood {
+    pub words: Vec<OsString>,
+    pub notes: Vec<String>,
+}
+
+/// Why a line is not understood.
+#[derive(Debug)]
+pub enum NotUnderstood {
+    /// By the parser: usage, help, version.
+    Parser(clap::Error),
+    /// An option that is not there, as an error with its hint.
+    Option(String),
+}
+
+/// Replaces options of scripts until the line parses.
+pub fn understand(words: Vec<OsString>) -> Result<(Holdall, Understood), NotUnderstood> {
+    let mut understood = Understood {
+        words,
+        notes: Vec::new(),
+    };
+    loop {
+        let error = match Holdall::try_parse_from(&understood.words) {
+            Ok(holdall) => return Ok((holdall, understood)),
+            Err(error) => error,
+        };
+        let Some(option) = unknown_option(&error) else {
+            return Err(NotUnderstood::Parser(error));
+        };
+        understood.replace(&option, &error)?;
+    }
+}
+
+fn unknown_option(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(option)) if option.starts_with("--") => Some(option.clone()),
+        _ => None,
+    }
+}
+
+impl Understood {
+    fn replace(&mut self, option: &str, error: &clap::Error) -> Result<(), NotUnderstood> {
+        let written = |word: &OsString| word.to_string_lossy().into_owned();
+        let position = self.words.iter().position(|word| {
+            let word = written(word);
+            word == option || word.starts_with(&format!("{option}="))
+        });
+        let Some(position) = position else {
+            return Err(NotUnderstood::Option(not_there(
+                option,
+                None,
+                error,
+                &self.words,
+            )));
+        };
+        let word = written(&self.words[position]);
+        let attached = word.split_once('=').map(|(_, value)| value.to_owned());
+        let behind = self.words.get(position + 1).map(written).filter(is_value);
+        let typed = typed_option(option, attached.as_deref().or(behind.as_deref()));
+        match typed {
+            Some(TypedOption::Means { words, takes_value }) if takes_sets(&self.words) => {
+                let takes_next = takes_value && attached.is_none();
+                let last = position + usize::from(takes_next);
+                let old: Vec<String> = self.words[position..=last].iter().map(written).collect();
+                self.notes.push(match words.is_empty() {
+                    true => format!("{}: not needed, ignored", old.join(" ")),
+                    false => format!("{} is {}", old.join(" "), words.join(" ")),
+                });
+                let words = words.into_iter().map(OsString::from);
+                self.words.splice(position..=last, words);
+                Ok(())
+            }
+            Some(TypedOption::Means { words, .. }) => {
+                let means = match words.is_empty() {
+                    true => "not needed here, leave it out".to_owned(),
+                    false => format!("{} for `holdall train`", words.join(" ")),
+                };
+                let text = not_there(option, Some(means), error, &self.words);
+                Err(NotUnderstood::Option(text))
+            }
+            Some(TypedOption::Answer(answer)) => {
+                let text = not_there(option, Some(answer), error, &self.words);
+                Err(NotUnderstood::Option(text))
+            }
+            None => Err(NotUnderstood::Option(not_there(
+                option,
+                None,
+                error,
+                &self.words,
+            ))),
+        }
+    }
+}
+
+/// Whether a word may be the value of the option before it: no option, and no file that stands for itself.
+fn is_value(word: &String) -> bool {
+    let is_option = word.starts_with('-') && word.parse::<f64>().is_err();
+    let is_config = [".yml", ".yaml"]
+        .iter()
+        .any(|ending| word.ends_with(ending));
+    !is_option && (is_config || !Path::new(word).is_file())
+}
+
+/// Whether the command that was typed has `--set`.
+fn takes_sets(words: &[OsString]) -> bool {
+    command(words).is_some_and(|command| {
+        let mut options = command.get_arguments();
+        options.any(|option| option.get_long() == Some("set"))
+    })
+}
+
+fn command(words: &[OsString]) -> Option<clap::Command> {
+    let mut command = Holdall::command();
+    for word in words.iter().skip(1) {
+        match command.find_subcommand(word.to_str()?) {
+            Some(below) => command = below.clone(),
+            None => break,
+        }
+    }
+    Some(command)
+}
+
+/// The error of an option that is not there.
+fn not_there(
+    option: &str,
+    answer: Option<String>,
+    error: &clap::Error,
+    words: &[OsString],
+) -> String {
+    let name = command(words).map_or(String::new(), |command| command.get_name().to_owned());
+    let path = match name.as_str() {
+        "" | "holdall" => "holdall".to_owned(),
+        name => format!("holdall {name}"),
+    };
+    let hint = answer.unwrap_or_else(|| match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(near)) => format!("did you mean {near}?"),
+        _ if takes_sets(words) => {
+            format!("{path} --help lists its options; --set KEY=VALUE sets any key of a config")
+        }
+        _ => format!("{path} --help lists its options"),
+    });
+    format!("error: {option}: no such option of {path}\nhint: {hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<(Vec<String>, Vec<String>), String> {
+        let typed = line.split(' ').map(OsString::from).collect();
+        match understand(typed) {
+            Ok((_, understood)) => {
+                let words = understood.words.iter();
+                let words = words
+                    .map(|word| word.to_string_lossy().into_owned())
+                    .collect();
+                Ok((words, understood.notes))
+            }
+            Err(NotUnderstood::Option(text)) => Err(text),
+            Err(NotUnderstood::Parser(error)) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn options_of_scripts_are_what_they_mean() {
+        for (line, expected) in [
+            (
+                "holdall train a.csv --weight_decay 0.05 --patience 3 --epochs 2",
+                "holdall train a.csv --set train.optimizer.weight_decay=0.05 --set train.early_stop=3 --epochs 2",
+            ),
+            (
+                "holdall train a.csv --mixed_precision=fp16 --pin_memory --gradient_checkpointing",
+                "holdall train a.csv --set precision=fp16 --set train.recompute=blocks",
+            ),
+            (
+                "holdall train --fp16 a.csv --warmup 500",
+                "holdall train --set precision=fp16 a.csv --set train.warmup=500",
+            ),
+            (
+                "holdall train --base_config old.yml --selected_gpus 0",
+                "holdall train old.yml",
+            ),
+            (
+                "holdall plan small --accum-freq 4",
+                "holdall plan small --set train.gradient_accumulation=4",
+            ),
+        ] {
+            let (found, notes) = words(line).unwrap();
+            assert_eq!(found.join(" "), expected);
+            assert!(!notes.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_option_without_a_counterpart_is_answered() {
+        for (line, parts) in [
+            (
+                "holdall train a.csv --optim sgd",
+                [
+                    "--optim: no such option of holdall train",
+                    "hint: the optimizer is AdamW",
+                ],
+            ),
+            (
+                "holdall train a.csv --epoch 3",
+                ["--epoch: no such option", "hint: did you mean --epochs?"],
+            ),
+            (
+                "holdall train a.csv --flux 3",
+                ["--flux: no such option", "--set KEY=VALUE"],
+            ),
+            (
+                "holdall report a --lr 3",
+                ["--lr: no such option of holdall report", "hint: "],
+            ),
+        ] {
+            let said = words(line).unwrap_err();
+            for part in parts {
+                assert!(said.contains(part), "{said}");
+            }
+        }
+    }
+}

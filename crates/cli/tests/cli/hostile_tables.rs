@@ -1,0 +1,118 @@
+//! Tables, configs and headers that would take more than the budget: refused before they are held, by file and row.
+#![cfg(target_os = "linux")]
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, holdall_words};
+
+const LIMITS: &str =
+    "--model small --device cpu --num-threads 1 --memory 120MiB --effective-batch 4 --epochs 1";
+
+fn train(folder: &Path, data: &str) -> Answer {
+    let mut words: Vec<OsString> = vec!["train".into(), folder.join(data).into()];
+    words.extend(["--out".into(), folder.join("run").into()]);
+    words.extend(LIMITS.split(' ').map(OsString::from));
+    holdall_words(words)
+}
+
+/// A header and three rows of a picture that is there.
+fn rows() -> String {
+    let rows = (0..3).map(|row| format!("1.png,a red car {row}\n"));
+    format!("image,caption\n{}", rows.collect::<String>())
+}
+
+#[test]
+fn what_the_budget_has_no_room_for_is_refused_by_row() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    image::RgbImage::new(32, 32)
+        .save(folder.join("1.png"))
+        .unwrap();
+    let mut words = rows();
+    for word in 0..150_000u32 {
+        // Different words, as a tokenizer counts them.
+        let letters = (0..8).map(|at| char::from(b'a' + ((word >> (2 * at)) % 4 + at) as u8));
+        let word: String = letters.collect();
+        writeln!(words, "1.png,{word}").unwrap();
+    }
+    let columns: String = (0..700_000).map(|column| format!(",c{column}")).collect();
+    let tables = [
+        (
+            "text.csv",
+            rows() + "1.png," + &"word ".repeat(600_000),
+            "text.csv, row 5, caption `{caption}`: a text of 2.9 MiB",
+        ),
+        (
+            "line.csv",
+            rows() + "1.png," + &"x".repeat(12 << 20),
+            "line.csv, row 5: the first bytes of this row",
+        ),
+        (
+            "columns.csv",
+            format!("image,caption{columns}\n1.png,red"),
+            "columns.csv, row 1: a header of 700,002 columns",
+        ),
+        (
+            "words.csv",
+            words,
+            "training a tokenizer on the captions: the first ",
+        ),
+        (
+            "line.jsonl",
+            format!(
+                "{{\"file_name\":\"1.png\",\"text\":\"{}\"}}\n",
+                "w ".repeat(3 << 20)
+            ),
+            "line.jsonl, row 1: a line of 6.0 MiB",
+        ),
+    ];
+    for (name, text, place) in tables {
+        fs::write(folder.join(name), text).unwrap();
+        train(folder, name).ends_with(DOES_NOT_FIT, &[place, "the budget leaves", "hint: "]);
+        assert!(!folder.join("run").exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_config_of_many_megabytes_is_refused_unread() {
+    let home = tempfile::tempdir().unwrap();
+    let text = format!(
+        "task: clip\nmodel: small\nnotes: [{}]\n",
+        "a,".repeat(3 << 20)
+    );
+    fs::write(home.path().join("long.yml"), text).unwrap();
+    let parts = [
+        "long.yml: cannot be read: expected at most ",
+        "hint: a config says only",
+    ];
+    train(home.path(), "long.yml").ends_with(BAD_INPUT, &parts);
+}
+
+#[test]
+fn a_header_of_many_tensors_is_refused_unread() {
+    let home = tempfile::tempdir().unwrap();
+    let entry =
+        |at: usize| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}");
+    let entries: Vec<String> = (0..80_000).map(entry).collect();
+    let header = format!("{{{}}}", entries.join(","));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    fs::write(home.path().join("f.safetensors"), file).unwrap();
+    let path = home.path().join("f.safetensors");
+    let words: Vec<OsString> = vec![
+        "retrieval".into(),
+        "--queries".into(),
+        path.clone().into(),
+        "--gallery".into(),
+        path.into(),
+    ];
+    let options = ["--device", "cpu", "--memory", "100MiB"].map(OsString::from);
+    let answer = holdall_words(words.into_iter().chain(options));
+    answer.ends_with(
+        DOES_NOT_FIT,
+        &["f.safetensors: its header of 4.4 MiB", "the budget leaves"],
+    );
+}

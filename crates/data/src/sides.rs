@@ -1,0 +1,412 @@
+//! The three sides of a split: rows that are trained on, rows that choose the best model, and rows that are left for the test.
+//!
+//! A column tells them apart: by words (`train`, `val`, `test`), or by the number of a fold. Where the config names no column, one is
+//! recognised by its name and its values. Folders and shards named `train`, `val` and `test` are listed with such a column.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::columns::columns_by_name;
+use crate::config::Validation;
+use crate::error::{DataError, at_row};
+use crate::table::{Row, Table};
+use crate::words::listed;
+
+/// A side of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// Rows that are trained on.
+    Train,
+    /// Rows that choose the best model.
+    Validation,
+    /// Rows that neither training nor the choice of a model sees.
+    Test,
+}
+
+impl Side {
+    /// All sides, in the order of [`Side::index`].
+    pub const ALL: [Side; 3] = [Side::Train, Side::Validation, Side::Test];
+
+    /// The side that a cell or the name of a folder means, in any case.
+    pub fn of(word: &str) -> Option<Side> {
+        match word.trim().to_ascii_lowercase().as_str() {
+            "train" | "training" | "trn" => Some(Side::Train),
+            "val" | "valid" | "validation" | "validate" | "dev" | "eval" => Some(Side::Validation),
+            "test" | "testing" | "tst" => Some(Side::Test),
+            _ => None,
+        }
+    }
+
+    /// `train`, `validation` or `test`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Train => "train",
+            Side::Validation => "validation",
+            Side::Test => "test",
+        }
+    }
+
+    /// Its place in [`Side::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Names of columns that tell sides apart, in any case, with blanks, dashes or underscores; the first is taken first.
+const SPLIT_NAMES: [&str; 11] = [
+    "split",
+    "splits",
+    "data_split",
+    "dataset_split",
+    "subset",
+    "partition",
+    "set",
+    "dataset",
+    "fold",
+    "folds",
+    "kfold",
+];
+/// Names among them whose cells may be numbers.
+const FOLD_NAMES: [&str; 3] = ["fold", "folds", "kfold"];
+/// More folds than anyone makes.
+const MAX_FOLDS: usize = 50;
+
+/// A column that says which side each row is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SplitColumn {
+    pub(crate) column: usize,
+    pub(crate) name: String,
+    pub(crate) origin: Origin,
+    rule: Rule,
+    /// Whether a cell that means no side is a row to train on, and no error.
+    is_lenient: bool,
+}
+
+/// Who says that a column tells sides apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Config,
+    /// Its name and its values.
+    Name,
+    /// Names of folders or shards.
+    Files,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Cells are words for sides.
+    Words,
+    /// Rows with these values are held out; words for the test count as well.
+    Values {
+        validation: String,
+        test: Option<String>,
+    },
+}
+
+impl SplitColumn {
+    /// The column that the config names, that folders or shards bring, or that is recognised by its name and values.
+    pub(crate) fn find(
+        validation: &Validation,
+        table: &Table,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<SplitColumn>, DataError> {
+        let found = |column, origin, rule| SplitColumn {
+            column,
+            name: table.columns()[column].clone(),
+            origin,
+            rule,
+            is_lenient: !matches!(
+                validation,
+                Validation::Auto { .. } | Validation::Column { .. }
+            ),
+        };
+        match validation {
+            Validation::Unsplit { .. } => return Ok(None),
+            Validation::Column {
+                column,
+                value,
+                test,
+                ..
+            } => {
+                let column = table.column("validation", column)?;
+                let cells = Cells::of(table, column)?;
+                let rule = match value {
+                    Some(value) => {
+                        cells.check(table, column, [Some(value), test.as_ref()])?;
+                        Rule::Values {
+                            validation: value.clone(),
+                            test: test.clone(),
+                        }
+                    }
+                    None => cells.folds().unwrap_or(Rule::Words),
+                };
+                return Ok(Some(found(column, Origin::Config, rule)));
+            }
+            _ => {}
+        }
+        if let Some(name) = table.split_column() {
+            let column = table.column("validation", name)?;
+            return Ok(Some(found(column, Origin::Files, Rule::Words)));
+        }
+        for column in columns_by_name(table, &SPLIT_NAMES) {
+            let cells = Cells::of(table, column)?;
+            if cells.are_sides() {
+                return Ok(Some(found(column, Origin::Name, Rule::Words)));
+            }
+            let may_be_folds = columns_by_name(table, &FOLD_NAMES).any(|fold| fold == column);
+            if let (true, Some(rule)) = (may_be_folds, cells.folds()) {
+                return Ok(Some(found(column, Origin::Name, rule)));
+            }
+            if let (Some((line, cell)), true) = (&cells.first_other, cells.num_sides() > 0) {
+                notes.push(format!(
+                    "Careful: column `{}` is not used as a split: row {line} says `{cell}`, expected train, validation or test",
+                    table.columns()[column]
+                ));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The side of a row.
+    pub(crate) fn side(&self, table: &Table, row: Row<'_>) -> Result<Side, DataError> {
+        let cell = row.cell(self.column).trim();
+        let by_word = Side::of(cell);
+        match &self.rule {
+            Rule::Values { validation, .. } if is_same(cell, validation) => Ok(Side::Validation),
+            Rule::Values {
+                test: Some(test), ..
+            } if is_same(cell, test) => Ok(Side::Test),
+            Rule::Values { .. } if by_word == Some(Side::Test) => Ok(Side::Test),
+            Rule::Values { .. } => Ok(Side::Train),
+            Rule::Words => match by_word {
+                Some(side) => Ok(side),
+                None if self.is_lenient => Ok(Side::Train),
+                None => Err(DataError::invalid(
+                    format_args!(
+                        "{}: column `{}`",
+                        at_row(table.path(), row.line()),
+                        self.name
+                    ),
+                    "train, validation (val, valid, dev, eval) or test",
+                    format_args!("`{cell}`"),
+                    format_args!(
+                        "correct the row; `validation: {{column: {}, value: VALUE}}` holds out the rows of a value, `validation: 10%` a \
+                         share of all but test rows",
+                        self.name
+                    ),
+                )),
+            },
+        }
+    }
+
+    /// For the log: who says so, and which fold is held out.
+    pub(crate) fn describe(&self) -> String {
+        let name = &self.name;
+        let by_name = match self.origin {
+            Origin::Name => " (found by its name)",
+            Origin::Config | Origin::Files => "",
+        };
+        match &self.rule {
+            Rule::Words => format!("those that `{name}` says{by_name}"),
+            Rule::Values { validation, .. } => {
+                format!(
+                    "those whose `{name}` is {validation}{by_name}; `validation: {{column: {name}, value: ...}}` holds out another"
+                )
+            }
+        }
+    }
+}
+
+/// Whether two cells say the same: as text, or as a number (pandas writes 3 as 3.0).
+fn is_same(cell: &str, value: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok();
+    cell.eq_ignore_ascii_case(value.trim())
+        || number(cell).is_some_and(|cell| number(value.trim()) == Some(cell))
+}
+
+/// The values of a column.
+#[derive(Default)]
+struct Cells {
+    has_side: [bool; 3],
+    /// The first cell that means no side, and its line.
+    first_other: Option<(u32, String)>,
+    /// Numbers of folds, as long as all cells are such and there are few.
+    folds: Option<BTreeSet<u64>>,
+    /// Different values, the first few.
+    values: BTreeSet<String>,
+}
+
+impl Cells {
+    fn of(table: &Table, column: usize) -> Result<Cells, DataError> {
+        let mut cells = Cells {
+            folds: Some(BTreeSet::new()),
+            ..Cells::default()
+        };
+        let mut rows = table.rows()?;
+        while let Some(row) = rows.read_any()? {
+            // Rows that cannot be used are counted elsewhere.
+            if row.num_fields() == table.columns().len() {
+                cells.add(row.line(), row.cell(column).trim());
+            }
+        }
+        Ok(cells)
+    }
+
+    fn add(&mut self, line: u32, cell: &str) {
+        match Side::of(cell) {
+            Some(side) => self.has_side[side.index()] = true,
+            None if self.first_other.is_none() => self.first_other = Some((line, cell.to_owned())),
+            None => {}
+        }
+        if self.values.len() < MAX_FOLDS && !self.values.contains(cell) {
+            self.values.insert(cell.to_owned());
+        }
+        if Side::of(cell) == Some(Side::Test) {
+            return;
+        }
+        let fold = cell.parse::<f64>().ok();
+        let fold = fold.filter(|fold| *fold >= 0.0 && *fold < 1e6 && fold.fract() == 0.0);
+        match (fold, &mut self.folds) {
+            (Some(fold), Some(folds)) if folds.len() < MAX_FOLDS => {
+                folds.insert(fold as u64);
+            }
+            _ => self.folds = None,
+        }
+    }
+
+    fn num_sides(&self) -> usize {
+        self.has_side.iter().filter(|has| **has).count()
+    }
+
+    /// Whether the column tells what is trained on from what is not.
+    fn are_sides(&self) -> bool {
+        self.has_side[Side::Train.index()] && self.num_sides() > 1
+    }
+
+    /// Where all cells are numbers of folds: the first is held out.
+    fn folds(&self) -> Option<Rule> {
+        let folds = self.folds.as_ref().filter(|folds| folds.len() > 1)?;
+        Some(Rule::Values {
+            validation: folds.first()?.to_string(),
+            test: None,
+        })
+    }
+
+    /// An error where no row has a value that the config asks for.
+    fn check(
+        &self,
+        table: &Table,
+        column: usize,
+        asked: [Option<&String>; 2],
+    ) -> Result<(), DataError> {
+        let is_there = |value: &&String| self.values.iter().any(|cell| is_same(cell, value));
+        // Past so many values, others may be there too.
+        let missing = asked.into_iter().flatten().find(|value| !is_there(value));
+        match missing {
+            Some(value) if self.values.len() < MAX_FOLDS => Err(DataError::invalid(
+                format_args!(
+                    "{}: column `{}`",
+                    table.path().display(),
+                    table.columns()[column]
+                ),
+                format_args!("a row that says `{value}`, as `validation` asks"),
+                listed(&self.values.iter().cloned().collect::<Vec<String>>()),
+                "name one of the values found",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::Written;
+
+    fn sides(csv: &str, validation: &str) -> (Option<Vec<Side>>, Vec<String>) {
+        let written = Written::new(csv.as_bytes());
+        let table = written.table();
+        let validation: Validation = serde_json::from_str(validation).unwrap();
+        let mut notes = Vec::new();
+        let split = SplitColumn::find(&validation, &table, &mut notes).unwrap();
+        let sides = split.map(|split| {
+            let mut rows = table.rows().unwrap();
+            let mut sides = Vec::new();
+            while let Some(row) = rows.read_any().unwrap() {
+                sides.push(split.side(&table, row).unwrap());
+            }
+            sides
+        });
+        (sides, notes)
+    }
+
+    use Side::{Test, Train, Validation as Held};
+
+    #[test]
+    fn a_split_column_is_recognised_by_name_and_values() {
+        for name in ["split", "Split", "SET", "Data Split", "subset", "fold"] {
+            let csv = format!("image,{name}\na,train\nb,Dev\nc,testing\nd,training\n");
+            let (found, _) = sides(&csv, "\"auto\"");
+            assert_eq!(found, Some(vec![Train, Held, Test, Train]), "{name}");
+        }
+        // Another name, or values that are no sides.
+        assert_eq!(sides("image,kind\na,train\nb,test\n", "\"auto\"").0, None);
+        assert_eq!(sides("image,set\na,75192\nb,10030\n", "\"auto\"").0, None);
+        // All rows are for training: nothing is told apart.
+        assert_eq!(sides("image,split\na,train\nb,train\n", "\"auto\"").0, None);
+        let (found, notes) = sides("image,split\na,train\nb,later\n", "\"auto\"");
+        assert_eq!(found, None);
+        assert!(notes[0].contains("row 3 says `later`"), "{notes:?}");
+    }
+
+    #[test]
+    fn folds_are_numbers_and_the_first_is_held_out() {
+        let csv = "image,fold\na,2\nb,1.0\nc,3\nd,test\n";
+        assert_eq!(
+            sides(csv, "\"auto\"").0,
+            Some(vec![Train, Held, Train, Test])
+        );
+        let numbers = csv.replace(",test", ",1");
+        let first = Some(vec![Train, Held, Train, Held]);
+        assert_eq!(sides(&numbers, "\"auto\"").0, first);
+        assert_eq!(sides(&numbers, r#"{"column": "fold"}"#).0, first);
+        let third = r#"{"column": "fold", "value": 3}"#;
+        assert_eq!(sides(csv, third).0, Some(vec![Train, Train, Held, Test]));
+        let with_test = r#"{"column": "fold", "value": "3", "test": 2}"#;
+        assert_eq!(
+            sides(&numbers, with_test).0,
+            Some(vec![Test, Train, Held, Train])
+        );
+        let written = Written::new(csv.as_bytes());
+        let table = written.table();
+        let nine: Validation = serde_json::from_str(r#"{"column": "fold", "value": 9}"#).unwrap();
+        let error = SplitColumn::find(&nine, &table, &mut Vec::new()).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("a row that says `9`") && error.contains("1.0, 2, 3, test"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn test_rows_stay_apart_whatever_is_drawn() {
+        let csv = "image,split\na,train\nb,later\nc,test\nd,val\n";
+        for validation in ["\"20%\"", "\"none\"", "\"val.csv\""] {
+            let (found, _) = sides(csv, validation);
+            assert_eq!(found, Some(vec![Train, Train, Test, Held]), "{validation}");
+        }
+        let written = Written::new(csv.as_bytes());
+        let table = written.table();
+        let mut notes = Vec::new();
+        let split = SplitColumn::find(&Validation::default(), &table, &mut notes);
+        let split = split.unwrap().unwrap();
+        let mut rows = table.rows().unwrap();
+        rows.read_any().unwrap();
+        let row = rows.read_any().unwrap().unwrap();
+        let error = split.side(&table, row).unwrap_err().to_string();
+        assert!(error.contains("row 3: column `split`"), "{error}");
+        assert!(error.contains("found `later`"), "{error}");
+    }
+}

@@ -1,0 +1,85 @@
+//! The limit that readers keep: what a budget leaves.
+//!
+//! A budget is the process's, so there is one limit, set once by the command that has resolved its budget. Readers of tables, texts and
+//! headers ask before they take what a file alone decides: how long a row is, how many rows there are.
+
+use crate::numbers::show_bytes;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const NONE: u64 = u64::MAX;
+
+static LIMIT: AtomicU64 = AtomicU64::new(NONE);
+
+/// What a reader would take beyond the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverLimit {
+    /// What it would take, beyond what the process holds.
+    pub needed_bytes: u64,
+    /// What the limit leaves.
+    pub left_bytes: u64,
+    /// What the process would hold.
+    pub total_bytes: u64,
+}
+
+impl std::fmt::Display for OverLimit {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [needed, left] = [self.needed_bytes, self.left_bytes].map(show_bytes);
+        write!(out, "takes {needed} more, and the budget leaves {left}")
+    }
+}
+
+impl std::error::Error for OverLimit {}
+
+/// Sets the resident memory of this process that readers stay below.
+pub fn set_memory_limit(bytes: u64) {
+    LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+/// Refuses what would bring the process above its limit, where it has one.
+///
+/// # Errors
+/// [`OverLimit`] says by how much.
+pub fn check_memory(needed_bytes: u64) -> Result<(), OverLimit> {
+    let limit = LIMIT.load(Ordering::Relaxed);
+    match limit {
+        NONE => Ok(()),
+        limit => check_within(limit, resident_bytes().unwrap_or(0), needed_bytes),
+    }
+}
+
+fn check_within(limit: u64, held_bytes: u64, needed_bytes: u64) -> Result<(), OverLimit> {
+    let total_bytes = held_bytes.saturating_add(needed_bytes);
+    match total_bytes <= limit {
+        true => Ok(()),
+        false => Err(OverLimit {
+            needed_bytes,
+            left_bytes: limit.saturating_sub(held_bytes),
+            total_bytes,
+        }),
+    }
+}
+
+/// Resident memory of this process; `None` where the system does not tell.
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_limit_leaves_may_be_taken() {
+        assert_eq!(check_within(100, 60, 40), Ok(()));
+        let over = check_within(100, 60, 41).unwrap_err();
+        assert_eq!((over.left_bytes, over.total_bytes), (40, 101));
+        // A process above its limit may take nothing, not even what costs nothing.
+        assert_eq!(check_within(100, 101, 0).unwrap_err().left_bytes, 0);
+        assert!(check_within(100, 60, u64::MAX).is_err());
+        assert_eq!(check_memory(u64::MAX), Ok(()));
+    }
+}

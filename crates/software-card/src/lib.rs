@@ -1,0 +1,40 @@
+//! A card made of software, for tests: one library that answers for NVIDIA's driver, NVRTC, cuBLASLt, cuDNN and NVML.
+//!
+//! The program finds it where it finds the real ones, under their names, and calls the same functions with the same kernels. Work that is
+//! put into a stream waits there until somebody waits for it, and streams take turns in an order drawn from a seed: a missing event or
+//! wait shows up as a wrong result. Kernels are compiled by the machine's C++ compiler, threads of a block run as fibers, and memory that
+//! nobody wrote holds NaNs.
+//!
+//! ```text
+//! model      which card: HOLDALL_SOFTWARE_GPU
+//! foreign    pointers that callers hand over
+//! memory     the card's memory: counted, guarded, poisoned
+//! streams    streams, events, captured graphs, and the order of work
+//! driver     libcuda: the calls
+//! nvrtc      libnvrtc: kernels through g++ or clang++
+//! module     loaded kernels, and launches over the cores
+//! faults     signals of kernels as errors of the card
+//! products   libcublasLt
+//! cudnn      libcudnn: convolutions
+//! nvml       libnvidia-ml: readings
+//! numbers    number formats, and the product of two matrices
+//! ```
+//!
+//! Time is that of a model card, not this machine's: a product takes its operations over a rate. What people measure with events is
+//! therefore the same in every run.
+
+#![cfg(target_os = "linux")]
+#![allow(non_snake_case)] // exported functions have the names that NVIDIA's headers give them
+
+mod cudnn;
+mod driver;
+mod faults;
+mod foreign;
+mod memory;
+mod model;
+mod module;
+mod numbers;
+mod nvml;
+mod nvrtc;
+mod products;
+mod streams;

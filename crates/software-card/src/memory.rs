@@ -1,0 +1,282 @@
+//! The card's memory: pages of this process, counted as the driver counts them, with guards on both sides and NaNs in them.
+//!
+//! An allocation ends where a page that nobody may touch begins, so that a kernel that reads beyond its last byte (rounded to 256) faults.
+//! What is freed is unmapped: a kernel that uses it later faults too.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::foreign::slice_mut;
+use crate::model::CONTEXT_BYTES;
+
+/// Pages that the driver hands out.
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// What addresses are multiples of.
+const ALIGNMENT: u64 = 256;
+
+/// Bytes of a guard, and of this machine's pages.
+const GUARD_BYTES: u64 = 4096;
+
+/// Larger allocations are not filled with NaNs: that would make all their pages.
+const POISONED_BYTES: u64 = 1 << 30;
+
+/// Not a number in every format.
+const POISON: u8 = 0xff;
+
+struct Mapping {
+    /// Bytes as they were asked for.
+    bytes: u64,
+    base: u64,
+    mapped_bytes: u64,
+}
+
+/// Memory of one card.
+#[derive(Default)]
+pub struct Memory {
+    total_bytes: u64,
+    ordinal: usize,
+    has_context: bool,
+    allocations: BTreeMap<u64, Mapping>,
+    /// Bytes of small things: modules, graphs, libraries.
+    small_bytes: u64,
+    /// Last written for other processes to see.
+    told_bytes: u64,
+}
+
+impl Memory {
+    pub fn new(ordinal: usize, total_bytes: u64) -> Memory {
+        Memory {
+            total_bytes,
+            ordinal,
+            ..Memory::default()
+        }
+    }
+
+    /// What this process holds on the card.
+    pub fn held_bytes(&self) -> u64 {
+        let context = if self.has_context { CONTEXT_BYTES } else { 0 };
+        let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
+        // Small allocations share pages.
+        let is_small = |mapping: &&Mapping| mapping.bytes < PAGE_BYTES / 2;
+        let (small, large): (Vec<_>, Vec<_>) = self.allocations.values().partition(is_small);
+        let small: u64 = small
+            .iter()
+            .map(|mapping| mapping.bytes.next_multiple_of(512))
+            .sum();
+        let large: u64 = large.iter().map(|mapping| pages(mapping.bytes)).sum();
+        context + large + pages(small) + pages(self.small_bytes)
+    }
+
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        let others: u64 = self.others().iter().map(|(_, bytes)| bytes).sum();
+        self.total_bytes.saturating_sub(self.held_bytes() + others)
+    }
+
+    /// Opens or closes the context; whether there is room for it.
+    pub fn set_context(&mut self, is_open: bool) -> bool {
+        let fits = !is_open || self.has_context || self.free_bytes() >= CONTEXT_BYTES;
+        if fits {
+            self.has_context = is_open;
+            self.tell();
+        }
+        fits
+    }
+
+    /// Counts what a module, a graph or a library takes; whether there is room.
+    pub fn take_small(&mut self, bytes: u64) -> bool {
+        let before = self.small_bytes;
+        self.small_bytes += bytes;
+        if self.held_bytes() > self.total_bytes {
+            self.small_bytes = before;
+            return false;
+        }
+        self.tell();
+        true
+    }
+
+    pub fn give_small(&mut self, bytes: u64) {
+        self.small_bytes -= bytes;
+        self.tell();
+    }
+
+    /// An address, or `None` where the card has no room.
+    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+        if bytes == 0 || self.free_bytes() < bytes {
+            return None;
+        }
+        let aligned = bytes.next_multiple_of(ALIGNMENT);
+        let mapped_bytes = aligned.next_multiple_of(GUARD_BYTES) + 2 * GUARD_BYTES;
+        // SAFETY: fresh pages; the first and the last stay without rights.
+        let base = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                mapped_bytes as usize,
+                libc::PROT_NONE,
+                flags,
+                -1,
+                0,
+            );
+            if base == libc::MAP_FAILED {
+                return None;
+            }
+            libc::mprotect(
+                base.wrapping_byte_add(GUARD_BYTES as usize),
+                (mapped_bytes - 2 * GUARD_BYTES) as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+            );
+            base as u64
+        };
+        let address = base + mapped_bytes - GUARD_BYTES - aligned;
+        let mapping = Mapping {
+            bytes,
+            base,
+            mapped_bytes,
+        };
+        self.allocations.insert(address, mapping);
+        if self.held_bytes() > self.total_bytes {
+            self.free(address);
+            return None;
+        }
+        if bytes <= POISONED_BYTES {
+            slice_mut::<u8>(address, aligned as usize).fill(POISON);
+        }
+        self.tell();
+        Some(address)
+    }
+
+    /// Whether there was an allocation at that address.
+    pub fn free(&mut self, address: u64) -> bool {
+        let Some(mapping) = self.allocations.remove(&address) else {
+            return false;
+        };
+        // SAFETY: mapped in `allocate`; the caller has let all work end that uses it.
+        unsafe {
+            libc::munmap(
+                mapping.base as usize as *mut _,
+                mapping.mapped_bytes as usize,
+            )
+        };
+        self.tell();
+        true
+    }
+
+    /// Whether a range lies within one allocation.
+    pub fn contains(&self, address: u64, bytes: u64) -> bool {
+        let before = self.allocations.range(..=address).next_back();
+        before.is_some_and(|(start, mapping)| {
+            address
+                .checked_add(bytes)
+                .is_some_and(|end| end <= start + mapping.bytes)
+        })
+    }
+
+    /// Where an address lies, for people.
+    pub fn describe(&self, address: u64) -> String {
+        let near = 64 << 20;
+        for (start, mapping) in &self.allocations {
+            let end = start + mapping.bytes;
+            if (*start..end).contains(&address) {
+                return format!(
+                    "byte {} of an allocation of {} bytes",
+                    address - start,
+                    mapping.bytes
+                );
+            }
+            if address >= end && address - end < near {
+                return format!(
+                    "{} bytes behind an allocation of {} bytes",
+                    address - end,
+                    mapping.bytes
+                );
+            }
+            if address < *start && start - address < near {
+                return format!(
+                    "{} bytes before an allocation of {} bytes",
+                    start - address,
+                    mapping.bytes
+                );
+            }
+        }
+        "outside of every allocation".to_owned()
+    }
+
+    /// Other processes on this card, and what they hold.
+    pub fn others(&self) -> Vec<(u32, u64)> {
+        let Ok(entries) = std::fs::read_dir(folder_of(self.ordinal)) else {
+            return Vec::new();
+        };
+        let own = std::process::id();
+        let process = |entry: std::fs::DirEntry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let lives = PathBuf::from(format!("/proc/{pid}")).exists();
+            if pid == own || !lives {
+                return None;
+            }
+            let bytes = std::fs::read_to_string(entry.path()).ok()?;
+            Some((pid, bytes.trim().parse().ok()?))
+        };
+        entries.flatten().filter_map(process).collect()
+    }
+
+    /// Lets other processes see what this one holds.
+    fn tell(&mut self) {
+        let held = self.held_bytes();
+        if held == self.told_bytes {
+            return;
+        }
+        self.told_bytes = held;
+        let folder = folder_of(self.ordinal);
+        let file = folder.join(std::process::id().to_string());
+        // Where nothing can be written each process has the card to itself.
+        let _ = std::fs::create_dir_all(&folder);
+        let _ = if held == 0 {
+            std::fs::remove_file(file)
+        } else {
+            std::fs::write(file, held.to_string())
+        };
+    }
+}
+
+/// Where processes that share a card say what they hold.
+fn folder_of(ordinal: usize) -> PathBuf {
+    crate::nvrtc::own_folder().join(format!("processes/{ordinal}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_in_pages_and_refused_at_the_end() {
+        let mut memory = Memory::new(900, 16 << 20);
+        let first = memory.allocate(3 << 20).unwrap();
+        assert_eq!(memory.held_bytes(), 4 << 20);
+        let small = memory.allocate(256).unwrap();
+        let other = memory.allocate(256).unwrap();
+        assert_eq!(memory.held_bytes(), 6 << 20);
+        assert_eq!(memory.allocate((10 << 20) + 1), None);
+        let rest = memory.allocate(10 << 20).unwrap();
+        assert_eq!(memory.allocate(1), None);
+        assert!(memory.contains(rest, 10 << 20) && !memory.contains(rest, (10 << 20) + 1));
+        for address in [first, small, other, rest] {
+            assert!(memory.free(address));
+            assert!(!memory.free(address));
+        }
+        assert_eq!(memory.held_bytes(), 0);
+    }
+
+    #[test]
+    fn what_nobody_wrote_is_not_a_number() {
+        let mut memory = Memory::new(901, 16 << 20);
+        let address = memory.allocate(64).unwrap();
+        let values = crate::foreign::slice::<f32>(address, 16);
+        assert!(values.iter().all(|value| value.is_nan()));
+        memory.free(address);
+    }
+}

@@ -1,0 +1,142 @@
+//! Which card this is: `HOLDALL_SOFTWARE_GPU=rtx-4060`, or with what differs, `rtx-4060,memory=4096,capability=7.5,count=2`.
+
+use std::sync::OnceLock;
+
+/// Names the card; without it there is none.
+pub const CARD_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU";
+
+/// The number that orders are drawn from.
+const SEED_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_SEED";
+
+/// A card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// As people read it.
+    pub name: String,
+    pub total_bytes: u64,
+    /// 89 for compute capability 8.9.
+    pub capability: u32,
+    pub num_processors: i32,
+    /// Shared memory that a block may ask for.
+    pub shared_bytes: i32,
+    /// Cards of this kind in the machine.
+    pub count: usize,
+    pub seed: u64,
+}
+
+/// What the driver's context takes of a card's memory.
+pub const CONTEXT_BYTES: u64 = 256 << 20;
+
+/// Operations and bytes per second, and seconds that a kernel takes at least.
+pub const FLOPS_PER_SECOND: f64 = 15e12;
+pub const BYTES_PER_SECOND: f64 = 272e9;
+pub const SECONDS_PER_KERNEL: f64 = 3e-6;
+
+impl Model {
+    fn parse(text: &str, seed: u64) -> Result<Model, String> {
+        let mut words = text.split(',');
+        let (name, mebibytes, capability, num_processors) = match words.next().unwrap_or_default() {
+            "rtx-4060" => ("NVIDIA GeForce RTX 4060", 8188, 89, 24),
+            "t4" => ("Tesla T4", 15_360, 75, 40),
+            "a100" => ("NVIDIA A100", 40_960, 80, 108),
+            other => return Err(format!("expected rtx-4060, t4 or a100, found {other}")),
+        };
+        let mut model = Model {
+            name: format!("{name} (software card: for tests)"),
+            total_bytes: mebibytes << 20,
+            capability,
+            num_processors,
+            shared_bytes: 0,
+            count: 1,
+            seed,
+        };
+        for word in words {
+            let wrong = || format!("{word}: expected memory=MiB, capability=8.9 or count=2");
+            let (key, value) = word.split_once('=').ok_or_else(wrong)?;
+            match key {
+                "memory" => {
+                    model.total_bytes = value.parse::<u64>().map_err(|_| wrong())? << 20;
+                }
+                "capability" => {
+                    let digits = value.replace('.', "");
+                    model.capability = digits.parse().map_err(|_| wrong())?;
+                }
+                "count" => model.count = value.parse().map_err(|_| wrong())?,
+                _ => return Err(wrong()),
+            }
+        }
+        if model.capability == 90 {
+            return Err(
+                "capability 9.0: Hopper's own products have no meaning in software".to_owned(),
+            );
+        }
+        model.shared_bytes = match model.capability {
+            ..80 => 64 << 10,
+            80 => 163 << 10,
+            _ => 99 << 10,
+        };
+        Ok(model)
+    }
+}
+
+/// The card that the environment names, or why there is none.
+pub fn model() -> Result<&'static Model, &'static str> {
+    static MODEL: OnceLock<Result<Model, String>> = OnceLock::new();
+    let model = MODEL.get_or_init(|| {
+        let text =
+            std::env::var(CARD_VARIABLE).map_err(|_| format!("{CARD_VARIABLE} names no card"))?;
+        let seed = std::env::var(SEED_VARIABLE).ok();
+        let seed = seed.and_then(|seed| seed.parse().ok()).unwrap_or(1);
+        let parsed = Model::parse(&text, seed);
+        if let Err(reason) = &parsed {
+            eprintln!("software card: {CARD_VARIABLE}: {reason}");
+        }
+        parsed
+    });
+    model.as_ref().map_err(String::as_str)
+}
+
+/// Numbers drawn from a seed.
+pub struct Draws(u64);
+
+impl Draws {
+    pub fn new(seed: u64) -> Draws {
+        Draws(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 11) as usize % end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_named_with_what_differs() {
+        let model = Model::parse("rtx-4060,memory=4096,capability=7.5,count=2", 7).unwrap();
+        assert_eq!((model.total_bytes, model.capability), (4 << 30, 75));
+        assert_eq!(
+            (model.count, model.shared_bytes, model.seed),
+            (2, 64 << 10, 7)
+        );
+        for wrong in [
+            "",
+            "rtx-9999",
+            "rtx-4060,memory",
+            "rtx-4060,capability=9.0",
+            "t4,colour=red",
+        ] {
+            assert!(Model::parse(wrong, 1).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,589 @@
+//! Streams, events and captured graphs, and the order in which work is done.
+//!
+//! Nothing runs when it is put into a stream. When somebody waits, or asks whether something is done, work is run piece by piece: each time
+//! a stream is drawn among those whose next piece waits for nothing. A captured graph is drawn from in the same way, node by node. So
+//! every order that the card could have chosen comes up, and a result that depends on the order differs from seed to seed.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::memory::Memory;
+use crate::model::{Draws, Model, model};
+
+/// Codes of the driver.
+pub mod code {
+    pub const SUCCESS: i32 = 0;
+    pub const INVALID_VALUE: i32 = 1;
+    pub const OUT_OF_MEMORY: i32 = 2;
+    pub const NO_DEVICE: i32 = 100;
+    pub const INVALID_DEVICE: i32 = 101;
+    pub const INVALID_IMAGE: i32 = 200;
+    pub const INVALID_CONTEXT: i32 = 201;
+    pub const NO_BINARY: i32 = 209;
+    pub const INVALID_HANDLE: i32 = 400;
+    pub const NOT_FOUND: i32 = 500;
+    pub const NOT_READY: i32 = 600;
+    pub const ILLEGAL_ADDRESS: i32 = 700;
+    pub const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+    pub const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
+    pub const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
+    pub const LAUNCH_FAILED: i32 = 719;
+    pub const CAPTURE_UNSUPPORTED: i32 = 900;
+    pub const CAPTURE_MERGE: i32 = 902;
+    pub const CAPTURE_UNJOINED: i32 = 904;
+    pub const CAPTURE_ISOLATION: i32 = 905;
+    pub const CAPTURED_EVENT: i32 = 907;
+}
+
+/// What ends a card's work for good.
+#[derive(Debug)]
+pub struct Fault {
+    pub code: i32,
+    pub message: String,
+}
+
+/// A piece of work: a kernel, a copy, a product.
+pub trait Task: Send + Sync {
+    /// Does it.
+    fn run(&self, memory: &Memory) -> Result<(), Fault>;
+
+    /// How long the model card takes for it.
+    fn seconds(&self) -> f64;
+
+    /// Two tasks with one key, the second right after the first, leave what the first left: the second is not run.
+    fn key(&self) -> Option<&[u64]> {
+        None
+    }
+}
+
+enum Work {
+    Task(Arc<dyn Task>),
+    /// An event's record, by its number.
+    Record {
+        event: u64,
+        record: u64,
+    },
+    /// Until a record has passed.
+    Wait {
+        record: u64,
+    },
+    Replay(Replay),
+}
+
+struct Node {
+    task: Arc<dyn Task>,
+    after: Vec<usize>,
+    /// Nodes that come after this one; known once the capture has ended.
+    before: Vec<usize>,
+}
+
+/// A captured graph.
+#[derive(Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+}
+
+struct Replay {
+    graph: Arc<Graph>,
+    /// Nodes that each one still waits for.
+    missing: Vec<usize>,
+    ready: Vec<usize>,
+    num_left: usize,
+}
+
+impl Replay {
+    fn new(graph: Arc<Graph>) -> Replay {
+        let missing: Vec<usize> = graph.nodes.iter().map(|node| node.after.len()).collect();
+        let ready = (0..missing.len())
+            .filter(|&index| missing[index] == 0)
+            .collect();
+        Replay {
+            num_left: missing.len(),
+            graph,
+            missing,
+            ready,
+        }
+    }
+
+    fn finish(&mut self, done: usize) {
+        self.num_left -= 1;
+        for &index in &self.graph.nodes[done].before {
+            self.missing[index] -= 1;
+            if self.missing[index] == 0 {
+                self.ready.push(index);
+            }
+        }
+    }
+}
+
+struct Capture {
+    origin: u64,
+    graph: Graph,
+}
+
+struct Stream {
+    card: usize,
+    queue: VecDeque<Work>,
+    /// The capture that it takes part in, and the nodes that the next one comes after.
+    captured: Option<(u64, Vec<usize>)>,
+}
+
+struct Event {
+    last_record: Option<u64>,
+    has_clock: bool,
+    seconds: f64,
+    captured: Option<(u64, Vec<usize>)>,
+}
+
+/// A card of this machine.
+pub struct Card {
+    pub memory: Memory,
+    /// The driver's answer to every call after a fault.
+    pub fault: Option<i32>,
+    pub num_retained: usize,
+}
+
+/// All cards, and what programs have made on them.
+pub struct Machine {
+    pub model: &'static Model,
+    pub cards: Vec<Card>,
+    /// Host memory that cards reach: start to bytes.
+    pub pinned: BTreeMap<u64, u64>,
+    pub draws: Draws,
+    next_number: u64,
+    streams: BTreeMap<u64, Stream>,
+    events: HashMap<u64, Event>,
+    pending_records: HashSet<u64>,
+    captures: HashMap<u64, Capture>,
+    graphs: HashMap<u64, Arc<Graph>>,
+    /// The model card's clock.
+    seconds: f64,
+    last_key: Option<Vec<u64>>,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy)]
+pub enum Goal {
+    Stream(u64),
+    Record(u64),
+    Card(usize),
+}
+
+/// The machine; `Err` where the environment names no card.
+pub fn machine() -> Result<MutexGuard<'static, Machine>, i32> {
+    static MACHINE: OnceLock<Option<Mutex<Machine>>> = OnceLock::new();
+    let machine = MACHINE.get_or_init(|| {
+        let model = model().ok()?;
+        let card = |ordinal| Card {
+            memory: Memory::new(ordinal, model.total_bytes),
+            fault: None,
+            num_retained: 0,
+        };
+        Some(Mutex::new(Machine {
+            model,
+            cards: (0..model.count).map(card).collect(),
+            pinned: BTreeMap::new(),
+            draws: Draws::new(model.seed),
+            next_number: 0x10,
+            streams: BTreeMap::new(),
+            events: HashMap::new(),
+            pending_records: HashSet::new(),
+            captures: HashMap::new(),
+            graphs: HashMap::new(),
+            seconds: 0.0,
+            last_key: None,
+        }))
+    });
+    let machine = machine.as_ref().ok_or(code::NO_DEVICE)?;
+    Ok(machine.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Machine {
+    /// A number that no other handle has.
+    pub fn new_number(&mut self) -> u64 {
+        self.next_number += 0x10;
+        self.next_number
+    }
+
+    /// Forgets what the last task left: memory was freed or allocated.
+    pub fn forget_last(&mut self) {
+        self.last_key = None;
+    }
+
+    /// Whether work may read or write so many bytes there: on the card, or in host memory that it reaches.
+    pub fn reaches(&self, card: usize, address: u64, bytes: u64) -> bool {
+        self.cards[card].memory.contains(address, bytes) || self.is_pinned(address, bytes)
+    }
+
+    pub fn is_pinned(&self, address: u64, bytes: u64) -> bool {
+        let before = self.pinned.range(..=address).next_back();
+        before.is_some_and(|(start, size)| address + bytes <= start + size)
+    }
+
+    pub fn new_stream(&mut self, card: usize) -> u64 {
+        let number = self.new_number();
+        let stream = Stream {
+            card,
+            queue: VecDeque::new(),
+            captured: None,
+        };
+        self.streams.insert(number, stream);
+        number
+    }
+
+    pub fn destroy_stream(&mut self, stream: u64) {
+        self.streams.remove(&stream);
+    }
+
+    fn stream(&mut self, stream: u64) -> Result<&mut Stream, i32> {
+        self.streams.get_mut(&stream).ok_or(code::INVALID_HANDLE)
+    }
+
+    pub fn is_captured(&self, stream: u64) -> bool {
+        let stream = self.streams.get(&stream);
+        stream.is_some_and(|stream| stream.captured.is_some())
+    }
+
+    /// Puts work into a stream, or into the graph that it is captured for.
+    pub fn put(&mut self, stream: u64, task: Arc<dyn Task>) -> Result<(), i32> {
+        let stream = self.streams.get_mut(&stream);
+        let stream = stream.ok_or(code::INVALID_HANDLE)?;
+        let Some((capture, after)) = &mut stream.captured else {
+            stream.queue.push_back(Work::Task(task));
+            return Ok(());
+        };
+        let capture = self
+            .captures
+            .get_mut(capture)
+            .ok_or(code::CAPTURE_UNSUPPORTED)?;
+        let index = capture.graph.nodes.len();
+        let after = std::mem::replace(after, vec![index]);
+        capture.graph.nodes.push(Node {
+            task,
+            after,
+            before: Vec::new(),
+        });
+        Ok(())
+    }
+
+    pub fn begin_capture(&mut self, number: u64) -> Result<(), i32> {
+        let capture = self.new_number();
+        let stream = self.stream(number)?;
+        if stream.captured.is_some() {
+            return Err(code::CAPTURE_UNSUPPORTED);
+        }
+        stream.captured = Some((capture, Vec::new()));
+        self.captures.insert(
+            capture,
+            Capture {
+                origin: number,
+                graph: Graph::default(),
+            },
+        );
+        Ok(())
+    }
+
+    /// The graph that was captured since the stream began.
+    pub fn end_capture(&mut self, number: u64) -> Result<u64, i32> {
+        let (capture, last) = self
+            .stream(number)?
+            .captured
+            .clone()
+            .ok_or(code::CAPTURE_UNSUPPORTED)?;
+        let origin = self.captures.get(&capture).map(|capture| capture.origin);
+        if origin != Some(number) {
+            return Err(code::CAPTURE_UNSUPPORTED);
+        }
+        for stream in self.streams.values_mut() {
+            if stream
+                .captured
+                .as_ref()
+                .is_some_and(|(of, _)| *of == capture)
+            {
+                stream.captured = None;
+            }
+        }
+        let Some(Capture { mut graph, .. }) = self.captures.remove(&capture) else {
+            return Err(code::CAPTURE_UNSUPPORTED);
+        };
+        for index in 0..graph.nodes.len() {
+            for before in graph.nodes[index].after.clone() {
+                graph.nodes[before].before.push(index);
+            }
+        }
+        let mut nodes = graph.nodes.iter().enumerate();
+        if nodes.any(|(index, node)| node.before.is_empty() && !last.contains(&index)) {
+            return Err(code::CAPTURE_UNJOINED);
+        }
+        let number = self.new_number();
+        self.graphs.insert(number, Arc::new(graph));
+        Ok(number)
+    }
+
+    /// Another handle of a graph, for launching.
+    pub fn instantiate(&mut self, graph: u64) -> Result<u64, i32> {
+        let graph = self.graph(graph)?;
+        let number = self.new_number();
+        self.graphs.insert(number, graph);
+        Ok(number)
+    }
+
+    pub fn graph(&self, graph: u64) -> Result<Arc<Graph>, i32> {
+        self.graphs.get(&graph).cloned().ok_or(code::INVALID_HANDLE)
+    }
+
+    pub fn destroy_graph(&mut self, graph: u64) -> Option<Arc<Graph>> {
+        self.graphs.remove(&graph)
+    }
+
+    pub fn launch_graph(&mut self, graph: u64, stream: u64) -> Result<(), i32> {
+        let graph = self.graph(graph)?;
+        let stream = self.stream(stream)?;
+        if stream.captured.is_some() {
+            return Err(code::CAPTURE_UNSUPPORTED);
+        }
+        stream.queue.push_back(Work::Replay(Replay::new(graph)));
+        Ok(())
+    }
+
+    pub fn new_event(&mut self, has_clock: bool) -> u64 {
+        let number = self.new_number();
+        let event = Event {
+            last_record: None,
+            has_clock,
+            seconds: 0.0,
+            captured: None,
+        };
+        self.events.insert(number, event);
+        number
+    }
+
+    pub fn destroy_event(&mut self, event: u64) -> bool {
+        self.events.remove(&event).is_some()
+    }
+
+    pub fn record(&mut self, event: u64, stream: u64) -> Result<(), i32> {
+        let captured = self.stream(stream)?.captured.clone();
+        let record = self.new_number();
+        let made = self.events.get_mut(&event).ok_or(code::INVALID_HANDLE)?;
+        made.captured = captured;
+        if made.captured.is_none() {
+            made.last_record = Some(record);
+            self.pending_records.insert(record);
+            let work = Work::Record { event, record };
+            self.stream(stream)?.queue.push_back(work);
+        }
+        Ok(())
+    }
+
+    /// Lets a stream wait for an event as it was last recorded.
+    pub fn wait_for_event(&mut self, stream: u64, event: u64) -> Result<(), i32> {
+        let event = self.events.get(&event).ok_or(code::INVALID_HANDLE)?;
+        let (captured, last_record) = (event.captured.clone(), event.last_record);
+        if let Some((capture, nodes)) = captured {
+            if !self.captures.contains_key(&capture) {
+                return Err(code::CAPTURED_EVENT);
+            }
+            let stream = self.stream(stream)?;
+            return match &mut stream.captured {
+                Some((own, _)) if *own != capture => Err(code::CAPTURE_MERGE),
+                Some((_, after)) => {
+                    after.extend(nodes);
+                    after.sort_unstable();
+                    after.dedup();
+                    Ok(())
+                }
+                None => {
+                    stream.captured = Some((capture, nodes));
+                    Ok(())
+                }
+            };
+        }
+        let Some(record) = last_record else {
+            return Ok(());
+        };
+        let stream = self.stream(stream)?;
+        if stream.captured.is_some() {
+            return Err(code::CAPTURE_ISOLATION);
+        }
+        stream.queue.push_back(Work::Wait { record });
+        Ok(())
+    }
+
+    /// What waiting for an event waits for.
+    pub fn goal_of_event(&self, event: u64) -> Result<Option<Goal>, i32> {
+        let event = self.events.get(&event).ok_or(code::INVALID_HANDLE)?;
+        if event.captured.is_some() {
+            return Err(code::CAPTURED_EVENT);
+        }
+        Ok(event.last_record.map(Goal::Record))
+    }
+
+    /// Milliseconds between two events.
+    pub fn elapsed(&self, from: u64, to: u64) -> Result<f32, i32> {
+        let [from, to] = [from, to].map(|event| self.events.get(&event));
+        let (Some(from), Some(to)) = (from, to) else {
+            return Err(code::INVALID_HANDLE);
+        };
+        if !from.has_clock || !to.has_clock {
+            return Err(code::INVALID_HANDLE);
+        }
+        let is_pending = |event: &Event| match event.last_record {
+            Some(record) => self.pending_records.contains(&record),
+            None => true,
+        };
+        if is_pending(from) || is_pending(to) {
+            return Err(code::NOT_READY);
+        }
+        Ok(((to.seconds - from.seconds) * 1e3) as f32)
+    }
+
+    pub fn is_reached(&self, goal: Goal) -> bool {
+        match goal {
+            Goal::Stream(stream) => self
+                .streams
+                .get(&stream)
+                .is_none_or(|stream| stream.queue.is_empty()),
+            Goal::Record(record) => !self.pending_records.contains(&record),
+            Goal::Card(card) => {
+                let mut streams = self.streams.values();
+                streams.all(|stream| stream.card != card || stream.queue.is_empty())
+            }
+        }
+    }
+
+    /// Runs a piece of work of a stream that is drawn; whether there was one.
+    pub fn step(&mut self) -> bool {
+        let is_ready = |stream: &Stream| match stream.queue.front() {
+            None => false,
+            Some(Work::Wait { record }) => !self.pending_records.contains(record),
+            Some(_) => true,
+        };
+        let ready: Vec<u64> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| is_ready(stream))
+            .map(|(number, _)| *number)
+            .collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let number = ready[self.draws.below(ready.len())];
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return false;
+        };
+        let card = stream.card;
+        match stream.queue.front_mut() {
+            Some(Work::Replay(replay)) if replay.num_left > 0 => {
+                let drawn = self.draws.below(replay.ready.len());
+                let index = replay.ready.swap_remove(drawn);
+                let task = replay.graph.nodes[index].task.clone();
+                replay.finish(index);
+                self.run(card, &*task);
+            }
+            _ => match stream.queue.pop_front() {
+                Some(Work::Task(task)) => self.run(card, &*task),
+                Some(Work::Record { event, record }) => {
+                    self.pending_records.remove(&record);
+                    if let Some(event) = self.events.get_mut(&event)
+                        && event.last_record == Some(record)
+                    {
+                        event.seconds = self.seconds;
+                    }
+                }
+                Some(Work::Wait { .. } | Work::Replay(_)) | None => {}
+            },
+        }
+        true
+    }
+
+    fn run(&mut self, card: usize, task: &dyn Task) {
+        self.seconds += task.seconds();
+        if self.cards[card].fault.is_some() {
+            return;
+        }
+        let key = task.key().map(<[u64]>::to_vec);
+        if key.is_some() && key == self.last_key {
+            return;
+        }
+        self.last_key = key;
+        if let Err(fault) = task.run(&self.cards[card].memory) {
+            eprintln!("software card: {}", fault.message);
+            self.cards[card].fault = Some(fault.code);
+        }
+    }
+}
+
+impl Graph {
+    pub fn num_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+/// Runs work until something is reached.
+pub fn run_until(
+    mut machine: MutexGuard<'static, Machine>,
+    goal: Goal,
+) -> Result<MutexGuard<'static, Machine>, i32> {
+    while !machine.is_reached(goal) {
+        if machine.step() {
+            continue;
+        }
+        eprintln!("software card: streams wait for each other, and none can go on");
+        return Err(code::LAUNCH_FAILED);
+    }
+    Ok(machine)
+}
+
+/// A copy of bytes between any two places.
+pub struct Copy {
+    pub to: u64,
+    pub from: Source,
+    pub bytes: usize,
+}
+
+/// Where a copy reads.
+pub enum Source {
+    Address(u64),
+    /// Pageable memory, as it was when the copy was asked for.
+    Snapshot(Vec<u8>),
+}
+
+impl Task for Copy {
+    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+        let from = match &self.from {
+            Source::Address(address) => *address,
+            Source::Snapshot(bytes) => bytes.as_ptr() as u64,
+        };
+        crate::foreign::copy(self.to, from, self.bytes);
+        Ok(())
+    }
+
+    fn seconds(&self) -> f64 {
+        2e-6 + 2.0 * self.bytes as f64 / crate::model::BYTES_PER_SECOND
+    }
+}
+
+/// Bytes or words set to one value.
+pub struct Fill {
+    pub to: u64,
+    pub value: u32,
+    pub count: usize,
+    /// Whether each is 4 bytes.
+    pub is_wide: bool,
+}
+
+impl Task for Fill {
+    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+        if self.is_wide {
+            crate::foreign::slice_mut::<u32>(self.to, self.count).fill(self.value);
+        } else {
+            crate::foreign::slice_mut::<u8>(self.to, self.count).fill(self.value as u8);
+        }
+        Ok(())
+    }
+
+    fn seconds(&self) -> f64 {
+        2e-6 + self.count as f64 / crate::model::BYTES_PER_SECOND
+    }
+}

@@ -1,0 +1,25 @@
+//! Words of commands that messages tell people to type.
+
+use std::path::Path;
+
+/// A path as a shell takes it.
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=\\~".contains(&byte);
+    if text.bytes().all(is_plain) && !text.is_empty() {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_with_blanks_and_quotes_are_one_word() {
+        assert_eq!(quoted(Path::new("/tmp/demo")), "/tmp/demo");
+        assert_eq!(quoted(Path::new("my runs/it's")), "'my runs/it'\\''s'");
+    }
+}
