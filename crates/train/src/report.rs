@@ -82,6 +82,18 @@ pub struct LossLine {
     pub chance: Option<f64>,
 }
 
+impl StepLine {
+    /// The line without losses that would saw a curve; metrics.jsonl has them.
+    pub(crate) fn comparable(&self) -> StepLine {
+        let mut line = self.clone();
+        if self.is_short {
+            line.loss = f64::NAN;
+            line.losses.clear();
+        }
+        line
+    }
+}
+
 impl Serialize for StepLine {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut line = serializer.serialize_map(None)?;

@@ -449,10 +449,9 @@ impl Trainer {
                 process_bytes: device.peak_bytes(),
             });
         }
-        // Short steps would saw the curves; metrics.jsonl has them.
-        if !line.is_short {
-            self.planned.recorder.add_scalars("train", number, &line);
-        }
+        self.planned
+            .recorder
+            .add_scalars("train", number, &line.comparable());
         Ok(Some(line))
     }
 

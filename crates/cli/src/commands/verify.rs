@@ -50,6 +50,13 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
+    let train = &mut config.train;
+    if train.effective_batch.is_none()
+        && train.batch_size.is_none()
+        && train.gradient_accumulation.is_none()
+    {
+        train.effective_batch = Some(DEFAULT_EFFECTIVE_BATCH);
+    }
     let device = match open_device_for("verify", &config, &arguments.options)? {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
@@ -59,10 +66,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         Some(_) => Prepared::new(&config, &device)?.setup,
         None => Setup::without_data(&config, &device)?,
     };
-    let mut request = setup.request.clone();
-    if request.batch_size.is_none() && request.gradient_accumulation.is_none() {
-        request.effective_batch = request.effective_batch.or(Some(DEFAULT_EFFECTIVE_BATCH));
-    }
+    let request = &setup.request;
     let num_processes = device.group().size();
     let is_of_each = request.effective_batch.is_none()
         && request.batch_size.is_some()

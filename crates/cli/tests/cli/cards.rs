@@ -93,10 +93,11 @@ fn more_than_the_card_has_is_planned_within_what_it_has() {
         assert!(bytes(&plan["chosen"], "process_bytes") < usable, "{plan}");
     }
     // What cannot fit the card is refused, and more memory is not offered as if it could be typed.
-    let typed = format!(
-        "{CLIP} --gpu rtx-4060 --batch-size 1024 --gradient-accumulation 1 --recompute none --memory 64GiB"
+    let refusal = holdall(
+        "plan openai/clip-vit-base-patch32 --gpu rtx-4060 --batch-size 1024 --gradient-accumulation 1 \
+         --recompute none --memory 64GiB",
     );
-    let refusal = holdall(&typed).exits(DOES_NOT_FIT).stderr;
+    let refusal = refusal.exits(DOES_NOT_FIT).stderr;
     assert!(
         refusal.contains("hint: more memory than rtx-4060 has to give: "),
         "{refusal}"

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, holdall_words};
 
-const LIMITS: &str =
-    "--model small --device cpu --num-threads 1 --memory 120MiB --effective-batch 4 --epochs 1";
+const LIMITS: &str = "--model small --device cpu --num-threads 1 --memory 120MiB --effective-batch 4 --set train.max_steps=1";
 
 fn train(folder: &Path, data: &str) -> Answer {
     let mut words: Vec<OsString> = vec!["train".into(), folder.join(data).into()];
@@ -34,7 +33,7 @@ fn what_the_budget_has_no_room_for_is_refused_by_row() {
     let mut words = rows();
     for word in 0..150_000u32 {
         // Different words, as a tokenizer counts them.
-        let letters = (0..8).map(|at| char::from(b'a' + ((word >> (2 * at)) % 4 + at) as u8));
+        let letters = (0..9).map(|at| char::from(b'a' + ((word >> (2 * at)) % 4 + at) as u8));
         let word: String = letters.collect();
         writeln!(words, "1.png,{word}").unwrap();
     }

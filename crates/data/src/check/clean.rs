@@ -209,6 +209,13 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
     });
     let mut contents_kept: HashMap<u128, u128> = HashMap::new();
     let two_labels = with_two_labels(all);
+    let mut first_labels: HashMap<u128, u64> = HashMap::new();
+    let mut has_first_label = |facts: &super::Facts| {
+        let first = first_labels
+            .entry(facts.look.contents)
+            .or_insert(facts.label_text);
+        conflicts == Conflicts::KeepFirst && *first == facts.label_text
+    };
     let mut repeats = Repeats::default();
     for (row, reason) in reasons.iter_mut().enumerate() {
         let facts = &all.rows[row];
@@ -227,11 +234,10 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
             RowKind::NullLabel
         } else if shown[all.sides[row].index()].contains(&facts.look.contents) {
             RowKind::Leak
-        } else if is_in_conflict(facts, &two_labels) && conflicts != Conflicts::KeepFirst {
-            match conflicts {
-                Conflicts::LeaveOut => RowKind::TwoLabels,
-                Conflicts::Keep | Conflicts::KeepFirst => continue,
-            }
+        } else if is_in_conflict(facts, &two_labels) && conflicts == Conflicts::Keep {
+            continue;
+        } else if is_in_conflict(facts, &two_labels) && !has_first_label(facts) {
+            RowKind::TwoLabels
         } else if duplicates != Duplicates::Keep && repeats.is_repeated(facts) {
             RowKind::Duplicate
         } else if !near.is_empty() {
