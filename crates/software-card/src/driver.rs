@@ -9,7 +9,7 @@ use crate::foreign::{Handle, get, handle, list, number, put, put_text, text};
 use crate::model::model;
 use crate::module::{KernelTask, Module};
 use crate::nvrtc::planted;
-use crate::streams::{Copy, Fill, Goal, Machine, Source, code, machine, run_until};
+use crate::streams::{Copy, Fill, Goal, Machine, Progress, Source, code, machine, run_until};
 
 /// CUDA 13.0.
 const VERSION: c_int = 13_000;
@@ -277,14 +277,19 @@ pub extern "C" fn cuMemHostAlloc(to: *mut *mut c_void, bytes: usize, _flags: c_u
         if bytes == 0 {
             return Err(code::INVALID_VALUE);
         }
+        let layout = host_layout(bytes)?;
         // SAFETY: the size is not 0.
-        let memory = unsafe { std::alloc::alloc(host_layout(bytes)?) };
+        let memory = unsafe { std::alloc::alloc(layout) };
         if memory.is_null() {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        if !machine.pin(memory as u64, bytes as u64) {
+            // SAFETY: allocated above with this layout, and nobody has seen it.
+            unsafe { std::alloc::dealloc(memory, layout) };
             return Err(code::OUT_OF_MEMORY);
         }
         // What the driver hands out is not zeroed.
         crate::foreign::slice_mut::<u8>(memory as u64, bytes).fill(0xff);
-        machine.pinned.insert(memory as u64, bytes as u64);
         host_allocations()
             .get_or_insert_default()
             .insert(memory as u64, bytes);
@@ -302,7 +307,7 @@ pub extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> c_int {
             .get_or_insert_default()
             .remove(&address)
             .ok_or(code::INVALID_VALUE)?;
-        machine.pinned.remove(&address);
+        machine.unpin(address);
         // SAFETY: allocated in `cuMemHostAlloc` with this layout.
         unsafe { std::alloc::dealloc(pointer.cast(), host_layout(bytes)?) };
         Ok(())
@@ -329,8 +334,11 @@ pub extern "C" fn cuMemHostRegister_v2(
         if overlaps {
             return Err(code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        machine.pinned.insert(address, bytes as u64);
-        Ok(())
+        if machine.pin(address, bytes as u64) {
+            Ok(())
+        } else {
+            Err(code::OUT_OF_MEMORY)
+        }
     }))
 }
 
@@ -338,7 +346,7 @@ pub extern "C" fn cuMemHostRegister_v2(
 pub extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> c_int {
     status(current().and_then(|(machine, card)| {
         let mut machine = run_until(machine, Goal::Card(card))?;
-        let known = machine.pinned.remove(&number(pointer));
+        let known = machine.unpin(number(pointer));
         known.map(|_| ()).ok_or(code::HOST_MEMORY_NOT_REGISTERED)
     }))
 }
@@ -389,7 +397,9 @@ fn query(mut machine: MutexGuard<'static, Machine>, card: usize, goal: Goal) -> 
         if machine.is_reached(goal) {
             break;
         }
-        machine.step();
+        if machine.step() != Progress::Made {
+            break;
+        }
     }
     match machine.cards[card].fault {
         Some(fault) => Err(fault),

@@ -1,4 +1,4 @@
-//! A card made of software, for tests: one library that answers for NVIDIA's driver, NVRTC, cuBLASLt, cuDNN and NVML.
+//! A card made of software, for tests: one library that answers for NVIDIA's driver, NVRTC, cuBLASLt, cuDNN, NVML and NCCL.
 //!
 //! The program finds it where it finds the real ones, under their names, and calls the same functions with the same kernels. Work that is
 //! put into a stream waits there until somebody waits for it, and streams take turns in an order drawn from a seed: a missing event or
@@ -17,6 +17,7 @@
 //! products   libcublasLt
 //! cudnn      libcudnn: convolutions
 //! nvml       libnvidia-ml: readings
+//! nccl       libnccl: exchanges between processes
 //! numbers    number formats, and the product of two matrices
 //! ```
 //!
@@ -33,6 +34,7 @@ mod foreign;
 mod memory;
 mod model;
 mod module;
+mod nccl;
 mod numbers;
 mod nvml;
 mod nvrtc;

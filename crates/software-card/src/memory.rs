@@ -35,6 +35,10 @@ struct Mapping {
 #[derive(Default)]
 pub struct Memory {
     total_bytes: u64,
+    /// Host memory that allocations go on in where the card is full: under Windows.
+    shared_bytes: u64,
+    /// Pinned host memory, where the driver charges it against the card.
+    pinned_bytes: u64,
     ordinal: usize,
     has_context: bool,
     allocations: BTreeMap<u64, Mapping>,
@@ -45,9 +49,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(ordinal: usize, total_bytes: u64) -> Memory {
+    pub fn new(ordinal: usize, total_bytes: u64, shared_bytes: u64) -> Memory {
         Memory {
             total_bytes,
+            shared_bytes,
             ordinal,
             ..Memory::default()
         }
@@ -65,16 +70,46 @@ impl Memory {
             .map(|mapping| mapping.bytes.next_multiple_of(512))
             .sum();
         let large: u64 = large.iter().map(|mapping| pages(mapping.bytes)).sum();
-        context + large + pages(small) + pages(self.small_bytes)
+        context + large + pages(small) + pages(self.small_bytes) + self.pinned_bytes
+    }
+
+    /// Notes what is pinned, on a card that this is charged against.
+    pub fn charge_pinned(&mut self, bytes: u64) {
+        if self.shared_bytes > 0 {
+            self.pinned_bytes = bytes;
+            self.tell();
+        }
+    }
+
+    /// Whether some of what is held lies in the host's memory.
+    pub fn is_spilled(&self) -> bool {
+        self.held_bytes() > self.total_bytes
+    }
+
+    /// What allocations may take altogether.
+    fn most_bytes(&self) -> u64 {
+        self.total_bytes + self.shared_bytes
     }
 
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    pub fn free_bytes(&self) -> u64 {
+    /// What all processes together hold.
+    fn taken_bytes(&self) -> u64 {
         let others: u64 = self.others().iter().map(|(_, bytes)| bytes).sum();
-        self.total_bytes.saturating_sub(self.held_bytes() + others)
+        self.held_bytes() + others
+    }
+
+    /// What of the card's own memory is in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.taken_bytes().min(self.total_bytes)
+    }
+
+    /// What the driver calls free: host memory counts, up to the size of the card.
+    pub fn free_bytes(&self) -> u64 {
+        let free = self.most_bytes().saturating_sub(self.taken_bytes());
+        free.min(self.total_bytes)
     }
 
     /// Opens or closes the context; whether there is room for it.
@@ -91,7 +126,7 @@ impl Memory {
     pub fn take_small(&mut self, bytes: u64) -> bool {
         let before = self.small_bytes;
         self.small_bytes += bytes;
-        if self.held_bytes() > self.total_bytes {
+        if self.held_bytes() > self.most_bytes() {
             self.small_bytes = before;
             return false;
         }
@@ -139,7 +174,7 @@ impl Memory {
             mapped_bytes,
         };
         self.allocations.insert(address, mapping);
-        if self.held_bytes() > self.total_bytes {
+        if self.held_bytes() > self.most_bytes() {
             self.free(address);
             return None;
         }
@@ -254,7 +289,7 @@ mod tests {
 
     #[test]
     fn memory_is_counted_in_pages_and_refused_at_the_end() {
-        let mut memory = Memory::new(900, 16 << 20);
+        let mut memory = Memory::new(900, 16 << 20, 0);
         let first = memory.allocate(3 << 20).unwrap();
         assert_eq!(memory.held_bytes(), 4 << 20);
         let small = memory.allocate(256).unwrap();
@@ -272,8 +307,25 @@ mod tests {
     }
 
     #[test]
+    fn under_windows_memory_goes_on_in_the_hosts() {
+        let mut memory = Memory::new(902, 16 << 20, 16 << 20);
+        let first = memory.allocate(12 << 20).unwrap();
+        assert_eq!(memory.free_bytes(), 16 << 20);
+        assert!(!memory.is_spilled());
+        let second = memory.allocate(12 << 20).unwrap();
+        assert!(memory.is_spilled());
+        assert_eq!(memory.free_bytes(), 8 << 20);
+        assert_eq!(memory.allocate(12 << 20), None);
+        memory.charge_pinned(6 << 20);
+        assert_eq!(memory.free_bytes(), 2 << 20);
+        for address in [first, second] {
+            assert!(memory.free(address));
+        }
+    }
+
+    #[test]
     fn what_nobody_wrote_is_not_a_number() {
-        let mut memory = Memory::new(901, 16 << 20);
+        let mut memory = Memory::new(901, 16 << 20, 0);
         let address = memory.allocate(64).unwrap();
         let values = crate::foreign::slice::<f32>(address, 16);
         assert!(values.iter().all(|value| value.is_nan()));

@@ -1,4 +1,7 @@
 //! Which card this is: `HOLDALL_SOFTWARE_GPU=rtx-4060`, or with what differs, `rtx-4060,memory=4096,capability=7.5,count=2`.
+//!
+//! `wddm` is a card as Windows runs it: its free memory counts host memory, what does not fit goes there and is slow, nobody is told what
+//! each process holds, and pinned memory has a limit (`pinned=MiB`) and is charged against the card.
 
 use std::sync::OnceLock;
 
@@ -22,7 +25,17 @@ pub struct Model {
     /// Cards of this kind in the machine.
     pub count: usize,
     pub seed: u64,
+    /// As under Windows.
+    pub is_wddm: bool,
+    /// Host memory that may be pinned; under Linux there is no limit.
+    pub pinned_bytes: u64,
 }
+
+/// Host memory that a card under Windows may use as its own: half of a small machine's.
+pub const SHARED_BYTES: u64 = 8 << 30;
+
+/// How much longer work takes on a card whose memory spilled into the host's.
+pub const SPILLED_SLOWDOWN: f64 = 20.0;
 
 /// What the driver's context takes of a card's memory.
 pub const CONTEXT_BYTES: u64 = 256 << 20;
@@ -49,9 +62,18 @@ impl Model {
             shared_bytes: 0,
             count: 1,
             seed,
+            is_wddm: false,
+            pinned_bytes: u64::MAX,
         };
         for word in words {
-            let wrong = || format!("{word}: expected memory=MiB, capability=8.9 or count=2");
+            let wrong = || {
+                format!("{word}: expected memory=MiB, capability=8.9, count=2, wddm or pinned=MiB")
+            };
+            if word == "wddm" {
+                model.is_wddm = true;
+                model.pinned_bytes = model.pinned_bytes.min(SHARED_BYTES);
+                continue;
+            }
             let (key, value) = word.split_once('=').ok_or_else(wrong)?;
             match key {
                 "memory" => {
@@ -60,6 +82,9 @@ impl Model {
                 "capability" => {
                     let digits = value.replace('.', "");
                     model.capability = digits.parse().map_err(|_| wrong())?;
+                }
+                "pinned" => {
+                    model.pinned_bytes = value.parse::<u64>().map_err(|_| wrong())? << 20;
                 }
                 "count" => model.count = value.parse().map_err(|_| wrong())?,
                 _ => return Err(wrong()),
@@ -129,8 +154,12 @@ mod tests {
             (model.count, model.shared_bytes, model.seed),
             (2, 64 << 10, 7)
         );
+        let model = Model::parse("rtx-4060,wddm,pinned=64", 1).unwrap();
+        assert!(model.is_wddm);
+        assert_eq!(model.pinned_bytes, 64 << 20);
         for wrong in [
             "",
+            "rtx-4060,pinned=much",
             "rtx-9999",
             "rtx-4060,memory",
             "rtx-4060,capability=9.0",

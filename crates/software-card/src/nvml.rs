@@ -13,6 +13,9 @@ const NOT_FOUND: c_int = 6;
 const INSUFFICIENT_SIZE: c_int = 7;
 const DRIVER_NOT_LOADED: c_int = 9;
 
+/// What stands for a number that the driver does not tell.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
 /// Memory that the driver keeps for itself.
 const RESERVED_BYTES: u64 = 0;
 
@@ -167,13 +170,13 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, to: *mut MemoryRead
     status(card_of(device).and_then(|card| {
         let machine = machine().map_err(|_| DRIVER_NOT_LOADED)?;
         let memory = &machine.cards[card].memory;
-        let (total, free) = (memory.total_bytes(), memory.free_bytes());
+        let (total, used) = (memory.total_bytes(), memory.used_bytes());
         let reading = MemoryReading {
             version: size_of::<MemoryReading>() as c_uint | 2 << 24,
             total,
             reserved: RESERVED_BYTES,
-            free,
-            used: total - free,
+            free: total - used,
+            used,
         };
         put(to, reading);
         Ok(())
@@ -207,7 +210,10 @@ pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         if all.len() > room {
             return Err(INSUFFICIENT_SIZE);
         }
-        for (index, (pid, used_bytes)) in all.into_iter().enumerate() {
+        for (index, (pid, mut used_bytes)) in all.into_iter().enumerate() {
+            if machine.model.is_wddm {
+                used_bytes = NOT_AVAILABLE;
+            }
             let process = ProcessReading {
                 pid,
                 used_bytes,

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::memory::Memory;
-use crate::model::{Draws, Model, model};
+use crate::model::{Draws, Model, SHARED_BYTES, SPILLED_SLOWDOWN, model};
 
 /// Codes of the driver.
 pub mod code {
@@ -50,14 +51,46 @@ pub trait Task: Send + Sync {
     /// How long the model card takes for it.
     fn seconds(&self) -> f64;
 
+    /// Where other processes have a part in it: it is then never run by itself.
+    fn exchange(&self) -> Option<&dyn Exchange> {
+        None
+    }
+
     /// Two tasks with one key, the second right after the first, leave what the first left: the second is not run.
     fn key(&self) -> Option<&[u64]> {
         None
     }
 }
 
+/// Work that several processes do together.
+pub trait Exchange {
+    /// Its place in the order of exchanges, taken when it is put into a stream, or when a graph that has it is launched.
+    fn take_ticket(&self) -> u64;
+
+    /// Does what can be done by now; whether that was the last of it.
+    fn advance(&self, ticket: u64) -> Result<bool, Fault>;
+}
+
+/// The ticket of an exchange; of other work there is none.
+fn ticket_of(task: &dyn Task) -> Option<u64> {
+    task.exchange().map(Exchange::take_ticket)
+}
+
+/// What came of looking for work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// A piece of work was done.
+    Made,
+    /// What could be next waits for another process.
+    WaitsForOthers,
+    NothingToDo,
+}
+
 enum Work {
-    Task(Arc<dyn Task>),
+    Task {
+        task: Arc<dyn Task>,
+        ticket: Option<u64>,
+    },
     /// An event's record, by its number.
     Record {
         event: u64,
@@ -85,6 +118,7 @@ pub struct Graph {
 
 struct Replay {
     graph: Arc<Graph>,
+    tickets: Vec<Option<u64>>,
     /// Nodes that each one still waits for.
     missing: Vec<usize>,
     ready: Vec<usize>,
@@ -97,8 +131,11 @@ impl Replay {
         let ready = (0..missing.len())
             .filter(|&index| missing[index] == 0)
             .collect();
+        let nodes = graph.nodes.iter();
+        let tickets = nodes.map(|node| ticket_of(&*node.task)).collect();
         Replay {
             num_left: missing.len(),
+            tickets,
             graph,
             missing,
             ready,
@@ -175,7 +212,11 @@ pub fn machine() -> Result<MutexGuard<'static, Machine>, i32> {
     let machine = MACHINE.get_or_init(|| {
         let model = model().ok()?;
         let card = |ordinal| Card {
-            memory: Memory::new(ordinal, model.total_bytes),
+            memory: Memory::new(
+                ordinal,
+                model.total_bytes,
+                if model.is_wddm { SHARED_BYTES } else { 0 },
+            ),
             fault: None,
             num_retained: 0,
         };
@@ -220,6 +261,28 @@ impl Machine {
         before.is_some_and(|(start, size)| address + bytes <= start + size)
     }
 
+    /// Pins host memory; false where that would be more than the system lets a program pin.
+    pub fn pin(&mut self, address: u64, bytes: u64) -> bool {
+        let pinned: u64 = self.pinned.values().sum();
+        if pinned + bytes > self.model.pinned_bytes {
+            return false;
+        }
+        self.pinned.insert(address, bytes);
+        self.charge_pinned();
+        true
+    }
+
+    pub fn unpin(&mut self, address: u64) -> Option<u64> {
+        let bytes = self.pinned.remove(&address);
+        self.charge_pinned();
+        bytes
+    }
+
+    fn charge_pinned(&mut self) {
+        let pinned = self.pinned.values().sum();
+        self.cards[0].memory.charge_pinned(pinned);
+    }
+
     pub fn new_stream(&mut self, card: usize) -> u64 {
         let number = self.new_number();
         let stream = Stream {
@@ -249,7 +312,8 @@ impl Machine {
         let stream = self.streams.get_mut(&stream);
         let stream = stream.ok_or(code::INVALID_HANDLE)?;
         let Some((capture, after)) = &mut stream.captured else {
-            stream.queue.push_back(Work::Task(task));
+            let ticket = ticket_of(&*task);
+            stream.queue.push_back(Work::Task { task, ticket });
             return Ok(());
         };
         let capture = self
@@ -452,65 +516,110 @@ impl Machine {
         }
     }
 
-    /// Runs a piece of work of a stream that is drawn; whether there was one.
-    pub fn step(&mut self) -> bool {
+    /// Runs a piece of work of a stream that is drawn.
+    pub fn step(&mut self) -> Progress {
         let is_ready = |stream: &Stream| match stream.queue.front() {
             None => false,
             Some(Work::Wait { record }) => !self.pending_records.contains(record),
             Some(_) => true,
         };
-        let ready: Vec<u64> = self
+        let mut ready: Vec<u64> = self
             .streams
             .iter()
             .filter(|(_, stream)| is_ready(stream))
             .map(|(number, _)| *number)
             .collect();
-        if ready.is_empty() {
-            return false;
-        }
-        let number = ready[self.draws.below(ready.len())];
-        let Some(stream) = self.streams.get_mut(&number) else {
-            return false;
-        };
-        let card = stream.card;
-        match stream.queue.front_mut() {
-            Some(Work::Replay(replay)) if replay.num_left > 0 => {
-                let drawn = self.draws.below(replay.ready.len());
-                let index = replay.ready.swap_remove(drawn);
-                let task = replay.graph.nodes[index].task.clone();
-                replay.finish(index);
-                self.run(card, &*task);
+        let mut progress = Progress::NothingToDo;
+        while !ready.is_empty() {
+            let number = ready.swap_remove(self.draws.below(ready.len()));
+            if self.step_of(number) {
+                return Progress::Made;
             }
-            _ => match stream.queue.pop_front() {
-                Some(Work::Task(task)) => self.run(card, &*task),
-                Some(Work::Record { event, record }) => {
-                    self.pending_records.remove(&record);
-                    if let Some(event) = self.events.get_mut(&event)
-                        && event.last_record == Some(record)
-                    {
-                        event.seconds = self.seconds;
-                    }
-                }
-                Some(Work::Wait { .. } | Work::Replay(_)) | None => {}
-            },
+            progress = Progress::WaitsForOthers;
         }
-        true
+        progress
     }
 
-    fn run(&mut self, card: usize, task: &dyn Task) {
-        self.seconds += task.seconds();
+    /// Runs the next piece of a stream's work; false where that waits for another process.
+    fn step_of(&mut self, number: u64) -> bool {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return true;
+        };
+        let card = stream.card;
+        match stream.queue.pop_front() {
+            Some(Work::Task { task, ticket }) => {
+                let is_done = self.run(card, &*task, ticket);
+                if !is_done {
+                    self.put_back(number, Work::Task { task, ticket });
+                }
+                is_done
+            }
+            Some(Work::Replay(mut replay)) => {
+                let is_done = replay.num_left == 0 || self.step_of_replay(card, &mut replay);
+                if replay.num_left > 0 {
+                    self.put_back(number, Work::Replay(replay));
+                }
+                is_done
+            }
+            Some(Work::Record { event, record }) => {
+                self.pending_records.remove(&record);
+                if let Some(event) = self.events.get_mut(&event)
+                    && event.last_record == Some(record)
+                {
+                    event.seconds = self.seconds;
+                }
+                true
+            }
+            Some(Work::Wait { .. }) | None => true,
+        }
+    }
+
+    fn step_of_replay(&mut self, card: usize, replay: &mut Replay) -> bool {
+        let mut ready = replay.ready.clone();
+        while !ready.is_empty() {
+            let index = ready.swap_remove(self.draws.below(ready.len()));
+            let task = replay.graph.nodes[index].task.clone();
+            if self.run(card, &*task, replay.tickets[index]) {
+                replay.ready.retain(|other| *other != index);
+                replay.finish(index);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn put_back(&mut self, stream: u64, work: Work) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.queue.push_front(work);
+        }
+    }
+
+    /// False where the task waits for another process, and has to be tried again.
+    fn run(&mut self, card: usize, task: &dyn Task, ticket: Option<u64>) -> bool {
         if self.cards[card].fault.is_some() {
-            return;
+            return true;
         }
         let key = task.key().map(<[u64]>::to_vec);
-        if key.is_some() && key == self.last_key {
-            return;
-        }
-        self.last_key = key;
-        if let Err(fault) = task.run(&self.cards[card].memory) {
+        let is_done = match (task.exchange(), ticket) {
+            (Some(exchange), Some(ticket)) => exchange.advance(ticket),
+            _ if key.is_some() && key == self.last_key => Ok(true),
+            _ => task.run(&self.cards[card].memory).map(|()| true),
+        };
+        let is_done = is_done.unwrap_or_else(|fault| {
             eprintln!("software card: {}", fault.message);
             self.cards[card].fault = Some(fault.code);
+            true
+        });
+        if is_done {
+            self.last_key = key;
+            let slowdown = if self.cards[card].memory.is_spilled() {
+                SPILLED_SLOWDOWN
+            } else {
+                1.0
+            };
+            self.seconds += slowdown * task.seconds();
         }
+        is_done
     }
 }
 
@@ -526,11 +635,18 @@ pub fn run_until(
     goal: Goal,
 ) -> Result<MutexGuard<'static, Machine>, i32> {
     while !machine.is_reached(goal) {
-        if machine.step() {
-            continue;
+        match machine.step() {
+            Progress::Made => {}
+            Progress::WaitsForOthers => {
+                drop(machine);
+                std::thread::sleep(Duration::from_micros(100));
+                machine = self::machine()?;
+            }
+            Progress::NothingToDo => {
+                eprintln!("software card: streams wait for each other, and none can go on");
+                return Err(code::LAUNCH_FAILED);
+            }
         }
-        eprintln!("software card: streams wait for each other, and none can go on");
-        return Err(code::LAUNCH_FAILED);
     }
     Ok(machine)
 }
