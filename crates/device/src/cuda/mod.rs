@@ -308,9 +308,16 @@ impl Cuda {
         self.context.memory().ok().map(|(_, total)| total)
     }
 
+    /// Free bytes of the card, and all of it. Under Windows CUDA calls host memory free, NVML does not.
+    fn free_and_total_bytes(&self) -> Result<(u64, u64), DeviceError> {
+        let (free, total) = self.context.memory()?;
+        let on_card = memory::device_memory(self.card()).map(|memory| memory.free_bytes);
+        Ok((on_card.map_or(free, |on_card| on_card.min(free)), total))
+    }
+
     /// What this process holds on the card or could have.
     pub fn available_bytes(&self) -> Option<u64> {
-        let (free, _) = self.context.memory().ok()?;
+        let (free, _) = self.free_and_total_bytes().ok()?;
         Some(free + self.held_bytes().unwrap_or(0))
     }
 
@@ -318,7 +325,7 @@ impl Cuda {
     /// memory since before it came.
     pub fn held_bytes(&self) -> Option<u64> {
         let held = memory::process_bytes(self.card()).or_else(|| {
-            let (free, total) = self.context.memory().ok()?;
+            let (free, total) = self.free_and_total_bytes().ok()?;
             Some((total - free).saturating_sub(self.others_bytes.unwrap_or(0)))
         })?;
         let mut peak = self
@@ -345,7 +352,7 @@ impl Cuda {
     /// One piece of the card's memory, or who holds it.
     fn reserve(&self, bytes: u64) -> Result<Buffer, DeviceError> {
         // Where a driver lends host memory instead of refusing (Windows), a run would crawl: better to refuse here.
-        let (free, total) = self.context.memory()?;
+        let (free, total) = self.free_and_total_bytes()?;
         if free < bytes {
             return Err(self.who_holds(bytes, free, total));
         }
