@@ -84,6 +84,8 @@ mod mpirun;
 mod not_finite;
 #[path = "cli/odd_numbers.rs"]
 mod odd_numbers;
+#[path = "cli/on_a_card.rs"]
+mod on_a_card;
 #[path = "cli/out_folder.rs"]
 mod out_folder;
 #[path = "cli/plan_table.rs"]

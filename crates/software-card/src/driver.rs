@@ -221,8 +221,9 @@ pub extern "C" fn cuGetErrorString(error: c_int, to: *mut *const c_char) -> c_in
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
-    status(current().map(|(machine, card)| {
-        let memory = &machine.cards[card].memory;
+    status(current().map(|(mut machine, card)| {
+        let memory = &mut machine.cards[card].memory;
+        memory.note_question();
         put(free, memory.free_bytes() as usize);
         put(total, memory.total_bytes() as usize);
     }))

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::foreign::slice_mut;
-use crate::model::CONTEXT_BYTES;
+use crate::model::{CONTEXT_BYTES, model};
 
 /// Pages that the driver hands out.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -46,6 +46,8 @@ pub struct Memory {
     small_bytes: u64,
     /// Last written for other processes to see.
     told_bytes: u64,
+    /// How often it was asked what is free.
+    num_asked: u64,
 }
 
 impl Memory {
@@ -241,8 +243,23 @@ impl Memory {
         "outside of every allocation".to_owned()
     }
 
+    /// Somebody asks what is free.
+    pub fn note_question(&mut self) {
+        self.num_asked += 1;
+    }
+
     /// Other processes on this card, and what they hold.
     pub fn others(&self) -> Vec<(u32, u64)> {
+        let mut others = self.others_here();
+        let neighbour = model().ok().and_then(|model| model.neighbour);
+        if let Some(neighbour) = neighbour.filter(|one| self.num_asked >= one.after) {
+            // The first process of a machine is always there.
+            others.push((1, neighbour.bytes));
+        }
+        others
+    }
+
+    fn others_here(&self) -> Vec<(u32, u64)> {
         let Ok(entries) = std::fs::read_dir(folder_of(self.ordinal)) else {
             return Vec::new();
         };

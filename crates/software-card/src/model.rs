@@ -1,7 +1,8 @@
 //! Which card this is: `HOLDALL_SOFTWARE_GPU=rtx-4060`, or with what differs, `rtx-4060,memory=4096,capability=7.5,count=2`.
 //!
 //! `wddm` is a card as Windows runs it: its free memory counts host memory, what does not fit goes there and is slow, nobody is told what
-//! each process holds, and pinned memory has a limit (`pinned=MiB`) and is charged against the card.
+//! each process holds, and pinned memory has a limit (`pinned=MiB`) and is charged against the card. `neighbour=6000@5` is another process
+//! that takes 6,000 MiB when this one has asked five times how much is free.
 
 use std::sync::OnceLock;
 
@@ -29,6 +30,16 @@ pub struct Model {
     pub is_wddm: bool,
     /// Host memory that may be pinned; under Linux there is no limit.
     pub pinned_bytes: u64,
+    /// Another process, which takes memory while this one runs.
+    pub neighbour: Option<Neighbour>,
+}
+
+/// Another process on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub bytes: u64,
+    /// It comes when this process has asked so often how much memory is free.
+    pub after: u64,
 }
 
 /// Host memory that a card under Windows may use as its own: half of a small machine's.
@@ -64,10 +75,13 @@ impl Model {
             seed,
             is_wddm: false,
             pinned_bytes: u64::MAX,
+            neighbour: None,
         };
         for word in words {
             let wrong = || {
-                format!("{word}: expected memory=MiB, capability=8.9, count=2, wddm or pinned=MiB")
+                format!(
+                    "{word}: expected memory=MiB, capability=8.9, count=2, wddm, pinned=MiB or neighbour=MiB@5"
+                )
             };
             if word == "wddm" {
                 model.is_wddm = true;
@@ -85,6 +99,13 @@ impl Model {
                 }
                 "pinned" => {
                     model.pinned_bytes = value.parse::<u64>().map_err(|_| wrong())? << 20;
+                }
+                "neighbour" => {
+                    let (mebibytes, after) = value.split_once('@').ok_or_else(wrong)?;
+                    model.neighbour = Some(Neighbour {
+                        bytes: mebibytes.parse::<u64>().map_err(|_| wrong())? << 20,
+                        after: after.parse().map_err(|_| wrong())?,
+                    });
                 }
                 "count" => model.count = value.parse().map_err(|_| wrong())?,
                 _ => return Err(wrong()),
@@ -157,9 +178,16 @@ mod tests {
         let model = Model::parse("rtx-4060,wddm,pinned=64", 1).unwrap();
         assert!(model.is_wddm);
         assert_eq!(model.pinned_bytes, 64 << 20);
+        let model = Model::parse("t4,neighbour=100@3", 1).unwrap();
+        let expected = Neighbour {
+            bytes: 100 << 20,
+            after: 3,
+        };
+        assert_eq!(model.neighbour, Some(expected));
         for wrong in [
             "",
             "rtx-4060,pinned=much",
+            "rtx-4060,neighbour=100",
             "rtx-9999",
             "rtx-4060,memory",
             "rtx-4060,capability=9.0",

@@ -1,0 +1,134 @@
+//! Commands on a card: what the CPU finds, within a budget that a neighbour may take a part of. With `HOLDALL_TEST_DEVICE=cuda`.
+
+use std::path::Path;
+
+use crate::training::Home;
+use crate::typed::{Answer, DONE, holdall, holdall_with, test_device};
+
+/// Whether a card is tested; the tests of training say once for all where not.
+fn has_card() -> bool {
+    test_device() != "cpu"
+}
+
+/// A set of each task, and how it is trained in a few steps.
+const TASKS: [(&str, &str, &str); 4] = [
+    (
+        "clip",
+        "cars",
+        "--model small --effective-batch 6 --batch-size 3 --gradient-accumulation 2",
+    ),
+    (
+        "classify",
+        "cars",
+        "--model vit-demo --effective-batch 6 --batch-size 4 --gradient-accumulation 2",
+    ),
+    (
+        "segment",
+        "vessels",
+        "--model unet-demo --effective-batch 3 --batch-size 2 --gradient-accumulation 2",
+    ),
+    (
+        "video-text",
+        "clips",
+        "--model video-text-demo --effective-batch 4 --batch-size 2 --gradient-accumulation 2",
+    ),
+];
+
+fn draw(home: &Home) {
+    for line in [
+        "cars {}/cars --count 24",
+        "vessels {}/vessels --count 8 --size 64",
+        "clips {}/clips --count 16",
+    ] {
+        let line = line.replace("{}", &home.path("").display().to_string());
+        holdall(&format!("data sample {}", line.replace("//", "/"))).exits(DONE);
+    }
+}
+
+fn train(home: &Home, task: &str, data: &str, options: &str, device: &str, out: &str) -> Answer {
+    let [data, out] = [data, out].map(|name| home.path(name).display().to_string());
+    holdall(&format!(
+        "train {data} --task {task} {options} --device {device} --precision f32 --recompute none \
+         --set train.max_steps=3 --out {out}"
+    ))
+    .exits(DONE)
+}
+
+/// Losses of the steps, then of the evaluations.
+fn losses(run: &Path) -> Vec<f64> {
+    let lines = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let of = |kind: &'static str| {
+        let lines = lines.iter().filter(move |line| line["kind"] == kind);
+        lines.map(|line| line["loss"].as_f64().unwrap())
+    };
+    of("step").chain(of("evaluation")).collect()
+}
+
+#[test]
+fn every_task_has_the_losses_of_the_cpu() {
+    if !has_card() {
+        return;
+    }
+    let home = Home::empty();
+    draw(&home);
+    let device = test_device();
+    for (task, data, options) in TASKS {
+        let [expected, found] = [("cpu", "on-cpu"), (&*device, "on-card")].map(|(device, name)| {
+            let name = format!("{task}-{name}");
+            train(&home, task, data, options, device, &name);
+            let run = home.path(&name);
+            holdall(&format!("eval {} --device {device} --json", run.display())).exits(DONE);
+            losses(&run)
+        });
+        assert_eq!(found.len(), expected.len(), "{task}");
+        assert!(found.len() >= 3, "{task}: {found:?}");
+        for (found, expected) in found.iter().zip(&expected) {
+            let off = (found - expected).abs() / expected.abs();
+            assert!(off <= 1e-4, "{task}: {found} instead of {expected}");
+        }
+    }
+}
+
+/// Another process takes most of the card, early and late: the run is planned again in what is left, or ends with a sentence.
+#[test]
+fn a_neighbour_that_takes_memory_is_named() {
+    let Ok(card) = std::env::var("HOLDALL_SOFTWARE_GPU") else {
+        return;
+    };
+    let home = Home::with_cars(24);
+    let mut endings = Vec::new();
+    for (mebibytes, after) in [(7000, 1), (7000, 8), (7800, 4), (7800, 12), (7000, 20)] {
+        let card = format!("{card},neighbour={mebibytes}@{after}");
+        let out = home.path(&format!("run-{mebibytes}-{after}"));
+        let line = format!(
+            "train {} --task clip --model small --effective-batch 8 --device {} --precision f32 --memory 600MiB \
+             --set train.max_steps=2 --out {}",
+            home.csv().display(),
+            test_device(),
+            out.display()
+        );
+        let answer = holdall_with(&[("HOLDALL_SOFTWARE_GPU", &card)], &line);
+        if answer.code == DONE {
+            let summary: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
+            assert!(
+                summary["process_bytes"].as_u64().unwrap() <= 600 << 20,
+                "{summary}"
+            );
+        } else {
+            let said = &answer.stderr;
+            assert!(
+                said.contains("error: ") && said.contains("hint: "),
+                "{said}"
+            );
+            assert!(!said.contains("panicked"), "{said}");
+        }
+        endings.push(answer.code);
+    }
+    assert!(endings.contains(&DONE), "{endings:?}");
+    assert!(endings.iter().any(|code| *code != DONE), "{endings:?}");
+}
