@@ -376,8 +376,14 @@ fn shape_text(shape: &[usize]) -> String {
     match shape {
         [only] => format!("({only},)"),
         sizes => {
-            let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-            format!("({})", sizes.join(", "))
+            const MOST: usize = 8;
+            let first = sizes.iter().take(MOST).map(usize::to_string);
+            let first: Vec<String> = first.collect();
+            let more = match sizes.len().checked_sub(MOST) {
+                None | Some(0) => String::new(),
+                Some(_) => format!(", ...: {} dimensions", sizes.len()),
+            };
+            format!("({}{more})", first.join(", "))
         }
     }
 }

@@ -30,6 +30,9 @@ pub(crate) struct Header {
     pub(crate) data_start: usize,
 }
 
+/// NumPy itself reads no header of more than 10,000 bytes unless it is told to.
+const MOST_HEADER_BYTES: usize = 64 << 10;
+
 impl Header {
     /// Reads it. What it says of the array is not yet compared with the length of the file.
     pub(crate) fn read(path: &Path, file: &[u8]) -> Result<Header, InputError> {
@@ -55,6 +58,10 @@ impl Header {
                 return Err(InputError::NpyVersion { path, found });
             }
         };
+        if length > MOST_HEADER_BYTES {
+            let found = format!("{length} bytes");
+            return Err(wrong(path, "at most 65,536 bytes", found));
+        }
         let data_start = start + length;
         let Some(text) = file.get(start..data_start) else {
             return Err(cut(data_start));
@@ -335,6 +342,7 @@ pub(crate) mod tests {
                 "`descr`",
             ),
             (&"[".repeat(2000), "a Python dictionary"),
+            (&" ".repeat(70_000), "at most 65,536 bytes"),
         ] {
             let error = read(&npy(2, text, &[])).unwrap_err();
             assert!(

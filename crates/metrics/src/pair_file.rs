@@ -10,6 +10,8 @@ use crate::retrieval::Side;
 
 const EXPECTED: &str = "two whole numbers, query and gallery item";
 const HINT: &str = "a line is `0,17`: query 0 belongs to gallery item 17, both counted from 0";
+/// Of two numbers, or of a header.
+const MOST_LINE_BYTES: usize = 64 << 10;
 const QUERY_NAMES: [&str; 4] = ["query", "query_index", "query_id", "queries"];
 const GALLERY_NAMES: [&str; 4] = ["gallery", "gallery_index", "gallery_id", "gallery_item"];
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -82,6 +84,9 @@ pub(crate) fn csv(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, 
             found: shown(bytes),
             hint,
         };
+        if bytes.len() > MOST_LINE_BYTES {
+            return Err(wrong(EXPECTED, HINT));
+        }
         let found = match columns {
             Some(found) => found,
             None => {

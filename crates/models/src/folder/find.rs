@@ -11,7 +11,7 @@ use super::weights_file::WeightsFile;
 use super::{CONFIG_FILE, INDEX_FILE, SINGLE_FILE};
 use crate::error::ModelError;
 
-const MOST_JSON_BYTES: u64 = 64 << 20;
+const MOST_JSON_BYTES: u64 = 4 << 20;
 
 pub(super) fn refuse_other_than_folder(path: &Path) -> Result<(), ModelError> {
     let found = match fs::metadata(path) {

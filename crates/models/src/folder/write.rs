@@ -45,6 +45,11 @@ pub trait Values {
     fn elements(&self) -> io::Result<Elements<'_>> {
         Ok(Elements::F32(self.values()?))
     }
+
+    /// Their bytes, one piece after the other: what has to be converted need not be held twice.
+    fn for_pieces(&self, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.elements()?.for_pieces(write)
+    }
 }
 
 /// Number formats that tensors are written in.
@@ -94,7 +99,10 @@ pub enum Elements<'a> {
 
 impl Elements<'_> {
     /// Calls `write` with their bytes, piece by piece.
-    fn for_pieces(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn for_pieces(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         const AT_ONCE: usize = 1 << 18;
         let mut buffer = Vec::new();
         let mut write_all = |bytes: &mut dyn Iterator<Item = u8>| {
@@ -297,7 +305,7 @@ pub(crate) fn write_safetensors<V: Values>(
     let mut checksums = Vec::with_capacity(tensors.len());
     for (_, _, values) in tensors {
         let mut checksum = RunningChecksum::default();
-        values.elements()?.for_pieces(|piece| {
+        values.for_pieces(&mut |piece| {
             checksum.add(piece);
             file.write_all(piece)
         })?;

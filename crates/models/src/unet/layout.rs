@@ -1,40 +1,45 @@
 //! Convolution weights: `[a, b, height, width]` in PyTorch and in model folders, `[a, height, width, b]` here.
 
-/// From a folder's layout to that of the graph.
-pub fn to_channels_last(shape: &[usize], values: &[f32]) -> Vec<f32> {
-    let Some([outer, channels, pixels]) = sizes(shape) else {
-        return values.to_vec();
-    };
-    transpose_each(values, outer, channels, pixels)
-}
-
-/// From the graph's layout to that of a folder; `shape` is the folder's.
-pub fn to_channels_first(shape: &[usize], values: &[f32]) -> Vec<f32> {
-    let Some([outer, channels, pixels]) = sizes(shape) else {
-        return values.to_vec();
-    };
-    transpose_each(values, outer, pixels, channels)
-}
-
-/// Outermost, channels and pixels of a weight that has four dimensions.
-fn sizes(shape: &[usize]) -> Option<[usize; 3]> {
-    match *shape {
-        [outer, channels, height, width] => Some([outer, channels, height * width]),
-        _ => None,
-    }
-}
-
-/// Each of `outer` matrices of `rows x columns`, transposed.
-fn transpose_each(values: &[f32], outer: usize, rows: usize, columns: usize) -> Vec<f32> {
-    let each = rows * columns;
-    assert_eq!(values.len(), outer * each, "values of a weight");
-    let mut transposed = Vec::with_capacity(values.len());
-    for matrix in values.chunks(each.max(1)) {
-        for column in 0..columns {
-            transposed.extend((0..rows).map(|row| matrix[row * columns + column]));
+/// From a folder's layout to that of the graph, in place; `shape` is the folder's.
+pub fn to_channels_last(shape: &[usize], values: &mut [f32]) {
+    if let [_, channels, height, width] = *shape {
+        let pixels = height * width;
+        let mut transposed = Vec::new();
+        for matrix in values.chunks_mut((channels * pixels).max(1)) {
+            transpose(matrix, [channels, pixels], &mut transposed);
+            matrix.copy_from_slice(&transposed);
         }
     }
-    transposed
+}
+
+/// From the graph's layout to that of a folder, whose shape it is, one output channel at a time: a whole weight is never held twice.
+///
+/// # Errors
+/// Those of `write`.
+pub fn for_channels_first<E>(
+    shape: &[usize],
+    values: &[f32],
+    mut write: impl FnMut(&[f32]) -> Result<(), E>,
+) -> Result<(), E> {
+    let [_, channels, height, width] = *shape else {
+        return write(values);
+    };
+    let pixels = height * width;
+    let mut transposed = Vec::new();
+    for matrix in values.chunks((channels * pixels).max(1)) {
+        transpose(matrix, [pixels, channels], &mut transposed);
+        write(&transposed)?;
+    }
+    Ok(())
+}
+
+/// A matrix of `rows x columns`, transposed.
+fn transpose(matrix: &[f32], [rows, columns]: [usize; 2], to: &mut Vec<f32>) {
+    assert_eq!(matrix.len(), rows * columns, "values of a weight");
+    to.clear();
+    for column in 0..columns {
+        to.extend((0..rows).map(|row| matrix[row * columns + column]));
+    }
 }
 
 #[cfg(test)]
@@ -45,9 +50,19 @@ mod tests {
     fn a_weight_comes_back_and_its_channels_are_last_between() {
         let shape = [2, 3, 1, 2];
         let values: Vec<f32> = (0..12).map(|number| number as f32).collect();
-        let last = to_channels_last(&shape, &values);
+        let mut last = values.clone();
+        to_channels_last(&shape, &mut last);
         assert_eq!(&last[..6], [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
-        assert_eq!(to_channels_first(&shape, &last), values);
-        assert_eq!(to_channels_last(&[12], &values), values);
+        let mut pieces: Vec<Vec<f32>> = Vec::new();
+        let keep = |piece: &[f32]| -> Result<(), ()> {
+            pieces.push(piece.to_vec());
+            Ok(())
+        };
+        for_channels_first(&shape, &last, keep).unwrap();
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(pieces.concat(), values);
+        let mut flat = values.clone();
+        to_channels_last(&[12], &mut flat);
+        assert_eq!(flat, values);
     }
 }

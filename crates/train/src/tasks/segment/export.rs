@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-use holdall_models::folder::{NamedTensor, Values, write_folder};
+use holdall_models::folder::{Elements, NamedTensor, Values, write_folder};
 use holdall_models::unet::layout;
 
 use super::SegmentTask;
@@ -24,11 +24,18 @@ impl Values for ChannelsFirst<'_> {
     }
 
     fn values(&self) -> io::Result<Cow<'_, [f32]>> {
-        let values = self.stored.values()?;
-        match self.shape.len() {
-            4 => Ok(Cow::Owned(layout::to_channels_first(&self.shape, &values))),
-            _ => Ok(values),
-        }
+        let mut values = Vec::with_capacity(self.num_values());
+        layout::for_channels_first(&self.shape, &self.stored.values()?, |piece| {
+            values.extend_from_slice(piece);
+            io::Result::Ok(())
+        })?;
+        Ok(Cow::Owned(values))
+    }
+
+    fn for_pieces(&self, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        layout::for_channels_first(&self.shape, &self.stored.values()?, |piece| {
+            Elements::F32(Cow::Borrowed(piece)).for_pieces(&mut *write)
+        })
     }
 }
 

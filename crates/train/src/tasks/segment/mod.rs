@@ -164,8 +164,7 @@ impl SegmentTask {
         folder.read_f32(name, values)?;
         let shape = shapes.iter().find(|(known, _)| known == name);
         if let Some((_, shape)) = shape.filter(|(_, shape)| shape.len() == 4) {
-            let converted = layout::to_channels_last(shape, values);
-            values.copy_from_slice(&converted);
+            layout::to_channels_last(shape, values);
         }
         Ok(())
     }

@@ -128,7 +128,9 @@ pub(super) fn host_bytes(
         let [resizing, resized] = resize_bytes(task, size(cost));
         resizing.max(resized + work_bytes)
     });
+    // Readers keep the buffers that they decoded into.
     let finishing = largest(slots().map(|slot| slot.read + slot.sums), num_slots)
+        + largest(slots().map(|slot| slot.read), num_threads)
         + largest(work, num_threads)
         + scorers;
     let row_outputs = task.row.num_pixels() * task.model.num_outputs();
