@@ -2,7 +2,7 @@
 
 mod run_options;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -259,19 +259,57 @@ impl OverwriteOption {
         }
     }
 
-    /// Refuses files that exist, by the options that name them.
+    /// Refuses files that exist, by the options that name them. Whatever `--overwrite` says, no two options may name one file, and none a
+    /// file of `inputs`, which the command reads.
     pub fn check_files<'a>(
         self,
         outputs: impl IntoIterator<Item = (&'a str, &'a Option<PathBuf>)>,
+        inputs: &[PathBuf],
     ) -> Result<(), TrainError> {
+        let inputs: Vec<PathBuf> = inputs.iter().map(|path| resolved(path)).collect();
+        let mut taken: Vec<(&str, PathBuf)> = Vec::new();
         for (option, path) in outputs {
-            if let Some(path) = path {
-                let checked = self.existing().check_file(path);
-                checked.map_err(|occupied| TrainError::Config(format!("{option} {occupied}")))?;
+            let Some(path) = path else {
+                continue;
+            };
+            let place = resolved(path);
+            if let Some((other, _)) = taken.iter().find(|(_, taken)| *taken == place) {
+                return Err(TrainError::Config(format!(
+                    "{option} {}: expected a file of its own, found that of {other}\nhint: name another file for one of them",
+                    path.display()
+                )));
             }
+            if inputs.contains(&place) {
+                return Err(is_read(option, path));
+            }
+            let checked = self.existing().check_file(path);
+            checked.map_err(|occupied| TrainError::Config(format!("{option} {occupied}")))?;
+            taken.push((option, place));
         }
         Ok(())
     }
+}
+
+/// An output file that is an input of the same command.
+pub fn is_read(option: &str, path: &Path) -> TrainError {
+    TrainError::Config(format!(
+        "{option} {}: expected a new file, found one that this command reads\nhint: choose another name",
+        path.display()
+    ))
+}
+
+/// A path without links and dots, whether or not there is a file.
+pub fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.canonicalize().unwrap_or_else(|_| {
+        let folder = absolute
+            .parent()
+            .and_then(|folder| folder.canonicalize().ok());
+        match (folder, absolute.file_name()) {
+            (Some(folder), Some(name)) => folder.join(name),
+            _ => absolute.clone(),
+        }
+    })
 }
 
 /// Where the user wants to run.
@@ -338,6 +376,26 @@ fn num_threads(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outputs_are_files_of_their_own() {
+        let home = tempfile::tempdir().unwrap();
+        let file = |name: &str| Some(home.path().join(name));
+        let overwrite = OverwriteOption { overwrite: true };
+        let check = |first, second, inputs: &[PathBuf]| {
+            let outputs = [("--csv", &file(first)), ("--ranks", &file(second))];
+            let checked = overwrite.check_files(outputs, inputs);
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(check("a.csv", "b.csv", &[]), Ok(()));
+        let error = check("a.csv", "./a.csv", &[]).unwrap_err();
+        assert!(error.contains("found that of --csv"), "{error}");
+        std::fs::write(home.path().join("in.csv"), "image\n").unwrap();
+        let inputs = [home.path().join("../").join(home.path()).join("in.csv")];
+        assert_eq!(check("a.csv", "b.csv", &inputs), Ok(()));
+        let error = check("a.csv", "in.csv", &inputs).unwrap_err();
+        assert!(error.contains("one that this command reads"), "{error}");
+    }
 
     #[test]
     fn devices_as_people_write_them() {

@@ -8,11 +8,11 @@ use holdall_train::run_folder::write_whole;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
 /// Refuses other names before any work is done.
-pub fn check_name(path: &Path) -> Result<()> {
+pub fn check_name(option: &str, path: &Path) -> Result<()> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("npy" | "safetensors") => Ok(()),
         _ => Err(TrainError::Config(format!(
-            "--features {}: expected a name that ends in .npy or .safetensors\nhint: --features features.npy",
+            "{option} {}: expected a name that ends in .npy or .safetensors\nhint: {option} features.npy",
             path.display()
         ))
         .into()),

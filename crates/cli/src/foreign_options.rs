@@ -76,7 +76,9 @@ impl Understood {
         let behind = self.words.get(position + 1).map(written).filter(is_value);
         let typed = typed_option(option, attached.as_deref().or(behind.as_deref()));
         match typed {
-            Some(TypedOption::Means { words, takes_value }) if takes_sets(&self.words) => {
+            Some(TypedOption::Means { words, takes_value })
+                if takes_sets(&self.words) && is_read(&words, &self.words) =>
+            {
                 let takes_next = takes_value && attached.is_none();
                 let last = position + usize::from(takes_next);
                 let old: Vec<String> = self.words[position..=last].iter().map(written).collect();
@@ -127,6 +129,17 @@ fn takes_sets(words: &[OsString]) -> bool {
     })
 }
 
+/// Commands whose `--set` is about the data alone: the rest is the trained model's.
+const SETS_OF_DATA: [&str; 2] = ["eval", "predict"];
+
+/// Whether the command that was typed reads what an option means.
+fn is_read(meant: &[String], typed: &[OsString]) -> bool {
+    let is_about_data =
+        command(typed).is_some_and(|command| SETS_OF_DATA.contains(&command.get_name()));
+    let is_of_data = |set: &[String]| set[0] != "--set" || set[1].starts_with("data.");
+    !is_about_data || meant.windows(2).all(is_of_data)
+}
+
 fn command(words: &[OsString]) -> Option<clap::Command> {
     let mut command = Holdall::command();
     for word in words.iter().skip(1) {
@@ -152,6 +165,9 @@ fn not_there(
     };
     let hint = answer.unwrap_or_else(|| match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(near)) => format!("did you mean {near}?"),
+        _ if SETS_OF_DATA.contains(&name.as_str()) => {
+            format!("{path} --help lists its options; --set data.KEY=VALUE sets keys of the data section")
+        }
         _ if takes_sets(words) => {
             format!("{path} --help lists its options; --set KEY=VALUE sets any key of a config")
         }
@@ -226,6 +242,17 @@ mod tests {
             (
                 "holdall train a.csv --flux 3",
                 ["--flux: no such option", "--set KEY=VALUE"],
+            ),
+            (
+                "holdall eval runs/a --weight_decay 0.1",
+                [
+                    "--weight_decay: no such option of holdall eval",
+                    "for `holdall train`",
+                ],
+            ),
+            (
+                "holdall predict runs/a b.jpg --flux 3",
+                ["--flux: no such option", "--set data.KEY=VALUE"],
             ),
             (
                 "holdall report a --lr 3",

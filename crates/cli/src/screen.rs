@@ -121,11 +121,29 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string(value)?))
 }
 
+/// Text whose control characters are spelt out: a caption or a file name must not steer the terminal.
+fn printable(text: &str) -> Cow<'_, str> {
+    let is_steering = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+    if !text.contains(is_steering) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if is_steering(character) {
+            safe.extend(character.escape_default());
+        } else {
+            safe.push(character);
+        }
+    }
+    Cow::Owned(safe)
+}
+
 /// Data on stdout. A reader that has seen enough is no failure; a full disk is.
 pub fn print(text: &str) -> anyhow::Result<()> {
     if is_quiet() {
         return Ok(());
     }
+    let text = printable(text);
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -144,6 +162,7 @@ pub fn tell(text: &str) {
     if is_quiet() {
         return;
     }
+    let text = &*printable(text);
     run_log::add(text);
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes());
@@ -153,6 +172,18 @@ pub fn tell(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_spelt_out() {
+        assert_eq!(
+            printable("a red car\n\tof 1.5 m \u{e9}"),
+            "a red car\n\tof 1.5 m \u{e9}"
+        );
+        assert_eq!(
+            printable("\u{1b}[2Jred\r\u{9b}x\n"),
+            "\\u{1b}[2Jred\\r\\u{9b}x\n"
+        );
+    }
 
     #[test]
     fn short_notes_share_lines_and_warnings_do_not() {

@@ -10,10 +10,12 @@
 //! different pictures are 6 bits and 15 apart, or 12 bits and 5.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use rayon::prelude::*;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::picture::CHANNELS;
+use crate::picture::{self, CHANNELS, Scratch};
 
 /// Bits of 63 in which near copies may differ.
 pub const MAX_BITS: u32 = 6;
@@ -98,6 +100,27 @@ impl Fingerprint {
         let colours = self.colours.iter().zip(&other.colours);
         let difference: u32 = colours.map(|(a, b)| u32::from(a.abs_diff(*b))).sum();
         difference <= MAX_COLOUR_DIFFERENCE * NUM_COLOURS as u32
+    }
+}
+
+/// What copies of a picture have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
+    /// Hash of the pixels.
+    pub(crate) pixels: u128,
+    /// Of a picture with some contrast.
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+impl Marks {
+    /// Decodes a picture; nothing where that cannot be done.
+    pub(crate) fn of(path: &Path, scratch: &mut Scratch) -> Option<Marks> {
+        let (width, height) = picture::probe(path, scratch).ok()?;
+        let pixels = scratch.rgb();
+        Some(Marks {
+            pixels: xxh3_128_with_seed(pixels, u64::from(width)),
+            fingerprint: Fingerprint::of(pixels, width as usize, height as usize),
+        })
     }
 }
 

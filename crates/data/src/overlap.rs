@@ -1,15 +1,19 @@
-//! Samples whose files another list has too: by their paths, or by what is in them.
+//! Samples whose files another list has too: by their paths, by their bytes, or by what pictures show.
 //!
 //! A million files that were trained on are passed one by one and not kept. Of a file with another path its size is looked up, and only
-//! where a sample has a file of the same size are both read.
+//! where a sample has a file of the same size are both read. Pictures are decoded, for the hash of their pixels and their perceptual hash, as
+//! long as all of them together have at most [`MOST_BYTES`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use serde::Serialize;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+use crate::fingerprint::{Fingerprint, Marks, near_pairs};
+use crate::picture::{self, Framing, Scratch};
 use crate::samples::Samples;
 use crate::stored_file::{self, StoredFile};
 
@@ -20,12 +24,32 @@ pub struct Overlap {
     pub by_path: usize,
     /// Under another path, with the same bytes.
     pub by_contents: usize,
+    /// In other bytes, with the same pixels; nothing where pictures were not decoded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_pixels: Option<usize>,
+    /// Encoded again or resized, by the perceptual hash. They are not counted among those that were trained on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near_copies: Option<usize>,
+}
+
+/// Bytes of pictures that are decoded to be compared: some seconds on a core.
+pub const MOST_BYTES: u64 = 256 << 20;
+/// What decoding one of them may take, on each core; larger ones are not compared.
+pub const MOST_DECODE_BYTES: u64 = 96 << 20;
+
+/// Whether what pictures show is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompareBy {
+    /// Files alone: clips.
+    Files,
+    /// Files and pixels.
+    Pictures,
 }
 
 impl Overlap {
-    /// All of them.
+    /// All that are the same for sure.
     pub fn count(&self) -> usize {
-        self.by_path + self.by_contents
+        self.by_path + self.by_contents + self.by_pixels.unwrap_or(0)
     }
 }
 
@@ -36,6 +60,16 @@ pub struct OverlapSearch {
     /// Files of samples by their size.
     by_size: HashMap<u64, Vec<SampleFile>>,
     found: Vec<Option<FoundBy>>,
+    /// Files of samples and of the other list; nothing where they are not to be decoded, or are too many.
+    pictures: Option<Pictures>,
+}
+
+/// Pictures that are decoded in the end, each once.
+#[derive(Default)]
+struct Pictures {
+    num_bytes: u64,
+    of_samples: BTreeMap<PathBuf, Vec<u32>>,
+    others: BTreeSet<PathBuf>,
 }
 
 /// A file of a sample, and the hash of its bytes once it was asked for.
@@ -49,12 +83,15 @@ struct SampleFile {
 enum FoundBy {
     Path,
     Contents,
+    Pixels,
+    NearCopy,
 }
 
 impl OverlapSearch {
     /// Remembers paths and sizes of the samples' files.
-    pub fn new(samples: &Samples) -> OverlapSearch {
+    pub fn new(samples: &Samples, by: CompareBy) -> OverlapSearch {
         let mut search = OverlapSearch {
+            pictures: (by == CompareBy::Pictures).then(Pictures::default),
             by_path: HashMap::new(),
             by_size: HashMap::new(),
             found: vec![None; samples.len()],
@@ -68,6 +105,11 @@ impl OverlapSearch {
                     .or_default()
                     .push(number);
                 if let Some(stamp) = stored_file::stamp(&path) {
+                    search.keep(stamp.num_bytes, |pictures| {
+                        let samples = pictures.of_samples.entry(path.clone()).or_default();
+                        samples.push(number);
+                        samples.len() == 1
+                    });
                     let of_size = search.by_size.entry(stamp.num_bytes).or_default();
                     of_size.push(SampleFile {
                         sample: number,
@@ -80,15 +122,30 @@ impl OverlapSearch {
         search
     }
 
+    /// Keeps a picture for later, unless all together have become too large.
+    fn keep(&mut self, num_bytes: u64, is_new: impl FnOnce(&mut Pictures) -> bool) {
+        if let Some(pictures) = &mut self.pictures {
+            if is_new(pictures) {
+                pictures.num_bytes += num_bytes;
+            }
+            if pictures.num_bytes > MOST_BYTES {
+                self.pictures = None;
+            }
+        }
+    }
+
     /// Compares one more file.
     pub fn add(&mut self, path: &Path) {
+        let size = stored_file::stamp(path).map(|stamp| stamp.num_bytes);
+        if let Some(size) = size {
+            self.keep(size, |pictures| pictures.others.insert(path.to_owned()));
+        }
         if let Some(samples) = self.by_path.get(&hash_of(path)) {
             for sample in samples {
                 self.found[*sample as usize] = Some(FoundBy::Path);
             }
             return;
         }
-        let size = stored_file::stamp(path).map(|stamp| stamp.num_bytes);
         let Some(files) = size.and_then(|size| self.by_size.get_mut(&size)) else {
             return;
         };
@@ -110,7 +167,8 @@ impl OverlapSearch {
     }
 
     /// How many samples were found.
-    pub fn finish(self) -> Overlap {
+    pub fn finish(mut self) -> Overlap {
+        let is_compared = self.compare_pictures();
         let count = |by: FoundBy| {
             self.found
                 .iter()
@@ -120,8 +178,77 @@ impl OverlapSearch {
         Overlap {
             by_path: count(FoundBy::Path),
             by_contents: count(FoundBy::Contents),
+            by_pixels: is_compared.then(|| count(FoundBy::Pixels)),
+            near_copies: is_compared.then(|| count(FoundBy::NearCopy)),
         }
     }
+
+    /// Decodes what was not found yet, and the other list; says whether it did.
+    fn compare_pictures(&mut self) -> bool {
+        let Some(Pictures {
+            mut of_samples,
+            others,
+            ..
+        }) = self.pictures.take()
+        else {
+            return false;
+        };
+        for samples in of_samples.values_mut() {
+            samples.retain(|sample| self.found[*sample as usize].is_none());
+        }
+        of_samples.retain(|_, samples| !samples.is_empty());
+        if of_samples.is_empty() {
+            return true;
+        }
+        let others: Vec<Marks> = others
+            .par_iter()
+            .map_init(Scratch::default, |scratch, path| marks_of(path, scratch))
+            .flatten()
+            .collect();
+        let own: Vec<(Vec<u32>, Marks)> = of_samples
+            .into_par_iter()
+            .map_init(Scratch::default, |scratch, (path, samples)| {
+                Some((samples, marks_of(&path, scratch)?))
+            })
+            .flatten()
+            .collect();
+        let pixels: HashSet<u128> = others.iter().map(|marks| marks.pixels).collect();
+        let mut fingerprints: Vec<Fingerprint> = others
+            .iter()
+            .filter_map(|marks| marks.fingerprint)
+            .collect();
+        let num_others = fingerprints.len();
+        let mut samples_of: Vec<&[u32]> = Vec::new();
+        for (samples, marks) in &own {
+            if pixels.contains(&marks.pixels) {
+                self.mark(samples, FoundBy::Pixels);
+            } else if let Some(fingerprint) = marks.fingerprint {
+                fingerprints.push(fingerprint);
+                samples_of.push(samples);
+            }
+        }
+        for (first, later) in near_pairs(&fingerprints) {
+            if let (true, Some(own)) = (
+                (first as usize) < num_others,
+                (later as usize).checked_sub(num_others),
+            ) {
+                self.mark(samples_of[own], FoundBy::NearCopy);
+            }
+        }
+        true
+    }
+
+    fn mark(&mut self, samples: &[u32], by: FoundBy) {
+        for sample in samples {
+            self.found[*sample as usize].get_or_insert(by);
+        }
+    }
+}
+
+/// Decodes a picture, unless that takes much.
+fn marks_of(path: &Path, scratch: &mut Scratch) -> Option<Marks> {
+    let cost = picture::cost(path, Framing::clip(1)).ok()?;
+    (cost.bytes <= MOST_DECODE_BYTES).then(|| Marks::of(path, scratch))?
 }
 
 fn hash_of(path: &Path) -> u64 {
@@ -167,12 +294,57 @@ mod tests {
             builder.push(name, None, row);
         }
         let samples = builder.finish(Vec::new());
-        let mut search = OverlapSearch::new(&samples);
+        let mut search = OverlapSearch::new(&samples, CompareBy::Files);
         for name in ["as long as b", "a", "copy of b", "gone"] {
             search.add(&root.join(name));
         }
         let overlap = search.finish();
         assert_eq!((overlap.by_path, overlap.by_contents), (1, 1));
         assert_eq!(overlap.count(), 2);
+    }
+
+    #[test]
+    fn pictures_are_found_by_their_pixels_and_as_near_copies() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        // Soft shapes, as photographs have them: noise would not survive JPEG.
+        let picture = |seed: u32| {
+            image::RgbImage::from_fn(96, 64, |x, y| {
+                let wave = |at: u32| ((at * (seed + 2)) as f32 / 17.0).sin() * 110.0 + 128.0;
+                image::Rgb([wave(x) as u8, wave(y + seed) as u8, wave(x + y) as u8])
+            })
+        };
+        for seed in 0..3 {
+            picture(seed).save(path(&format!("{seed}.png"))).unwrap();
+        }
+        picture(0).save(path("same.bmp")).unwrap();
+        picture(1).save(path("near.jpg")).unwrap();
+        picture(7).save(path("other.png")).unwrap();
+        let mut builder = SamplesBuilder::new(folder.path().to_owned());
+        for (name, row) in [
+            ("same.bmp", 2),
+            ("near.jpg", 3),
+            ("other.png", 4),
+            ("2.png", 5),
+        ] {
+            builder.push(name, None, row);
+        }
+        let samples = builder.finish(Vec::new());
+        let overlap = |by: CompareBy| {
+            let mut search = OverlapSearch::new(&samples, by);
+            (0..3).for_each(|seed| search.add(&path(&format!("{seed}.png"))));
+            search.finish()
+        };
+        let by_files = Overlap {
+            by_path: 1,
+            ..Overlap::default()
+        };
+        assert_eq!(overlap(CompareBy::Files), by_files);
+        let by_pictures = Overlap {
+            by_pixels: Some(1),
+            near_copies: Some(1),
+            ..by_files
+        };
+        assert_eq!(overlap(CompareBy::Pictures), by_pictures);
     }
 }

@@ -62,8 +62,11 @@ pub(crate) use frame::{
 };
 pub use framing::{Filter, Framing, Resize};
 pub(crate) use header::Cost;
+pub(crate) use header::is_on_its_side;
 pub use native::{Native, PixelDepth};
-pub(crate) use native::{NativeCost, ReadAs, decode_native, native_cost, read_native, turned};
+pub(crate) use native::{
+    NativeCost, ReadAs, decode_native, native_cost, place_in_file, read_native, turned,
+};
 pub(crate) use refused::refused_kind;
 pub use smaller::{FrameCoding, SmallerFormat};
 pub(crate) use smaller::{SmallerFrame, SmallerFrames, smaller_mask, smaller_picture};

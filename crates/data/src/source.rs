@@ -137,8 +137,10 @@ fn read_source(
         bad_rows.len(),
     )?);
     notes.extend(unlabelled);
+    // Only training has a head to offer: whoever reads inputs alone, or with a model's targets, has one or needs none.
+    let is_to_train = captions == Captions::Required && trained.is_none();
     if let (true, Some(column)) = (
-        source.columns.targets.is_empty() && config.label.is_none(),
+        is_to_train && source.columns.targets.is_empty() && config.label.is_none(),
         guess_label(&source.table),
     ) {
         notes.push(format!(
@@ -171,7 +173,8 @@ fn read_source(
         validation = SamplesBuilder::new(PathBuf::new()).finish(Vec::new());
     }
     notes.extend(source.notes_on_split(config, &split, &validation, seed));
-    if let Some(groups) = &split.groups {
+    let is_split = !matches!(config.validation, Validation::Unsplit { .. });
+    if let Some(groups) = split.groups.as_ref().filter(|_| is_split) {
         notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
     }
     notes.extend(note_on_overlap(&train, &[&validation, &test]));
@@ -777,7 +780,7 @@ fn note_on_overlap(train: &Samples, held: &[&Samples; 2]) -> Vec<String> {
 fn note_on_texts(samples: &Samples, place: &str) -> Option<String> {
     let (unique, all) = (samples.captions().len(), samples.len());
     (unique < all).then(|| {
-        let (unique, all) = (thousands(unique), thousands(all));
-        format!("{unique} unique texts out of {all}{place}")
+        let (unique, all) = (counted(unique, "unique text"), thousands(all));
+        format!("{unique} out of {all}{place}")
     })
 }

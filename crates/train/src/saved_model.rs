@@ -12,6 +12,9 @@ use holdall_device::Device;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
+use holdall_models::unet::config::UnetConfig;
+use holdall_models::video_text::config::VideoTextConfig;
+use holdall_models::vit::config::VisionTransformerConfig;
 
 use crate::checkpoint::best_so_far;
 use crate::config::RunConfig;
@@ -141,43 +144,69 @@ pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
             quoted(path)
         )));
     }
-    let is_path = path.components().count() > 1 && ClipConfig::preset(name).is_none();
-    if is_path && !named.exists() && hub_cache::find(name).is_none() {
+    let is_preset = ClipConfig::preset(name).is_some()
+        || VisionTransformerConfig::preset(name).is_some()
+        || UnetConfig::preset(name).is_some()
+        || VideoTextConfig::preset(name).is_some();
+    if !is_preset && !named.exists() && hub_cache::find(name).is_none() {
         return Err(nothing_there(name));
     }
     Ok(named)
 }
 
-/// A path that leads nowhere, with the runs beside it.
-fn nothing_there(name: &str) -> TrainError {
+/// Where runs usually are.
+const RUNS: &str = "runs";
+
+/// `there are runs/a, runs/b`: the runs beside a path that leads nowhere, or in the usual folder; nothing where there are none.
+fn hint_at_runs(name: &str) -> Option<String> {
     /// Runs that a hint names.
     const MOST_RUNS: usize = 4;
-    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut runs: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| model_of(path).is_some())
-        .collect();
-    runs.sort();
+    let runs_in = |folder: &Path| -> Vec<PathBuf> {
+        let read = if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        };
+        let entries = std::fs::read_dir(read).into_iter().flatten().flatten();
+        let mut runs: Vec<PathBuf> = entries
+            .map(|entry| folder.join(entry.file_name()))
+            .filter(|path| model_of(path).is_some())
+            .collect();
+        runs.sort();
+        runs
+    };
+    let mut runs = runs_in(Path::new(name).parent().unwrap_or(Path::new("")));
+    // With a slash it is a path, or a name of the hub.
+    if runs.is_empty() && !name.contains('/') {
+        runs = runs_in(Path::new(RUNS));
+    }
     let shown: Vec<String> = runs
         .iter()
         .take(MOST_RUNS)
         .map(|path| quoted(path))
         .collect();
-    let hint = match (runs.len(), hub_cache::command_for(name)) {
-        (0, Some(command)) => format!("check the path; {command} downloads a model of the hub"),
-        (0, None) => "a folder that `holdall train` or transformers wrote".to_owned(),
-        (1..=MOST_RUNS, _) => format!("there are {}", shown.join(", ")),
-        (count, _) => format!(
-            "there are {} and {} more",
-            shown.join(", "),
-            count - MOST_RUNS
-        ),
-    };
+    let shown = shown.join(", ");
+    match runs.len() {
+        0 => None,
+        1 => Some(format!("there is {shown}")),
+        2..=MOST_RUNS => Some(format!("there are {shown}")),
+        count => Some(format!("there are {shown} and {} more", count - MOST_RUNS)),
+    }
+}
+
+/// A name that leads nowhere, with the runs that there are.
+fn nothing_there(name: &str) -> TrainError {
+    let hint = hint_at_runs(name).unwrap_or_else(|| match hub_cache::command_for(name) {
+        Some(command) => format!("check the path; {command} downloads a model of the hub"),
+        None => TRAINED.to_owned(),
+    });
     TrainError::Config(format!(
         "{name}: expected the folder of a run or of a model, found nothing there\nhint: {hint}"
     ))
 }
+
+/// What a trained model is, for hints.
+const TRAINED: &str = "a folder that `holdall train` or transformers wrote";
 
 /// Opens the weights of a model folder, of the folder of a run, or of a name in the local Hugging Face cache.
 pub fn open_folder(name: &str) -> Result<ModelFolder, TrainError> {
@@ -193,9 +222,9 @@ pub fn open_folder(name: &str) -> Result<ModelFolder, TrainError> {
 
 /// A preset has random weights: nothing to evaluate.
 pub(crate) fn not_trained(name: &str) -> TrainError {
+    let hint = hint_at_runs(name).unwrap_or_else(|| TRAINED.to_owned());
     TrainError::Config(format!(
-        "{name}: expected a trained model, found a preset, which has random weights\n\
-         hint: a folder that `holdall train` or transformers wrote"
+        "{name}: expected a trained model, found a preset, which has random weights\nhint: {hint}"
     ))
 }
 

@@ -161,7 +161,8 @@ impl Input {
             samples: pictures(
                 std::slice::from_ref(&arguments.folder),
                 &DataConfig::default(),
-            )?,
+            )?
+            .samples,
             format: RowFormat::from(PictureFormat {
                 framing: Framing::clip(size),
                 augment: Augment {

@@ -8,15 +8,15 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::Side;
 use holdall_data::config::Validation;
-use holdall_data::overlap::{Overlap, OverlapSearch};
+use holdall_data::overlap::{CompareBy, MOST_BYTES, MOST_DECODE_BYTES, Overlap, OverlapSearch};
 use holdall_data::samples::Samples;
-use holdall_files::{counted, thousands, write_whole_by};
+use holdall_files::{counted, resident_bytes, show_bytes, thousands, write_whole_by};
 use holdall_processes::Group;
 use holdall_train::TrainError;
-use holdall_train::config::{RunConfig, Subset};
+use holdall_train::config::{RunConfig, Subset, TaskName};
 use holdall_train::loader_budget::Reading;
 use holdall_train::plan_together::agree_on_samples;
-use holdall_train::saved_inputs;
+use holdall_train::saved_inputs::{self, Reader};
 use holdall_train::saved_model::{self, Evaluated, EvaluationData, Opened, Pictures, SavedModel};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
@@ -158,8 +158,8 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
         })?;
     } else {
         print(&format!(
-            "{} pictures of {}\n{}\n",
-            found.num_samples,
+            "{} of {}\n{}\n",
+            counted(found.num_samples, "picture"),
             found.csv.display(),
             found.words
         ))?;
@@ -174,9 +174,10 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         num_threads,
     } = arguments.inference.compute;
     let inference = &arguments.inference;
+    let inputs: Vec<PathBuf> = arguments.data.iter().map(PathBuf::from).collect();
     arguments
         .overwrite
-        .check_files([("--ranks", &arguments.ranks)])?;
+        .check_files([("--ranks", &arguments.ranks)], &inputs)?;
     let device = open_device_in(group, device, num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
     if let Some(note) = note_on_budget(inference.memory, &device, budget) {
@@ -195,6 +196,11 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         ))
         .into());
     }
+    let reader = match arguments.data {
+        Some(_) => Reader::EvalOfData,
+        None => Reader::Eval,
+    };
+    saved_inputs::check_sets(&arguments.sets, opened.task_name(), reader)?;
     let config = config(arguments, saved)?;
     let EvaluationData {
         task,
@@ -208,7 +214,8 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     packed(news.map(String::as_str))
         .iter()
         .for_each(|line| tell(line));
-    let trained_on = trained_on(arguments, saved, &samples);
+    let compare_by = compare_by(opened.task_name(), budget);
+    let trained_on = trained_on(arguments, saved, (&samples, compare_by));
     agree_on_samples(device.group(), &*task, &samples)?;
     let subset = Subset::Train;
     let pictures = Pictures {
@@ -315,7 +322,7 @@ fn write_ranks(path: &Path, ranks: &SampleRanks, samples: &Samples) -> Result<()
 fn trained_on(
     arguments: &EvalArguments,
     saved: &dyn SavedModel,
-    samples: &Samples,
+    (samples, compare_by): (&Samples, CompareBy),
 ) -> Option<Overlap> {
     let is_test = arguments.evaluated() == Evaluated::Side(Side::Test);
     let of_run = Path::new(&arguments.model).join("config.yml");
@@ -324,22 +331,15 @@ fn trained_on(
     }
     let search = || -> Result<Overlap, TrainError> {
         let run = RunConfig::load(Some(&of_run), &[])?;
-        let mut search = OverlapSearch::new(samples);
+        let mut search = OverlapSearch::new(samples, compare_by);
         saved.visit_trained_files(&run, &mut |path| search.add(path))?;
         Ok(search.finish())
     };
     match search() {
         Ok(overlap) => {
-            if overlap.count() > 0 {
-                tell(&format!(
-                    "Careful: {} of {} {} trained on ({} by path, {} by contents): scores look better than they are",
-                    thousands(overlap.count()),
-                    counted(samples.len(), "row"),
-                    if overlap.count() == 1 { "was" } else { "were" },
-                    thousands(overlap.by_path),
-                    thousands(overlap.by_contents)
-                ));
-            }
+            describe_overlap(&overlap, samples.len(), compare_by)
+                .iter()
+                .for_each(|line| tell(line));
             Some(overlap)
         }
         Err(error) => {
@@ -353,6 +353,52 @@ fn trained_on(
     }
 }
 
+/// Whether pictures are decoded to find copies: where the budget has room for one on each core.
+fn compare_by(task: TaskName, budget_bytes: Option<u64>) -> CompareBy {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let needed = resident_bytes().unwrap_or(0) + cores * MOST_DECODE_BYTES;
+    let has_room = budget_bytes.is_none_or(|budget| needed <= budget);
+    if task != TaskName::VideoText && has_room {
+        CompareBy::Pictures
+    } else {
+        CompareBy::Files
+    }
+}
+
+/// Lines on samples that the run was trained on, and on copies of pictures that it was.
+fn describe_overlap(overlap: &Overlap, num_samples: usize, compare_by: CompareBy) -> Vec<String> {
+    let rows = counted(num_samples, "row");
+    let were = |count: usize, one, several| if count == 1 { one } else { several };
+    let mut lines = Vec::new();
+    let count = overlap.count();
+    if count > 0 {
+        let by_pixels = match overlap.by_pixels.unwrap_or(0) {
+            0 => String::new(),
+            equal => format!(", {} by equal pixels", thousands(equal)),
+        };
+        lines.push(format!(
+            "Careful: {} of {rows} {} trained on ({} by path, {} by contents{by_pixels}): scores look better than they are",
+            thousands(count),
+            were(count, "was", "were"),
+            thousands(overlap.by_path),
+            thousands(overlap.by_contents)
+        ));
+    }
+    match overlap.near_copies {
+        None if compare_by == CompareBy::Pictures => lines.push(format!(
+            "Trained on: looked up by path and contents alone; resized or re-encoded copies are not looked for among more than {} of pictures",
+            show_bytes(MOST_BYTES)
+        )),
+        None | Some(0) => {}
+        Some(near) => lines.push(format!(
+            "Careful: {} of {rows} {} of pictures that were trained on, resized or encoded again: scores look better than they are",
+            thousands(near),
+            were(near, "is a near copy", "are near copies"),
+        )),
+    }
+    lines
+}
+
 /// The data as the run had it, or every row of the file named.
 fn config(arguments: &EvalArguments, saved: &dyn SavedModel) -> Result<RunConfig> {
     let mut config = saved_inputs::config_of(&arguments.model, saved, &arguments.sets)?;
@@ -363,7 +409,8 @@ fn config(arguments: &EvalArguments, saved: &dyn SavedModel) -> Result<RunConfig
                 column @ Validation::Column { .. } => column,
                 _ => Validation::default(),
             };
-            saved_inputs::take_data(&mut config, Path::new(data), &arguments.sets);
+            let note = saved_inputs::take_data(&mut config, Path::new(data), &arguments.sets);
+            note.iter().for_each(|note| tell(note));
             config.data.validation = validation;
             saved.describe_data(&mut config)?;
         }

@@ -83,14 +83,12 @@ fn precision_name(half: bool) -> &'static str {
 
 fn export_onnx(arguments: &ExportArguments) -> Result<ExitCode> {
     let saved = Saved::open(&arguments.model, ROOM_TO_OPEN)?;
-    let folder = match &arguments.out {
-        Some(out) => {
-            let checked = arguments.overwrite.existing().check_folder(out);
-            checked.map_err(|occupied| TrainError::Config(format!("--out {occupied}")))?;
-            out.clone()
-        }
-        None => beside(&arguments.model)?,
+    let (folder, option) = match &arguments.out {
+        Some(out) => (out.clone(), "--out "),
+        None => (beside(&arguments.model)?, ""),
     };
+    let checked = arguments.overwrite.existing().check_folder(&folder);
+    checked.map_err(|occupied| TrainError::Config(format!("{option}{occupied}")))?;
     let precision = match arguments.half {
         true => Precision::Half,
         false => Precision::Full,

@@ -22,7 +22,9 @@ use clap::Args;
 use holdall_data::DataConfig;
 use holdall_data::loader::{self, Loader};
 use holdall_data::samples::Samples;
+use holdall_data::source::BadRow;
 use holdall_device::{Device, HostRow};
+use holdall_files::counted;
 use holdall_train::TrainError;
 use holdall_train::loader_budget::Reading;
 use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
@@ -33,6 +35,7 @@ use holdall_train::tasks::Saved;
 use serde::Serialize;
 
 use self::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
+use self::inputs::Named;
 use crate::arguments::{
     InferenceOptions, OutputOptions, OverwriteOption, TileOptions, at_least_one,
 };
@@ -121,6 +124,9 @@ struct PredictJson<'a> {
 /// What is said of a picture.
 #[derive(Serialize)]
 struct Prediction {
+    /// Its line in the table, or its place among the files.
+    #[serde(skip)]
+    row: u32,
     image: String,
     /// Of the first target with labels.
     labels: Vec<Guess>,
@@ -130,10 +136,11 @@ struct Prediction {
 }
 
 impl Prediction {
-    fn new(image: String, targets: Vec<TargetGuess>) -> Prediction {
+    fn new(job: &Job<'_>, sample: u32, targets: Vec<TargetGuess>) -> Prediction {
         let labelled = targets.iter().find(|target| !target.labels.is_empty());
         Prediction {
-            image,
+            row: job.samples.row(sample as usize),
+            image: job.image(sample),
             labels: labelled.map_or(Vec::new(), |target| target.labels.clone()),
             targets,
         }
@@ -146,6 +153,9 @@ fn is_one_label(targets: &[TargetGuess]) -> bool {
 
 #[derive(Serialize)]
 struct Skipped {
+    /// Its line in the table, or its place among the files.
+    #[serde(skip)]
+    row: u32,
     image: String,
     reason: String,
 }
@@ -169,6 +179,8 @@ struct Job<'a> {
     /// How the model's inputs are made.
     data: &'a DataConfig,
     samples: Arc<Samples>,
+    /// Rows of the table that name nothing.
+    bad_rows: Vec<BadRow>,
 }
 
 impl Job<'_> {
@@ -204,24 +216,62 @@ impl Job<'_> {
     }
 
     fn left_out(&self, skipped: &loader::Skipped) -> Skipped {
-        let path = self.samples.image_path(skipped.sample as usize);
+        let sample = skipped.sample as usize;
         Skipped {
+            row: self.samples.row(sample),
             image: self.image(skipped.sample),
-            reason: reason(&path, &skipped.error),
+            reason: reason(&self.samples.image_path(sample), &skipped.error),
         }
     }
 
     /// Names what could not be read.
     fn tell_skipped(&self, skipped: &[loader::Skipped]) -> Vec<Skipped> {
-        let skipped: Vec<Skipped> = skipped.iter().map(|one| self.left_out(one)).collect();
+        let unread = skipped.iter().map(|one| self.left_out(one));
+        let bad_rows = self.bad_rows.iter().map(|bad| Skipped {
+            row: bad.row,
+            image: bad.image.clone(),
+            reason: format!("row {}: {}", bad.row, bad.fault),
+        });
+        let mut skipped: Vec<Skipped> = unread.chain(bad_rows).collect();
+        skipped.sort_by_key(|one| one.row);
         for one in &skipped {
             tell(&format!("skipped {}: {}", one.image, one.reason));
         }
         skipped
     }
+
+    /// Whether no picture was read: then files that are there stay as they are.
+    fn found_nothing(&self, num_read: usize, skipped: &[Skipped]) -> bool {
+        let is_nothing = num_read == 0 && !skipped.is_empty();
+        if is_nothing {
+            let count = counted(skipped.len(), "input");
+            tell(&format!(
+                "No file was written: none of {count} could be read"
+            ));
+        }
+        is_nothing
+    }
 }
 
 impl PredictArguments {
+    /// Files that are written, by the options that name them.
+    fn outputs(&self) -> [(&'static str, &Option<PathBuf>); 4] {
+        [
+            ("--csv", &self.csv),
+            ("--features", &self.features),
+            ("--sheet", &self.search.sheet),
+            ("--text-features", &self.search.text_features),
+        ]
+    }
+
+    /// Files that are read, folders aside.
+    fn inputs(&self) -> Vec<PathBuf> {
+        let lists = [&self.images, &self.search.search];
+        let files = [&self.labels_file, &self.search.texts];
+        let named = lists.into_iter().flatten();
+        named.chain(files.into_iter().flatten()).cloned().collect()
+    }
+
     /// Labels to tell for each picture, of so many.
     fn top_labels(&self, num_labels: usize) -> usize {
         let top = if self.all_probabilities {
@@ -234,16 +284,17 @@ impl PredictArguments {
 }
 
 pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
-    for path in [&arguments.features, &arguments.search.text_features] {
-        path.iter()
-            .try_for_each(|path| array_file::check_name(path))?;
-    }
-    arguments.overwrite.check_files([
-        ("--csv", &arguments.csv),
+    for (option, path) in [
         ("--features", &arguments.features),
-        ("--sheet", &arguments.search.sheet),
         ("--text-features", &arguments.search.text_features),
-    ])?;
+    ] {
+        path.iter()
+            .try_for_each(|path| array_file::check_name(option, path))?;
+    }
+    let inputs = arguments.inputs();
+    arguments
+        .overwrite
+        .check_files(arguments.outputs(), &inputs)?;
     if let Some(path) = &arguments.labels_file {
         arguments.labels = inputs::lines_of(path, "--labels-file", "a label")?;
     }
@@ -257,7 +308,7 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
     let mut saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
     saved.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     tell(&saved.model().describe_pictures());
-    let data = inputs::settings(&arguments, saved.model())?;
+    let data = inputs::settings(&arguments, &saved)?;
     if let Saved::Segment(saved) = &saved {
         return segment::run(&arguments, &device, budget_bytes, (saved, &data));
     }
@@ -275,8 +326,11 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
         return video_text::run(&arguments, &device, budget_bytes, (saved, &data));
     }
     arguments.clips.refuse(&arguments.model)?;
+    let Named { samples, bad_rows } = inputs::pictures(&arguments.images, &data)?;
+    inputs::check_outputs(&arguments, &samples)?;
     let job = Job {
-        samples: inputs::pictures(&arguments.images, &data)?,
+        samples,
+        bad_rows,
         arguments: &arguments,
         device: &device,
         budget_bytes,
@@ -301,14 +355,17 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
     } = job;
     let skipped = job.tell_skipped(&predictions.skipped);
     let all = &predictions.all;
-    if let (Some(path), Some((features, width))) = (&arguments.features, &predictions.features) {
+    let has_read = !job.found_nothing(all.len(), &skipped);
+    if let (Some(path), Some((features, width)), true) =
+        (&arguments.features, &predictions.features, has_read)
+    {
         stop::whole(|| array_file::write(path, "image_features", features, *width))?;
         let path = path.display();
         tell(&format!("{} x {width} features: {path}", all.len()));
     }
-    if let Some(path) = &arguments.csv {
-        write_file(path, "--csv", &as_csv(all, &predictions.columns)?)?;
-        tell(&format!("{} predictions: {}", all.len(), path.display()));
+    if let (Some(path), true) = (&arguments.csv, has_read) {
+        write_file(path, "--csv", &as_csv(all, &skipped, &predictions.columns)?)?;
+        tell_csv(path, all.len(), skipped.len());
     }
     if arguments.output.json {
         print_json(&PredictJson {
@@ -337,15 +394,38 @@ fn write_file(path: &Path, option: &str, contents: &[u8]) -> Result<()> {
     })
 }
 
-/// A row for each picture.
-fn as_csv(predictions: &[Prediction], columns: &[HeadColumns]) -> Result<Vec<u8>> {
-    let mut rows = csv::Writer::from_writer(Vec::new());
-    let names = columns.iter().flat_map(HeadColumns::names);
-    rows.write_record(std::iter::once("image".to_owned()).chain(names))?;
-    for one in predictions {
+/// Says that a CSV is there.
+fn tell_csv(path: &Path, num_predictions: usize, num_skipped: usize) {
+    let skipped = match num_skipped {
+        0 => String::new(),
+        count => format!(", {} without one", counted(count, "row")),
+    };
+    let count = counted(num_predictions, "prediction");
+    tell(&format!("{count}{skipped}: {}", path.display()));
+}
+
+/// A row for each picture, in the order of the table; cells of those that could not be read are empty.
+fn as_csv(
+    predictions: &[Prediction],
+    skipped: &[Skipped],
+    columns: &[HeadColumns],
+) -> Result<Vec<u8>> {
+    let names: Vec<String> = columns.iter().flat_map(HeadColumns::names).collect();
+    let predicted = predictions.iter().map(|one| {
         let cells = columns.iter().zip(&one.targets);
         let cells = cells.flat_map(|(columns, target)| columns.cells(target));
-        rows.write_record(std::iter::once(one.image.clone()).chain(cells))?;
+        (one.row, &one.image, cells.collect())
+    });
+    let empty = skipped.iter().map(|one| {
+        let cells = vec![String::new(); names.len()];
+        (one.row, &one.image, cells)
+    });
+    let mut lines: Vec<(u32, &String, Vec<String>)> = predicted.chain(empty).collect();
+    lines.sort_by_key(|(row, ..)| *row);
+    let mut rows = csv::Writer::from_writer(Vec::new());
+    rows.write_record(std::iter::once("image").chain(names.iter().map(String::as_str)))?;
+    for (_, image, cells) in &lines {
+        rows.write_record(std::iter::once(*image).chain(cells))?;
     }
     Ok(rows.into_inner()?)
 }

@@ -49,7 +49,7 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
     };
     if own.as_ref() != Some(&out) {
         let out = Some(out.clone());
-        arguments.overwrite.check_files([("--out", &out)])?;
+        arguments.overwrite.check_files([("--out", &out)], &[])?;
     }
     let page = Page::of(&arguments.runs)?;
     let written = stop::whole(|| page.write(&out))?;

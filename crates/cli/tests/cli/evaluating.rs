@@ -239,7 +239,7 @@ fn test_rows_are_evaluated_by_their_part_and_trained_rows_are_named() {
     let answer = eval(&run.path, &other_csv, "--json").exits(DONE);
     assert_eq!(
         answer.json()["trained_on"],
-        serde_json::json!({"by_path": 3, "by_contents": 1})
+        serde_json::json!({"by_path": 3, "by_contents": 1, "by_pixels": 0, "near_copies": 0})
     );
     let careful = "Careful: 4 of 7 rows were trained on (3 by path, 1 by contents)";
     assert!(answer.stderr.contains(careful), "{}", answer.stderr);

@@ -35,6 +35,13 @@ fn onnx_files_lie_beside_the_run_with_what_using_them_takes() {
     ] {
         assert!(run.file("onnx").join(name).is_file(), "{name}");
     }
+    // Whoever put files there, they are replaced only by wish.
+    let mine = run.file("onnx").join("image_encoder.onnx");
+    fs::write(&mine, "mine").unwrap();
+    let parts = ["run/onnx: expected an empty folder", "--overwrite"];
+    on("export", &run.path, "--onnx").refused_with(&parts);
+    assert_eq!(fs::read(&mine).unwrap(), b"mine");
+    on("export", &run.path, "--onnx --overwrite").exits(DONE);
     let size = |name: &str| fs::metadata(home.path(name)).unwrap().len();
     let half = home.path("half");
     on(

@@ -205,6 +205,61 @@ fn a_broken_picture_is_reported_and_the_others_are_predicted() {
     predict(&run, &empty, "").refused_with(&["found no pictures", "jpg"]);
 }
 
+/// A row for every row of the table, in its order, whatever became of its picture; its pictures lie where training found them.
+#[test]
+fn every_row_of_a_table_has_a_row() {
+    let home = Home::with_cars(24);
+    let lists = home.path("lists");
+    fs::create_dir(&lists).unwrap();
+    let list = lists.join("cars.csv");
+    fs::copy(home.csv(), &list).unwrap();
+    let words = |csv: &Path| -> Vec<OsString> {
+        let mut words = home.words("run", "--effective-batch 8 --epochs 1");
+        words[1] = csv.into();
+        let root = format!("data.image_root={}", home.path("cars").display());
+        words.extend(["--set".into(), root.into()]);
+        words
+    };
+    holdall_words(words(&list)).exits(DONE);
+    let run = home.run_named("run");
+    let all = fs::read_to_string(&list).unwrap();
+    let lines: Vec<&str> = all.lines().collect();
+    let own = predict(&run, &list, "").exits(DONE);
+    assert_eq!(own.stdout.lines().count(), 24);
+    assert!(!own.stderr.contains("Label head"), "{}", own.stderr);
+    // Of five rows, one names nothing and two name pictures that are not there.
+    let [first, second, third, fourth] = [1, 2, 3, 4].map(|at| lines[at].to_owned());
+    let missing = |line: &str| line.replace("images/", "nowhere/");
+    let nameless = second.split_once(',').map(|(_, rest)| format!(",{rest}"));
+    let rows = [
+        lines[0].to_owned(),
+        missing(&first),
+        second.clone(),
+        nameless.unwrap(),
+        missing(&third),
+        fourth,
+    ];
+    let five = home.path("cars/five.csv");
+    fs::write(&five, rows.join("\n")).unwrap();
+    let csv = home.path("predicted.csv");
+    let options = format!("--csv|{}", csv.display());
+    let answer = predict(&run, &five, &options).exits(FOUND);
+    assert!(
+        answer.stderr.contains("2 predictions, 3 rows without one"),
+        "{}",
+        answer.stderr
+    );
+    let written = fs::read_to_string(&csv).unwrap();
+    let has_label: Vec<bool> = (written.lines().skip(1))
+        .map(|line| !line.ends_with(",,"))
+        .collect();
+    assert_eq!(has_label, [false, true, false, false, true], "{written}");
+    // Where no picture is there, they are somewhere else.
+    let elsewhere = rows.map(|row| missing(&row)).join("\n");
+    fs::write(&five, elsewhere).unwrap();
+    predict(&run, &five, "").refused_with(&["4 of 4 images are missing", "image_root"]);
+}
+
 /// `predict RUN s.csv --csv s.csv` by mistake: the labels stay as they are, and so does every other file that exists.
 #[test]
 fn no_existing_file_is_replaced_without_being_asked() {
@@ -212,14 +267,33 @@ fn no_existing_file_is_replaced_without_being_asked() {
     let labels = fs::read(home.csv()).unwrap();
     let notes = home.path("notes.npy");
     fs::write(&notes, "mine").unwrap();
-    for (option, path) in [("--csv", home.csv()), ("--features", notes.clone())] {
-        let options = format!("{option}|{}", path.display());
-        predict(&run, &home.csv(), &options).refused_with(&[
-            option,
-            "expected a new file, found one that exists",
-            "--overwrite",
-        ]);
+    let options = format!("--features|{}", notes.display());
+    predict(&run, &home.csv(), &options).refused_with(&[
+        "--features",
+        "expected a new file, found one that exists",
+        "--overwrite",
+    ]);
+    // What is read is not replaced by any wish: the table, or a picture of a folder.
+    let picture = home.path("cars/images/000001.jpg");
+    let pixels = fs::read(&picture).unwrap();
+    for (images, csv) in [
+        (home.csv(), home.csv()),
+        (home.path("cars/images"), picture.clone()),
+    ] {
+        let options = format!("--overwrite|--csv|{}", csv.display());
+        predict(&run, &images, &options).refused_with(&["--csv", "one that this command reads"]);
     }
+    assert_eq!(fs::read(&picture).unwrap(), pixels);
+    let options = format!("--csv|{0}|--features|{0}", home.path("both.npy").display());
+    predict(&run, &home.csv(), &options).refused_with(&["--features", "found that of --csv"]);
+    // Nor is a file by nothing.
+    let options = format!("--overwrite|--csv|{}", notes.display());
+    let answer = predict(&run, &home.path("nothing.jpg"), &options).exits(FOUND);
+    assert!(
+        answer.stderr.contains("No file was written"),
+        "{}",
+        answer.stderr
+    );
     assert_eq!(fs::read(home.csv()).unwrap(), labels);
     assert_eq!(fs::read(&notes).unwrap(), b"mine");
     let options = format!("--overwrite|--features|{}", notes.display());
@@ -227,6 +301,17 @@ fn no_existing_file_is_replaced_without_being_asked() {
     assert!(fs::read(&notes).unwrap().starts_with(b"\x93NUMPY"));
     predict(&run, &home.csv(), "--set|train.lr=1")
         .refused_with(&["--set train.lr=1", "data section"]);
+    for (set, why) in [
+        ("data.patch=32", "only training"),
+        ("data.stride=2", "task does not read"),
+    ] {
+        predict(&run, &home.csv(), &format!("--set|{set}")).refused_with(&[set, why]);
+    }
+    let options = format!(
+        "--texts|{0}|--text-features|{0}",
+        home.path("q.txt").display()
+    );
+    predict(&run, &home.csv(), &options).refused_with(&["--text-features ", "ends in .npy"]);
     // A page of a run is Holdall's own; one that the user names is not.
     let report = |options: &[&str]| {
         let words: [OsString; 2] = ["report".into(), run.path.clone().into()];

@@ -468,7 +468,15 @@ fn names_of_outputs_are_checked_before_any_work() {
         ("--ranks ranks.npy", ["--ranks", ".csv"]),
         ("--neighbours n.txt", ["--neighbours", ".npy or .csv"]),
         ("--ranks absent/ranks.csv", ["absent", "mkdir"]),
-        ("--ranks p.csv", ["p.csv", "found one that exists"]),
+        ("--ranks p.csv", ["p.csv", "one that this command reads"]),
+        (
+            "--ranks p.csv --overwrite",
+            ["p.csv", "one that this command reads"],
+        ),
+        (
+            "--ranks r.csv --neighbours r.csv",
+            ["--neighbours", "found that of --ranks"],
+        ),
     ] {
         home.retrieval(&format!("{inputs} {more}"))
             .refused_with(&parts);

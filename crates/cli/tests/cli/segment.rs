@@ -446,6 +446,104 @@ fn a_field_of_view_is_not_scored_as_truth() {
     assert_eq!(predictions[0].get("scores"), None);
 }
 
+/// Names of folders are those of the set that was trained on; another set has its own, or its masks would be taken for pictures.
+#[test]
+fn another_set_has_folders_of_its_own() {
+    let (home, folder) = with_disks(4, [32, 32]);
+    let own = home.path("own");
+    for (from, to) in [("images", "fotos"), ("masks", "zeich")] {
+        fs::create_dir_all(own.join(to)).unwrap();
+        for number in 0..4 {
+            let name = format!("{number}.png");
+            fs::copy(folder.join(from).join(&name), own.join(to).join(&name)).unwrap();
+        }
+    }
+    let run = home.path("run");
+    let mut words = words(&own, &run, "--epochs 1");
+    let layout = "data={image_subdir: fotos, label_subdir: zeich, image_size: 32, validation: 25%}";
+    words.extend(["--set", layout].map(OsString::from));
+    holdall_words(words).exits(DONE);
+    for set in [&own, &folder] {
+        let options = format!("--json --out {}-masks", set.display());
+        let json = typed("predict", &[&run, set], &options).exits(DONE).json();
+        assert_eq!(json["predictions"].as_array().unwrap().len(), 4);
+        typed("eval", &[&run, set], "").exits(DONE);
+    }
+    // Masks among the pictures would be pictures next time, and the truth is never replaced.
+    let images = folder.join("images");
+    let inside = format!("--out {}", images.join("found").display());
+    typed("predict", &[&run, &images], &inside).refused_with(&["--out", "outside of"]);
+    let over = format!("--overwrite --out {}", folder.display());
+    let parts = ["--out", "one that this command reads"];
+    typed("predict", &[&run, &folder], &over).refused_with(&parts);
+    for option in ["--lr 1", "--weight_decay 0.1"] {
+        typed("eval", &[&run], option).refused_with(&["no such option of holdall eval"]);
+    }
+}
+
+/// A photo that EXIF turns has a mask on the pixels of its file: read as truth, it is what was predicted.
+#[test]
+fn a_predicted_mask_lies_on_the_file_of_its_picture() {
+    let (home, folder) = with_disks(4, [32, 32]);
+    let run = home.path("run");
+    train(&folder, &run, "--epochs 6").exits(DONE);
+    let turned = home.path("turned");
+    fs::create_dir_all(turned.join("images")).unwrap();
+    let image = image::open(folder.join("images/0.png")).unwrap().to_rgb8();
+    let file = fs::File::create(turned.join("images/0.png")).unwrap();
+    let mut encoder = image::codecs::png::PngEncoder::new(file);
+    // One entry, big-endian: orientation 6, to be turned by a quarter.
+    let exif = b"MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
+    image::ImageEncoder::set_exif_metadata(&mut encoder, exif.to_vec()).unwrap();
+    image.write_with_encoder(encoder).unwrap();
+    let options = format!("--out {}", turned.display());
+    typed("predict", &[&run, &turned.join("images/0.png")], &options).exits(DONE);
+    let mask = image::open(turned.join("masks/0.png")).unwrap().to_luma8();
+    assert!(
+        mask.pixels().any(|pixel| pixel.0 == [255]),
+        "nothing was found"
+    );
+    let scores = typed("eval", &[&run, &turned], "--json").exits(DONE).json();
+    assert_eq!(number(&scores, "dice"), 1.0, "{scores}");
+}
+
+/// DRIVE's test split has no masks: predicted, and not evaluated.
+#[test]
+fn pictures_whose_masks_are_withheld_are_predicted() {
+    let (home, folder) = with_disks(6, [32, 32]);
+    let run = home.path("run");
+    train(&folder, &run, "--epochs 1").exits(DONE);
+    let set = home.path("DRIVE");
+    let copy = |from: &str, to: &str| {
+        let to = set.join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(folder.join(from), to).unwrap();
+    };
+    for number in 0..6 {
+        let (image, mask) = (
+            format!("images/{number}.png"),
+            format!("masks/{number}.png"),
+        );
+        if number < 4 {
+            copy(&image, &format!("training/images/2{number}_training.png"));
+            copy(&mask, &format!("training/1st_manual/2{number}_manual1.png"));
+            copy(&mask, &format!("training/mask/2{number}_training_mask.png"));
+        } else {
+            copy(&image, &format!("test/images/0{number}_test.png"));
+            copy(&mask, &format!("test/mask/0{number}_test_mask.png"));
+        }
+    }
+    let options = format!("--json --out {}", home.path("out").display());
+    let json = typed("predict", &[&run, &set], &options).exits(DONE).json();
+    assert_eq!(json["predictions"].as_array().unwrap().len(), 6);
+    let parts = [
+        "--part test",
+        "labels of this split are withheld",
+        "holdall predict",
+    ];
+    typed("eval", &[&run, &set], "--part test").refused_with(&parts);
+}
+
 /// Small pictures that are no squares stay as they are, and their run has a batch and a rate that suit a U-Net.
 #[test]
 fn sizes_and_numbers_that_nobody_says_suit_the_pictures() {

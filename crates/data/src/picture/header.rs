@@ -396,7 +396,7 @@ fn lies_on_its_side(bytes: &(impl Bytes + ?Sized), at: usize, length: usize) -> 
     Orientation::from_exif_chunk(&exif).is_some_and(is_on_its_side)
 }
 
-pub(super) fn is_on_its_side(orientation: Orientation) -> bool {
+pub(crate) fn is_on_its_side(orientation: Orientation) -> bool {
     matches!(
         orientation,
         Orientation::Rotate90

@@ -394,12 +394,12 @@ pub(super) fn drop_alpha(pixels: &mut Vec<u8>, held: usize, native: Native) {
     pixels.truncate(native.num_bytes());
 }
 
-/// Turns pixels upright. Most are: those stay where they are.
-pub(crate) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientation) -> Native {
-    let (width, height) = (native.width as usize, native.height as usize);
-    // Where the pixel at (x, y) of the upright picture is in the file.
-    let place: fn(usize, usize, usize, usize) -> (usize, usize) = match orientation {
-        Orientation::NoTransforms => return native,
+/// Where the pixel at (x, y) of an upright picture is in its file, of that width and height.
+pub(crate) fn place_in_file(
+    orientation: Orientation,
+) -> fn(usize, usize, usize, usize) -> (usize, usize) {
+    match orientation {
+        Orientation::NoTransforms => |x, y, _, _| (x, y),
         Orientation::FlipHorizontal => |x, y, w, _| (w - 1 - x, y),
         Orientation::Rotate180 => |x, y, w, h| (w - 1 - x, h - 1 - y),
         Orientation::FlipVertical => |x, y, _, h| (x, h - 1 - y),
@@ -407,7 +407,16 @@ pub(crate) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientat
         Orientation::Rotate90 => |x, y, _, h| (y, h - 1 - x),
         Orientation::Rotate270FlipH => |x, y, w, h| (w - 1 - y, h - 1 - x),
         Orientation::Rotate270 => |x, y, w, _| (w - 1 - y, x),
-    };
+    }
+}
+
+/// Turns pixels upright. Most are: those stay where they are.
+pub(crate) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientation) -> Native {
+    if orientation == Orientation::NoTransforms {
+        return native;
+    }
+    let (width, height) = (native.width as usize, native.height as usize);
+    let place = place_in_file(orientation);
     let is_on_its_side = super::header::is_on_its_side(orientation);
     let (upright_width, upright_height) = match is_on_its_side {
         true => (height, width),

@@ -65,6 +65,8 @@ pub(super) struct Layout {
     pub train: Vec<PairFiles>,
     pub validation: Option<Vec<PairFiles>>,
     pub test: Option<Vec<PairFiles>>,
+    /// Images of validation and test splits whose masks are not published.
+    pub unlabelled: Vec<PairFiles>,
     /// What there is instead of masks, where images come without.
     pub withheld: Option<String>,
     /// What the user should know.
@@ -577,10 +579,13 @@ pub(super) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<Layout, Da
         (splits.test, &mut layout.test),
     ] {
         match split {
-            Some(split) if split.masks == Masks::Withheld => layout.notes.push(format!(
-                "{}: no masks beside its images; it is not used",
-                place.join(split.within(&split.images)).display()
-            )),
+            Some(split) if split.masks == Masks::Withheld => {
+                layout.notes.push(format!(
+                    "{}: no masks beside its images; only `holdall predict` uses them",
+                    place.join(split.within(&split.images)).display()
+                ));
+                layout.unlabelled.extend(split.pairs(&place)?);
+            }
             Some(split) => *into = Some(split.pairs(&place)?),
             None => {}
         }

@@ -278,7 +278,7 @@ pub(super) fn coarsen(shape: RowShape, coarseness: f64, pixels: &mut [u8], buffe
         channels: shape.channels,
         depth: shape.depth,
         pixels: std::mem::take(buffer),
-        mask: None,
+        ..WholePicture::default()
     };
     let map = Map::between((width, height), (shape.width, shape.height));
     let mut unused = vec![0; shape.num_pixels()];

@@ -32,6 +32,8 @@ pub struct SegmentationSet {
     pub validation: Option<Samples>,
     /// The set's own test split, where it has one that is not held out already.
     pub test: Option<Samples>,
+    /// Pictures of splits whose masks are not published.
+    pub unlabelled: Option<Samples>,
     /// What masks hold.
     pub coding: MaskCoding,
     /// What pictures are.
@@ -104,6 +106,7 @@ impl SegmentationSet {
             train: pairs,
             validation: own_validation,
             test: own_test,
+            unlabelled,
             withheld,
             mut notes,
         } = layout;
@@ -167,6 +170,7 @@ impl SegmentationSet {
             }
         };
         let test = test.map(|pairs| samples(&pairs));
+        let unlabelled = Some(samples(&unlabelled)).filter(|samples| !samples.is_empty());
         let lists: Vec<&Samples> = [Some(&train), validation.as_ref(), test.as_ref()]
             .into_iter()
             .flatten()
@@ -179,6 +183,7 @@ impl SegmentationSet {
             train,
             validation,
             test,
+            unlabelled,
             coding,
             survey,
             place,

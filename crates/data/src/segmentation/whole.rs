@@ -1,8 +1,10 @@
 //! A sample's files to pixels and classes at their own size: what evaluation and prediction look at, and what rows are made of.
 //!
 //! Pictures are turned upright as their EXIF says, and their masks with them: a mask seldom has EXIF of its own, and where it has the size of
-//! the turned picture alone, it was drawn on that and stays as it is.
+//! the turned picture alone, it was drawn on that and stays as it is. What is predicted goes the way back (`in_file`), so that its files lie on
+//! the picture's file as those of annotators do.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use image::metadata::Orientation;
@@ -10,7 +12,7 @@ use image::metadata::Orientation;
 use super::coding::MaskCoding;
 use super::row::{IGNORED, PixelDepth};
 use crate::error::DataError;
-use crate::picture::{Native, ReadAs, Scratch, read_native, turned};
+use crate::picture::{Native, ReadAs, Scratch, is_on_its_side, place_in_file, read_native, turned};
 use crate::samples::Samples;
 
 /// A picture at its own size, and the classes of its pixels where they are known.
@@ -28,6 +30,8 @@ pub struct WholePicture {
     pub pixels: Vec<u8>,
     /// A class for each pixel, 255 where none counts.
     pub mask: Option<Vec<u8>>,
+    /// How the file was turned to be upright, if it was.
+    pub turn: Option<Orientation>,
 }
 
 impl WholePicture {
@@ -40,6 +44,29 @@ impl WholePicture {
             // The upper byte comes last.
             self.pixels[pixel + channel * bytes + bytes - 1]
         })
+    }
+
+    /// Values of the pixels, so many for each, as they lie in the file, with its height and width.
+    pub fn in_file<'a, T: Copy>(
+        &self,
+        values: &'a [T],
+        per_pixel: usize,
+    ) -> (Cow<'a, [T]>, [usize; 2]) {
+        let Some(turn) = self.turn else {
+            return (Cow::Borrowed(values), [self.height, self.width]);
+        };
+        let [height, width] = if is_on_its_side(turn) {
+            [self.width, self.height]
+        } else {
+            [self.height, self.width]
+        };
+        let place = place_in_file(turn);
+        let mut lying = values.to_vec();
+        for (at, pixel) in values.chunks_exact(per_pixel).enumerate() {
+            let (column, row) = place(at % self.width, at / self.width, width, height);
+            lying[(row * width + column) * per_pixel..][..per_pixel].copy_from_slice(pixel);
+        }
+        (Cow::Owned(lying), [height, width])
     }
 
     /// Width times height.
@@ -91,6 +118,7 @@ pub(super) fn read_into(
     };
     let native = read_native(&image, ReadAs::Picture, scratch, buffer)?;
     (whole.width, whole.height) = (native.width as usize, native.height as usize);
+    whole.turn = Some(native.orientation).filter(|turn| *turn != Orientation::NoTransforms);
     if num_files == 1 && (native.channels, native.depth) == (per_file, whole.depth) {
         std::mem::swap(&mut whole.pixels, buffer);
     } else {
@@ -195,6 +223,30 @@ fn leave_out_outside(pixels: &[u8], native: Native, classes: &mut [u8]) {
     for (value, class) in pixels().zip(classes) {
         if 2 * value < brightest || value == 0 {
             *class = IGNORED;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_turned_upright_and_back_is_the_file() {
+        let file: Vec<u8> = (0..24).collect();
+        for number in 1..=8 {
+            let turn = Orientation::from_exif(number).unwrap();
+            let mut pixels = file.clone();
+            let native = Native::upright(4, 3, 2, PixelDepth::Eight);
+            let upright = turned(&mut pixels, native, turn);
+            let picture = WholePicture {
+                width: upright.width as usize,
+                height: upright.height as usize,
+                turn: Some(turn),
+                ..WholePicture::default()
+            };
+            let (found, size) = picture.in_file(&pixels, 2);
+            assert_eq!((&*found, size), (&file[..], [3, 4]), "orientation {number}");
         }
     }
 }

@@ -55,7 +55,9 @@ pub(super) fn check_images(
     };
     let most = config.max_skipped.get();
     let num_skipped = num_missing + num_bad_rows;
-    let may_be_skipped = num_skipped as f64 <= (num_images + num_bad_rows) as f64 * most;
+    // Where none is there, they are somewhere else.
+    let may_be_skipped =
+        num_missing < num_images && num_skipped as f64 <= (num_images + num_bad_rows) as f64 * most;
     if config.bad_pictures == BadPictures::Skip && may_be_skipped {
         return Ok(Some(format!(
             "Careful: {} of {} {} missing (first: {}, row {row}, {}): skipped, as `bad_pictures: skip` says",
@@ -88,7 +90,7 @@ pub(super) fn check_images(
         num_images,
         media: source.media,
         num_bad_rows: num_bad_rows as u32,
-        max_skipped: (config.bad_pictures == BadPictures::Skip).then_some(most),
+        max_skipped: (config.bad_pictures == BadPictures::Skip && most < 1.0).then_some(most),
     })
 }
 

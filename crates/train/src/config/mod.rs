@@ -53,7 +53,9 @@ pub use self::sections::{OptimizerSection, TrainSection};
 pub use self::training_defaults::TrainingDefaults;
 pub use self::translate::{Translation, TypedOption, typed_option};
 pub use self::unet_section::UnetSection;
-pub(crate) use self::unused_keys::warnings_of_unused_keys;
+pub(crate) use self::unused_keys::{
+    changed_keys, is_within, tasks_that_read, warnings_of_unused_keys,
+};
 pub(crate) use self::validate::{Wrong, check};
 pub use self::video_text_section::{
     DecoderChoice, DecoderSection, FrameCacheChoice, PoolingName, SameText, VideoTextSection,

@@ -301,13 +301,20 @@ const IDLE: &[Idle] = &[
 ];
 
 /// Whether a dotted key is `section`, or stands in it.
-fn is_within(key: &str, section: &str) -> bool {
+pub(crate) fn is_within(key: &str, section: &str) -> bool {
     let rest = key.strip_prefix(section);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
+/// The tasks that read a key, where not all do.
+pub(crate) fn tasks_that_read(key: &str) -> Option<&'static [TaskName]> {
+    let mut readers = READERS.iter();
+    let (_, tasks) = readers.find(|(section, _)| is_within(key, section))?;
+    Some(tasks)
+}
+
 /// Dotted keys whose values differ from the defaults.
-fn changed_keys(config: &RunConfig) -> Vec<String> {
+pub(crate) fn changed_keys(config: &RunConfig) -> Vec<String> {
     fn collect(path: &str, value: &Value, default: &Value, changed: &mut Vec<String>) {
         match (value, default) {
             (Value::Object(values), Value::Object(defaults)) if !defaults.is_empty() => {
@@ -335,9 +342,7 @@ fn changed_keys(config: &RunConfig) -> Vec<String> {
 pub(crate) fn warnings_of_unused_keys(config: &RunConfig, task: TaskName) -> Vec<String> {
     let mut warnings = Vec::new();
     for key in changed_keys(config) {
-        let mut readers = READERS.iter();
-        let readers = readers.find(|(section, _)| is_within(&key, section));
-        if let Some((_, tasks)) = readers
+        if let Some(tasks) = tasks_that_read(&key)
             && !tasks.contains(&task)
         {
             let names: Vec<&str> = tasks.iter().map(|task| task.name()).collect();

@@ -352,6 +352,16 @@ impl Saved {
         }
     }
 
+    /// What kind of work it does.
+    pub fn task_name(&self) -> TaskName {
+        match self {
+            Saved::Clip(_) => TaskName::Clip,
+            Saved::Classify(_) => TaskName::Classify,
+            Saved::Segment(_) => TaskName::Segment,
+            Saved::VideoText(_) => TaskName::VideoText,
+        }
+    }
+
     /// What all of them are.
     pub fn model(&self) -> &dyn SavedModel {
         match self {

@@ -53,7 +53,7 @@ pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<P
             let each = read.iter().zip(answers);
             all.extend(each.map(|(&sample, answers)| {
                 let targets = answers.into_iter().map(TargetGuess::from).collect();
-                Prediction::new(job.image(sample), targets)
+                Prediction::new(job, sample, targets)
             }));
             true
         },

@@ -94,7 +94,7 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
                 let best = scores.map(|scores| best(labels.names(), &scores, top));
                 let target = best.map(|labels| TargetGuess::of_labels(HEAD, labels));
                 let targets = target.into_iter().collect();
-                all.push(Prediction::new(job.image(read[row]), targets));
+                all.push(Prediction::new(job, read[row], targets));
             }
             if arguments.features.is_some() {
                 features.extend_from_slice(&encoded.features);

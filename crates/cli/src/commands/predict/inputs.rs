@@ -4,19 +4,20 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdall_data::config::Validation;
+use holdall_data::config::{BadPictures, Share, Validation};
 use holdall_data::find::is_list;
 use holdall_data::folder::{EXTENSIONS, is_picture};
 use holdall_data::samples::{Samples, SamplesBuilder};
-use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::source::{self, BadRow, Captions, DataSet};
 use holdall_data::table::Table;
 use holdall_data::{DataConfig, DataError};
 use holdall_train::TrainError;
-use holdall_train::saved_inputs;
-use holdall_train::saved_model::SavedModel;
+use holdall_train::saved_inputs::{self, Reader};
+use holdall_train::tasks::Saved;
 
 use super::PredictArguments;
 use super::clip_files::clips_under;
+use crate::arguments::{is_read, resolved};
 use crate::screen::tell;
 
 /// The table among what was named, which then is all that was named.
@@ -32,22 +33,47 @@ fn table_of(named: &[PathBuf]) -> Result<Option<&Path>, TrainError> {
     }
 }
 
-/// How inputs are made: as in training, with what `--set` says over it.
+/// How inputs are made: as in training, with what `--set` says over it. One picture that cannot be read is no reason to leave out the others.
 pub(super) fn settings(
     arguments: &PredictArguments,
-    saved: &dyn SavedModel,
+    saved: &Saved,
 ) -> Result<DataConfig, TrainError> {
     let sets = &arguments.sets;
-    let is_of_data = |set: &&String| set.trim_start().starts_with("data");
-    if let Some(other) = sets.iter().find(|set| !is_of_data(set)) {
-        return Err(TrainError::Config(format!(
-            "--set {other}: expected a key of the data section; no other changes a prediction\nhint: --set data.stride=2"
-        )));
-    }
-    let mut config = saved_inputs::config_of(&arguments.model, saved, sets)?;
-    saved_inputs::take_data(&mut config, Path::new(""), sets);
+    saved_inputs::check_sets(sets, saved.task_name(), Reader::Predict)?;
+    let mut config = saved_inputs::config_of(&arguments.model, saved.model(), sets)?;
+    let named = arguments.images.iter().chain(&arguments.search.search);
+    let named: Vec<&PathBuf> = named.collect();
+    let place = match named.as_slice() {
+        [only] => only.as_path(),
+        _ => Path::new(""),
+    };
+    let note = saved_inputs::take_data(&mut config, place, sets);
+    note.iter().for_each(|note| tell(note));
     config.data.train = None;
-    Ok(config.data.without_targets())
+    Ok(DataConfig {
+        bad_pictures: BadPictures::Skip,
+        max_skipped: Share(1.0),
+        ..config.data.without_targets()
+    })
+}
+
+/// Refuses outputs that are among the files to be read, whatever `--overwrite` says.
+pub(super) fn check_outputs(
+    arguments: &PredictArguments,
+    samples: &Samples,
+) -> Result<(), TrainError> {
+    for (option, path) in arguments.outputs() {
+        let Some(path) = path.as_deref().filter(|path| path.exists()) else {
+            continue;
+        };
+        let place = resolved(path);
+        let is_input =
+            |file: PathBuf| file.file_name() == place.file_name() && resolved(&file) == place;
+        if (0..samples.len()).any(|sample| samples.clip_paths(sample).any(is_input)) {
+            return Err(is_read(option, path));
+        }
+    }
+    Ok(())
 }
 
 /// All rows of a table.
@@ -59,25 +85,43 @@ fn read_all(table: &Path, data: &DataConfig) -> DataConfig {
     }
 }
 
-fn of_table(data: DataSet) -> Arc<Samples> {
-    data.notes.iter().for_each(|note| tell(note));
-    Arc::new(data.train)
+/// What was named, and rows of a table that name nothing.
+pub(in crate::commands) struct Named {
+    pub samples: Arc<Samples>,
+    pub bad_rows: Vec<BadRow>,
+}
+
+impl Named {
+    fn of_files(paths: &[PathBuf]) -> Named {
+        Named {
+            samples: Arc::new(as_samples(paths)),
+            bad_rows: Vec::new(),
+        }
+    }
+
+    fn of_table(data: DataSet) -> Named {
+        data.notes.iter().for_each(|note| tell(note));
+        Named {
+            samples: Arc::new(data.train),
+            bad_rows: data.bad_rows,
+        }
+    }
 }
 
 /// Pictures, by a table or by their names.
 pub(in crate::commands) fn pictures(
     named: &[PathBuf],
     data: &DataConfig,
-) -> Result<Arc<Samples>, TrainError> {
+) -> Result<Named, TrainError> {
     Ok(match table_of(named)? {
-        Some(table) => of_table(source::read(&read_all(table, data), Captions::None, 0)?),
-        None => Arc::new(as_samples(&pictures_under(named)?)),
+        Some(table) => Named::of_table(source::read(&read_all(table, data), Captions::None, 0)?),
+        None => Named::of_files(&pictures_under(named)?),
     })
 }
 
 /// Clips, and of a table with groups the name of each sample's.
 pub(super) struct Clips {
-    pub samples: Arc<Samples>,
+    pub named: Named,
     pub groups: Option<Groups>,
 }
 
@@ -115,7 +159,7 @@ pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, Train
         tell_ungrouped(data, "files have no groups");
         let paths = clips_under(named)?;
         return Ok(Clips {
-            samples: Arc::new(as_samples(&paths)),
+            named: Named::of_files(&paths),
             groups: None,
         });
     };
@@ -132,7 +176,7 @@ pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, Train
     }
     let read = source::read_clips(&data, Captions::None, 0)?;
     Ok(Clips {
-        samples: of_table(read),
+        named: Named::of_table(read),
         groups,
     })
 }

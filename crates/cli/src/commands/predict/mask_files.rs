@@ -1,20 +1,21 @@
 //! The files of predicted masks.
 //!
 //! ```text
-//! OUT/masks/NAME.png            0 and 255; class numbers where there are several classes
+//! OUT/masks/NAME.png            0 and 255; class numbers where there are several classes; on the pixels of the picture's file
 //! OUT/probabilities/NAME.png    16 bits, or NAME.npy: height x width x outputs in f32
 //! OUT/overlays/NAME.png         the picture with what was predicted; found, missed and invented where there is truth
 //! OUT/scores.csv                a row for each picture with a mask
 //! ```
 
-use std::collections::HashMap;
+use std::cell::LazyCell;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::case_of;
-use holdall_files::{Existing, write_whole};
+use holdall_files::{Existing, counted, write_whole};
 use holdall_metrics::segmentation::{METRICS, MaskScores};
 use holdall_train::TrainError;
 use holdall_train::tasks::segment::png_file::{self, Pixels};
@@ -22,6 +23,7 @@ use holdall_train::tasks::segment::{PredictedPicture, SavedSegmenter, SegmentTas
 use serde::Serialize;
 
 use super::segment::{ProbabilityFormat, SegmentOptions};
+use crate::arguments::{is_read, resolved};
 use crate::array_file;
 use crate::screen::tell;
 
@@ -78,21 +80,34 @@ impl Writer<'_> {
     /// What files of a picture take while they are made, one after the other.
     pub fn bytes(&self, task: &SegmentTask, [height, width]: [usize; 2]) -> u64 {
         let outputs = task.model.num_outputs();
-        // For each pixel: the mask and its file; colours and their file; 16 bits and their files, or the file of an array.
-        let mask = 2;
+        // For each pixel: the mask as it lies in the file, and its file; colours and their file; probabilities as they lie in the file, and 16
+        // bits and their files, or the file of an array.
+        let mask = 3;
         let overlay = if self.options.overlays { 6 } else { 0 };
         let probabilities = match self.options.probabilities {
-            Some(ProbabilityFormat::Npy) => 4 * outputs,
-            Some(ProbabilityFormat::Png) => 4 + 2 * outputs,
+            Some(ProbabilityFormat::Npy) => 8 * outputs,
+            Some(ProbabilityFormat::Png) => 4 + 6 * outputs,
             None => 0,
         };
         let classes = 1;
         (height * width * (classes + mask.max(overlay).max(probabilities))) as u64
     }
 
-    /// Refuses to write over masks that are there, be they predictions or the truth of a data set.
-    pub fn check_free(&self, existing: Existing) -> Result<(), TrainError> {
+    /// Refuses to write over masks that are there, be they predictions or the truth of a data set; over pictures and masks that are
+    /// read, always.
+    pub fn check_free(&self, existing: Existing, lists: &[Arc<Samples>]) -> Result<(), TrainError> {
+        let inputs: LazyCell<HashSet<PathBuf>, _> = LazyCell::new(|| {
+            let samples = lists
+                .iter()
+                .flat_map(|list| (0..list.len()).map(move |at| (list, at)));
+            let files =
+                samples.flat_map(|(list, at)| list.clip_paths(at).chain(list.mask_path(at)));
+            files.map(|file| resolved(&file)).collect()
+        });
         let refuse = |path: PathBuf| {
+            if path.exists() && inputs.contains(&resolved(&path)) {
+                return Err(is_read("--out", &path));
+            }
             let checked = existing.check_file(&path);
             checked.map_err(|occupied| TrainError::Config(format!("--out {occupied}")))
         };
@@ -152,19 +167,24 @@ impl Writer<'_> {
     ) -> Result<PredictedMask, TrainError> {
         let sample = predicted.sample as usize;
         let name = &self.names.0[list][sample];
-        let size = [predicted.picture.height, predicted.picture.width];
+        // Masks lie on the pixels of the picture's file, whatever its EXIF says.
+        let (classes, size) = predicted.picture.in_file(predicted.classes, 1);
         let write = |path: &Path, bytes: &[u8]| {
             write_whole(path, bytes).map_err(|cause| unwritten(path, &cause))
         };
         let mask = self.mask(name);
-        let classes = match self.saved.model().num_outputs() {
-            1 => predicted.classes.iter().map(|class| class * 255).collect(),
-            _ => predicted.classes.to_vec(),
+        let num_outputs = self.saved.model().num_outputs();
+        let classes: Vec<u8> = match num_outputs {
+            1 => classes.iter().map(|class| class * 255).collect(),
+            _ => classes.into_owned(),
         };
         write(&mask, &png_file::encode(&Pixels::Grey(&classes), size))?;
         if let Some(format) = self.options.probabilities {
             let files = self.probability_files(format, name);
-            let contents = self.probabilities(format, size, predicted.probabilities_hwk);
+            let lying = predicted
+                .picture
+                .in_file(predicted.probabilities_hwk, num_outputs);
+            let contents = self.probabilities(format, size, &lying.0);
             for (path, bytes) in files.iter().zip(contents) {
                 write(path, &bytes)?;
             }
@@ -227,7 +247,8 @@ impl Writer<'_> {
         let path = self.scores();
         let text = rows.into_inner()?;
         write_whole(&path, &text).map_err(|cause| unwritten(&path, &cause))?;
-        tell(&format!("{} scores: {}", scored.len(), path.display()));
+        let count = counted(scored.len(), "score");
+        tell(&format!("{count}: {}", path.display()));
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ use holdall_train::tasks::clip::{
 };
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText};
 
-use super::inputs;
+use super::inputs::{self, Named};
 use super::{Job, PredictArguments};
 use crate::commands::plan::fitting;
 use crate::screen::progress;
@@ -112,17 +112,22 @@ pub(super) fn run(
     let path = options.texts.as_deref().expect("asked for");
     let texts = inputs::lines_of(path, "--texts", "a text")?;
     let named = [&arguments.images[..], &options.search].concat();
-    let samples = match (named.is_empty(), saved) {
-        (true, _) => Arc::new(SamplesBuilder::new(PathBuf::new()).finish(Vec::new())),
-        (false, Saved::VideoText(_)) => inputs::clips(&named, data)?.samples,
+    let Named { samples, bad_rows } = match (named.is_empty(), saved) {
+        (true, _) => Named {
+            samples: Arc::new(SamplesBuilder::new(PathBuf::new()).finish(Vec::new())),
+            bad_rows: Vec::new(),
+        },
+        (false, Saved::VideoText(_)) => inputs::clips(&named, data)?.named,
         (false, _) => inputs::pictures(&named, data)?,
     };
+    inputs::check_outputs(arguments, &samples)?;
     let job = Job {
         arguments,
         device,
         budget_bytes,
         data,
         samples,
+        bad_rows,
     };
     let mut search = Search {
         features: Vec::new(),

@@ -29,7 +29,7 @@ use serde::Serialize;
 use super::inputs::{self, files_under};
 use super::mask_files::{Names, PredictedMask, Writer};
 use super::{PredictArguments, Skipped};
-use crate::arguments::SEGMENTATION;
+use crate::arguments::{SEGMENTATION, resolved};
 use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
@@ -99,7 +99,7 @@ pub(super) fn run(
     };
     // Files are written side by side: whoever is asked to stop finishes those at hand.
     let _orderly = stop::orderly("Stopping after the pictures at hand");
-    writer.check_free(arguments.overwrite.existing())?;
+    writer.check_free(arguments.overwrite.existing(), &found.lists)?;
     writer.make_folders()?;
     let total: usize = found.lists.iter().map(|list| list.len()).sum();
     let bar = progress(total as u64, "Predicting");
@@ -169,7 +169,7 @@ fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig)
             // Masks that make no sense are an error: predicting on all files here would take masks for pictures.
             let set = SegmentationSet::open(&config, 0).map_err(TrainError::from)?;
             set.notes.iter().for_each(|note| tell(note));
-            let lists = [Some(set.train), set.validation, set.test];
+            let lists = [Some(set.train), set.validation, set.test, set.unlabelled];
             let lists = lists.into_iter().flatten().filter(|list| !list.is_empty());
             let is_known = set.coding.num_outputs() == saved.model().num_outputs();
             if !is_known {
@@ -181,19 +181,38 @@ fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig)
             });
         }
         if is_table {
-            let listed = inputs::pictures(&arguments.images, data)?;
+            let listed = inputs::pictures(&arguments.images, data)?.samples;
             let names: Vec<String> = (0..listed.len())
                 .map(|sample| listed.image(sample).to_owned())
                 .collect();
             return alone(listed.root().to_owned(), &names, channel_files);
         }
     }
+    check_out(arguments)?;
     let paths = files_under(&arguments.images, is_segmentation_picture)?;
     let names: Vec<String> = paths
         .iter()
         .map(|path| path.to_string_lossy().into_owned())
         .collect();
     alone(PathBuf::new(), &names, channel_files)
+}
+
+/// Refuses to write masks among pictures that are searched for: the next search would find them.
+fn check_out(arguments: &PredictArguments) -> Result<(), TrainError> {
+    let Some(out) = &arguments.segment.out else {
+        return Ok(());
+    };
+    let folders = arguments.images.iter().filter(|path| path.is_dir());
+    let mut around = folders.filter(|folder| resolved(out).starts_with(resolved(folder)));
+    match around.next() {
+        Some(folder) => Err(TrainError::Config(format!(
+            "--out {}: expected a folder outside of {}, found one in it: its masks would be pictures of the next prediction\n\
+             hint: name a folder beside it",
+            out.display(),
+            folder.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<Found> {
@@ -291,6 +310,7 @@ impl Job<'_> {
     fn left_out(&self, skipped: &loader::Skipped) -> Skipped {
         let sample = skipped.sample as usize;
         Skipped {
+            row: self.samples.row(sample),
             reason: reason(&self.samples.image_path(sample), &skipped.error),
             image: self.samples.image(sample).to_owned(),
         }

@@ -22,8 +22,8 @@ use holdall_train::tasks::video_text::{ClipReader, SavedVideoText, VideoTextTask
 use serde::Serialize;
 
 use super::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
-use super::inputs::{self, Clips};
-use super::{Job, PredictArguments, Skipped, write_file};
+use super::inputs::{self, Clips, Named};
+use super::{Job, PredictArguments, Skipped, tell_csv, write_file};
 use crate::arguments::small_count;
 use crate::array_file;
 use crate::failure;
@@ -80,6 +80,9 @@ struct ClipsJson<'a> {
 /// What is said of a clip.
 #[derive(Serialize)]
 struct ClipPrediction {
+    /// Its line in the table, or its place among the files.
+    #[serde(skip)]
+    row: u32,
     /// Of several clips, the first.
     video: String,
     /// What the table calls the clips that are one sample.
@@ -109,9 +112,12 @@ pub(super) fn run(
     budget_bytes: Option<u64>,
     (saved, data): (&SavedVideoText, &DataConfig),
 ) -> Result<ExitCode> {
-    let Clips { samples, groups } = inputs::clips(&arguments.images, data)?;
+    let Clips { named, groups } = inputs::clips(&arguments.images, data)?;
+    let Named { samples, bad_rows } = named;
+    inputs::check_outputs(arguments, &samples)?;
     let job = Job {
         samples,
+        bad_rows,
         arguments,
         device,
         budget_bytes,
@@ -178,6 +184,7 @@ pub(super) fn run(
             };
             let group = groups.as_ref();
             all.push(ClipPrediction {
+                row: job.samples.row(sample as usize),
                 video: job.image(sample),
                 group: group.map(|groups| groups.name(&job.samples, sample).to_owned()),
                 targets: answers.into_iter().map(TargetGuess::from).collect(),
@@ -196,16 +203,18 @@ pub(super) fn run(
     let Some(skipped) = read.map_err(Unfinished::into_error)? else {
         return Ok(stop::exit_code());
     };
-    if let Some(path) = &arguments.features {
+    let skipped = job.tell_skipped(&skipped);
+    let has_read = !job.found_nothing(all.len(), &skipped);
+    if let (Some(path), true) = (&arguments.features, has_read) {
         stop::whole(|| array_file::write(path, "video_features", &features, projection))?;
         let path = path.display();
         tell(&format!("{} x {projection} features: {path}", all.len()));
     }
-    if arguments.clips.find.is_some() {
+    let is_sorted = arguments.clips.find.is_some();
+    if is_sorted {
         all.sort_by(|a, b| b.similarity.partial_cmp(&a.similarity).expect("finite"));
     }
-    let skipped = job.tell_skipped(&skipped);
-    if let Some(path) = &arguments.csv {
+    if let (Some(path), true) = (&arguments.csv, has_read) {
         let columns = Columns {
             group: groups.map(|groups| groups.column),
             has_captions: caption_text.is_some(),
@@ -217,8 +226,21 @@ pub(super) fn run(
                 .collect(),
             zero_shot: texts.columns(arguments, &task),
         };
-        write_file(path, "--csv", &as_csv(&all, &columns)?)?;
-        tell(&format!("{} predictions: {}", all.len(), path.display()));
+        let mut lines: Vec<(u32, Vec<String>)> = all
+            .iter()
+            .map(|one| (one.row, columns.cells(one)))
+            .chain(
+                skipped
+                    .iter()
+                    .map(|one| (one.row, columns.empty(&one.image))),
+            )
+            .collect();
+        // Those that were found come first, as they fit; else all stand as in the table.
+        if !is_sorted {
+            lines.sort_by_key(|(row, _)| *row);
+        }
+        write_file(path, "--csv", &as_csv(&columns, &lines)?)?;
+        tell_csv(path, all.len(), skipped.len());
     }
     if arguments.output.json {
         print_json(&ClipsJson {
@@ -376,6 +398,13 @@ impl Columns {
         names
     }
 
+    /// The cells of a clip that could not be read.
+    fn empty(&self, video: &str) -> Vec<String> {
+        let mut cells = vec![String::new(); self.names().len()];
+        video.clone_into(&mut cells[0]);
+        cells
+    }
+
     fn cells(&self, one: &ClipPrediction) -> Vec<String> {
         let mut cells = vec![one.video.clone()];
         cells.extend(
@@ -402,11 +431,11 @@ impl Columns {
 }
 
 /// A row for each clip, or for each group of clips.
-fn as_csv(all: &[ClipPrediction], columns: &Columns) -> Result<Vec<u8>> {
+fn as_csv(columns: &Columns, lines: &[(u32, Vec<String>)]) -> Result<Vec<u8>> {
     let mut rows = csv::Writer::from_writer(Vec::new());
     rows.write_record(columns.names())?;
-    for one in all {
-        rows.write_record(columns.cells(one))?;
+    for (_, cells) in lines {
+        rows.write_record(cells)?;
     }
     Ok(rows.into_inner()?)
 }

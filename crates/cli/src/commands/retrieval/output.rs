@@ -1,7 +1,7 @@
 //! Ranks and neighbours as files, whole or not there.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use holdall_files::{counted, write_whole_by};
@@ -45,7 +45,18 @@ pub fn check_names(arguments: &RetrievalArguments) -> Result<()> {
         }
     }
     let outputs = outputs.map(|(option, path, _)| (option, path));
-    Ok(arguments.overwrite.check_files(outputs)?)
+    let features = arguments.queries.iter().chain(&arguments.gallery);
+    let tables = arguments.pairs.iter().chain(&arguments.captions);
+    // FILE.safetensors:TENSOR and FILE.csv:COLUMN are files, too.
+    let inputs: Vec<PathBuf> = features
+        .chain(tables)
+        .flat_map(|path| {
+            let text = path.to_string_lossy();
+            let file = text.rsplit_once(':').map(|(file, _)| PathBuf::from(file));
+            std::iter::once(path.clone()).chain(file)
+        })
+        .collect();
+    Ok(arguments.overwrite.check_files(outputs, &inputs)?)
 }
 
 /// Writes what was asked for.

@@ -8,7 +8,7 @@ fn picture(width: usize, height: usize, channels: usize, depth: PixelDepth) -> W
         channels,
         depth,
         pixels: (0..num_bytes).map(|at| (at * 7 % 251) as u8).collect(),
-        mask: None,
+        ..WholePicture::default()
     }
 }
 

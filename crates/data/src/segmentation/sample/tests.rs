@@ -14,6 +14,7 @@ fn picture(width: usize, height: usize) -> WholePicture {
         depth: PixelDepth::Eight,
         pixels: places().flat_map(|(x, y)| [x as u8, y as u8, 9]).collect(),
         mask: Some(places().map(|(x, y)| ((x + y) % 200) as u8).collect()),
+        ..WholePicture::default()
     }
 }
 

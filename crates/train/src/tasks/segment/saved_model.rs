@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdall_data::DataConfig;
 use holdall_data::config::PairAugment;
 use holdall_data::loader::{RowFormat, Skipped};
 use holdall_data::picture::PictureCost;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet, picture_sizes};
+use holdall_data::{DataConfig, Side};
 use holdall_device::Device;
+use holdall_files::counted;
 use holdall_metrics::segmentation::{ImageScores, predict_classes};
 use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
@@ -25,6 +26,7 @@ use crate::forward::{Forward, ForwardModel};
 use crate::onnx::OnnxFile;
 use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
 use crate::setup::Weights;
+use crate::shell_words::quoted;
 use crate::site::Site;
 use crate::task::Unfinished;
 
@@ -213,6 +215,17 @@ impl SavedModel for SavedSegmenter {
     ) -> Result<EvaluationData, TrainError> {
         let set = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
         set.check_has_masks()?;
+        if let (Evaluated::Side(Side::Test), None, Some(unlabelled)) =
+            (evaluated, &set.test, &set.unlabelled)
+        {
+            return Err(TrainError::Config(format!(
+                "{}: expected masks for --part test, found {} alone: the labels of this split are withheld\n\
+                 hint: `holdall predict RUN {} --out masks` predicts them",
+                set.place.display(),
+                counted(unlabelled.len(), "picture"),
+                quoted(&set.place)
+            )));
+        }
         let mut notes = set.notes;
         let samples = match (evaluated, set.test) {
             (Evaluated::All, Some(test)) => {

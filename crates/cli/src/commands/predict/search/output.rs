@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use holdall_files::counted;
 use serde::Serialize;
 
 use super::super::contact_sheet::{self, Cell};
@@ -52,6 +53,8 @@ pub(super) fn report(
     let options = &arguments.search;
     let skipped = job.tell_skipped(&outcome.skipped);
     let width = search.features.len() / search.texts.len();
+    let num_read = job.samples.len() - outcome.skipped.len();
+    let has_read = !job.found_nothing(num_read, &skipped);
     let arrays = [
         (
             &options.text_features,
@@ -65,13 +68,13 @@ pub(super) fn report(
         ),
     ];
     for (path, name, features) in arrays {
-        if let (Some(path), Some(features)) = (path, features) {
+        if let (Some(path), Some(features), true) = (path, features, has_read) {
             stop::whole(|| array_file::write(path, name, features, width))?;
             let rows = features.len() / width;
             tell(&format!("{rows} x {width} features: {}", path.display()));
         }
     }
-    if let Some(path) = &options.sheet {
+    if let (Some(path), true) = (&options.sheet, has_read) {
         let page =
             contact_sheet::page(search.texts.iter().zip(&search.best).map(|(text, best)| {
                 let cells = best.iter().map(|&(sample, similarity)| Cell {
@@ -84,13 +87,10 @@ pub(super) fn report(
         write_file(path, "--sheet", page.as_bytes())?;
         tell(&format!("Contact sheet: {}", path.display()));
     }
-    if let Some(path) = &arguments.csv {
+    if let (Some(path), true) = (&arguments.csv, has_read) {
         write_file(path, "--csv", &as_csv(job, search)?)?;
-        tell(&format!(
-            "{} searches: {}",
-            search.texts.len(),
-            path.display()
-        ));
+        let count = counted(search.texts.len(), "text");
+        tell(&format!("Found for {count}: {}", path.display()));
     }
     if arguments.output.json {
         print_json(&SearchJson {
