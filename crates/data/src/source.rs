@@ -248,6 +248,23 @@ const SHORT_CAPTION_BYTES: usize = 64 << 10;
 /// What a tokenizer takes at its peak, for each byte of a text: measured as 125 to 147.
 const TOKENIZED_PER_BYTE: u64 = 160;
 
+/// Refuses a text that takes more to tokenize than the budget leaves; `place` is where it stands.
+///
+/// # Errors
+/// [`DataError::OverBudget`].
+pub fn check_text(text: &str, place: impl FnOnce() -> String) -> Result<(), DataError> {
+    if text.len() <= SHORT_CAPTION_BYTES {
+        return Ok(());
+    }
+    check_memory(text.len() as u64 * TOKENIZED_PER_BYTE).map_err(|over| DataError::OverBudget {
+        place: place(),
+        what: format!("a text of {}", show_bytes(text.len() as u64)),
+        over,
+        hint: "shorten it",
+        is_all: true,
+    })
+}
+
 /// A table whose columns are known.
 pub(crate) struct Source {
     pub(crate) table: Table,
@@ -383,20 +400,12 @@ impl Source {
 
     /// A caption is tokenized whole: a long one must fit what the budget leaves.
     fn check_caption(&self, row: u32, caption: &str) -> Result<(), DataError> {
-        if caption.len() <= SHORT_CAPTION_BYTES {
-            return Ok(());
-        }
-        let template = self.columns.caption.as_ref();
-        let template = template.map_or("", |template| template.text());
-        check_memory(caption.len() as u64 * TOKENIZED_PER_BYTE).map_err(|over| {
-            DataError::OverBudget {
-                place: format!("{}, caption `{template}`", at_row(self.table.path(), row)),
-                what: format!("a text of {}", show_bytes(caption.len() as u64)),
-                over,
-                hint: "shorten it",
-                is_all: true,
-            }
-        })
+        let place = || {
+            let template = self.columns.caption.as_ref();
+            let template = template.map_or("", |template| template.text());
+            format!("{}, caption `{template}`", at_row(self.table.path(), row))
+        };
+        check_text(caption, place)
     }
 
     /// The targets, and the side of each row: those that are marked, and a share that is drawn of the training rows where none are marked for

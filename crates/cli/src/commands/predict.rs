@@ -295,9 +295,6 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
     arguments
         .overwrite
         .check_files(arguments.outputs(), &inputs)?;
-    if let Some(path) = &arguments.labels_file {
-        arguments.labels = inputs::lines_of(path, "--labels-file", "a label")?;
-    }
     let inference = &arguments.inference;
     let device = open_device(inference.compute.device, inference.compute.num_threads)?;
     let budget_bytes = resolve_budget(inference.memory, &device)?;
@@ -305,6 +302,9 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
         tell(&note);
     }
     limit_reading(&device, budget_bytes);
+    if let Some(path) = &arguments.labels_file {
+        arguments.labels = inputs::lines_of(path, "--labels-file", "a label")?;
+    }
     let mut saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
     saved.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     tell(&saved.model().describe_pictures());

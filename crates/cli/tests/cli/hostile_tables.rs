@@ -115,3 +115,26 @@ fn a_header_of_many_tensors_is_refused_unread() {
         &["f.safetensors: its header of 4.4 MiB", "the budget leaves"],
     );
 }
+
+/// A line is tokenized whole, and a file is held with its lines.
+#[test]
+fn files_of_labels_are_bounded_too() {
+    let home = tempfile::tempdir().unwrap();
+    let many: String = (0..900_000).map(|label| format!("{label}\n")).collect();
+    for (name, text, part) in [
+        (
+            "long.txt",
+            "word ".repeat(800_000),
+            "long.txt, line 1: a text of 3.8 MiB",
+        ),
+        ("many.txt", many, "many.txt: 900,000 lines"),
+    ] {
+        let path = home.path().join(name);
+        fs::write(&path, text).unwrap();
+        let mut words: Vec<OsString> = vec!["predict".into(), home.path().join("run").into()];
+        words.extend(["1.png".into(), "--labels-file".into(), path.into()]);
+        let options = ["--device", "cpu", "--memory", "60MiB"].map(OsString::from);
+        let answer = holdall_words(words.into_iter().chain(options));
+        answer.ends_with(DOES_NOT_FIT, &[part, "the budget leaves", "hint: "]);
+    }
+}

@@ -11,6 +11,7 @@ use holdall_data::samples::{Samples, SamplesBuilder};
 use holdall_data::source::{self, BadRow, Captions, DataSet};
 use holdall_data::table::Table;
 use holdall_data::{DataConfig, DataError};
+use holdall_files::{check_memory, show_bytes, thousands};
 use holdall_train::TrainError;
 use holdall_train::saved_inputs::{self, Reader};
 use holdall_train::tasks::Saved;
@@ -199,17 +200,39 @@ pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<Stri
         ))
     };
     const MOST_BYTES: u64 = 1 << 28;
+    // The file, and its lines: short ones take as much again as they have characters, and more.
+    const LINE_BYTES: u64 = 64;
+    let file_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let check = |needed_bytes: u64, what: String| {
+        check_memory(needed_bytes).map_err(|over| DataError::OverBudget {
+            place: format!("{option} {}", path.display()),
+            what,
+            over,
+            hint: "several smaller files, one after the other",
+            is_all: true,
+        })
+    };
+    check(
+        2 * file_bytes,
+        format!("a file of {}", show_bytes(file_bytes)),
+    )?;
     let bytes = holdall_files::read_regular(path, MOST_BYTES)
         .map_err(|cause| refused(cause.to_string()))?;
     let text = String::from_utf8(bytes)
         .map_err(|cause| refused(format!("expected UTF-8, found other bytes: {cause}")))?;
     let text = text.trim_start_matches('\u{feff}');
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<String> = lines.map(str::to_owned).collect();
-    match lines.is_empty() {
-        true => Err(refused("expected lines, found none".to_owned())),
-        false => Ok(lines),
+    let mut num_lines = 0;
+    for (number, line) in (1..).zip(lines.clone()) {
+        source::check_text(line, || format!("{}, line {number}", path.display()))?;
+        num_lines = number;
     }
+    if num_lines == 0 {
+        return Err(refused("expected lines, found none".to_owned()));
+    }
+    let needed_bytes = file_bytes + num_lines * LINE_BYTES;
+    check(needed_bytes, format!("{} lines", thousands(num_lines)))?;
+    Ok(lines.map(str::to_owned).collect())
 }
 
 /// Files as named, and the pictures in folders, sorted.
