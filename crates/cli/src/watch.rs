@@ -364,8 +364,13 @@ fn show_epoch(epoch: &EpochReport) -> String {
     let busy = epoch.gpu_busy.map_or(String::new(), |share| {
         format!(", GPU busy {:.0}%", 100.0 * share)
     });
+    let part = if epoch.num_steps < epoch.steps_per_epoch {
+        format!(" ({} of {} steps)", epoch.num_steps, epoch.steps_per_epoch)
+    } else {
+        String::new()
+    };
     format!(
-        "Epoch {}/{}: {:.0} s ({:.0} samples/s, {:.1} batches/s), waited for data {:.1}%",
+        "Epoch {}/{}{part}: {:.0} s ({:.0} samples/s, {:.1} batches/s), waited for data {:.1}%",
         epoch.epoch,
         epoch.epochs,
         epoch.seconds,
@@ -492,6 +497,8 @@ mod tests {
         let epoch = EpochReport {
             step: 12,
             epoch: 3,
+            num_steps: 4,
+            steps_per_epoch: 4,
             epochs: 20,
             seconds: 120.0,
             samples_per_s: 412.0,
@@ -508,6 +515,7 @@ mod tests {
              train loss 2.3100 (chance 4.852 = ln 128), validation loss 2.5400 (chance 4.111 = ln 61)"
         );
         let without = EpochReport {
+            num_steps: 1,
             validation_loss: Some((8, loss(2.5, 61.0))),
             gpu_busy: None,
             ..epoch
@@ -517,5 +525,6 @@ mod tests {
             shown.ends_with("validation loss 2.5000 (chance 4.111 = ln 61) after step 8"),
             "{shown}"
         );
+        assert!(shown.starts_with("Epoch 3/20 (1 of 4 steps): "), "{shown}");
     }
 }

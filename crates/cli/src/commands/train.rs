@@ -275,9 +275,14 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     match (trainer.end()?, begun_at) {
         (End::Complete(summary), _) => {
             tell(&format!(
-                "The run is complete: step {} of {}; its settings stay as they were\nhint: --epochs asks for more, --set train.early_stop=none for patience",
+                "The run is complete: step {} of {}; its settings stay as they were\n\
+                 hint: {} asks for more, --set train.early_stop=none for patience",
                 trainer.steps_done(),
-                trainer.planned().total_steps()
+                trainer.planned().total_steps(),
+                match trainer.planned().config.train.max_steps {
+                    Some(_) => "--set train.max_steps=STEPS",
+                    None => "--epochs",
+                }
             ));
             if is_first && !out.join("report.html").exists() {
                 // Ended after the run and before its report.

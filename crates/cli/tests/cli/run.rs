@@ -97,6 +97,26 @@ fn the_log_has_the_lines_that_people_look_for() {
     assert!(!log.stderr.contains("NaN"), "{}", log.stderr);
 }
 
+/// Five steps an epoch: the second ends after two of them, with an evaluation and a line as all others.
+#[test]
+fn a_run_ends_with_an_evaluation_wherever_it_ends() {
+    let home = Home::with_cars(22);
+    let options = "--batch-size 4 --gradient-accumulation 1 --set train.max_steps=7";
+    let said = home.train(options).exits(DONE).stderr;
+    let evaluated = |run: &RunFiles| -> Vec<u64> {
+        let lines = run.lines("evaluation").into_iter();
+        lines.map(|line| line["step"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(evaluated(&home.run()), [5, 7]);
+    for line in ["Epoch 1/2: ", "validation after step 7", "Epoch 2/2 (2 of 5 steps): "] {
+        assert!(said.contains(line), "lacks `{line}`\n{said}");
+    }
+    let again = home.run().resume("").exits(DONE).stderr;
+    assert!(again.contains("hint: --set train.max_steps=STEPS asks for more"), "{again}");
+    let short = home.trained("short", "--effective-batch 4 --set train.max_steps=2");
+    assert_eq!(evaluated(&short), [2]);
+}
+
 #[test]
 fn the_summary_says_what_was_planned_and_what_was_used() {
     let home = Home::with_cars(24);
