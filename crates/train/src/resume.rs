@@ -35,11 +35,11 @@ const MAY_CHANGE: [&str; 25] = [
     "run_name",
 ];
 
-/// Lines that say what changed; an error where it would be another run. Paths are compared as absolute ones.
+/// Lines that say what changed; an error where it would be another run. Paths are compared as the files that they lead to.
 pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
     let mut lines = Vec::new();
     let tree = |config: &RunConfig| {
-        serde_json::to_value(config.with_absolute_paths()).expect("a config is plain data")
+        serde_json::to_value(config.with_real_paths()).expect("a config is plain data")
     };
     for (key, before, after) in differences("", &tree(begun), &tree(now)) {
         let may = MAY_CHANGE
@@ -48,7 +48,8 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
         if !may {
             let what = match (&before, &after) {
                 (Value::Null, after) => format!(
-                    "the run began without {key}; found {}",
+                    "the run began {}; found {key}: {}",
+                    begun_without(&key, begun),
                     in_words(&key, after)
                 ),
                 (before, Value::Null) => format!(
@@ -72,6 +73,17 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
         ));
     }
     Ok(lines)
+}
+
+/// What a run was told instead of a key that it was not.
+fn begun_without(key: &str, begun: &RunConfig) -> String {
+    let split = (begun.train.batch_size, begun.train.gradient_accumulation);
+    match (key, split) {
+        ("train.effective_batch", (Some(size), Some(accumulation))) => format!(
+            "with train.batch_size: {size} and train.gradient_accumulation: {accumulation}"
+        ),
+        _ => format!("without {key}"),
+    }
 }
 
 /// The first leaf that differs between two configs: its dotted name, and both values.
@@ -133,9 +145,21 @@ mod tests {
         );
         now.train.batch_size = Some(16);
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "the run began without train.batch_size; found 16\nhint: ";
+        let expected = "the run began without train.batch_size; found train.batch_size: 16\nhint: ";
         assert!(error.starts_with(expected), "{error}");
-        now.train.batch_size = None;
+        begun.train.batch_size = Some(1);
+        begun.train.gradient_accumulation = Some(16);
+        now.train.batch_size = Some(1);
+        now.train.effective_batch = Some(8);
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        let expected = "the run began with train.batch_size: 1 and train.gradient_accumulation: 16; \
+                        found train.effective_batch: 8\nhint: ";
+        assert!(error.starts_with(expected), "{error}");
+        for config in [&mut begun, &mut now] {
+            config.train.effective_batch = None;
+            config.train.batch_size = None;
+            config.train.gradient_accumulation = None;
+        }
         now.seed = 7;
         let error = changes(&begun, &now).unwrap_err().to_string();
         let expected = "the run began with seed: 0; found 7\nhint: leave it out to resume";

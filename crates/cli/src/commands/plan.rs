@@ -387,7 +387,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
     }
     if let Some(better) = &plan.suggestion {
         text.push('\n');
-        text.push_str(&faster(chosen, better));
+        text.push_str(&format!("hint: {}", faster(chosen, better)));
     }
     text
 }
@@ -584,7 +584,7 @@ pub fn short(planned: &PlannedRun) -> String {
     ));
     // A run keeps the split that it began with.
     if let Some(better) = plan.suggestion.as_ref().filter(|_| !planned.is_resumed()) {
-        text.push_str(&faster(chosen, better));
+        text.push_str(&format!("hint: a new run with {}", faster(chosen, better)));
     }
     text
 }
@@ -592,11 +592,11 @@ pub fn short(planned: &PlannedRun) -> String {
 /// A user's number is kept; a better one is suggested.
 fn faster(chosen: &Candidate, better: &Candidate) -> String {
     format!(
-        "hint: --batch-size {} would be {:.0}% faster in the same budget, with the same gradient ({} x {}, recompute {})\n",
-        better.choice.batch_size,
-        100.0 * (chosen.step_ms / better.step_ms - 1.0),
+        "--batch-size {} --gradient-accumulation {} would be {:.0}% faster in the same budget, with the same gradient \
+         (recompute {})\n",
         better.choice.batch_size,
         better.choice.gradient_accumulation,
+        100.0 * (chosen.step_ms / better.step_ms - 1.0),
         better.choice.recompute.label()
     )
 }
