@@ -20,7 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::processes;
 use crate::run_log;
-use crate::screen::tell;
+use crate::screen::{tell, watch_for};
 
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(20);
 const FIRST_LINE_SECONDS: f64 = 2.0;
 
 /// The bar between steps, and within a step that takes a while.
-const STEPS: &str = "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left";
+const STEPS: &str = "{bar:12} {pos}/{len} steps  {elapsed}, {eta} left  {wide_msg}";
 const WITHIN_STEP: &str = "{pos}/{len} steps  {wide_msg}";
 
 /// Pictures that are left out with a line each.
@@ -68,6 +68,7 @@ impl Watcher {
         };
         bar.set_position(trainer.steps_done());
         bar.reset_eta();
+        watch_for(&bar);
         Watcher {
             task: Arc::clone(&trainer.planned().prepared.setup.step.task),
             bar,
@@ -200,12 +201,7 @@ impl Watcher {
 
     fn line(&mut self, text: &str) {
         self.last_line = Instant::now();
-        if self.bar.is_hidden() {
-            tell(text);
-        } else {
-            run_log::add(text);
-            self.bar.println(text);
-        }
+        tell(text);
     }
 
     /// Of steps: where there is a bar, for the log alone.

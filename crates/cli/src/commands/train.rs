@@ -219,7 +219,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         (None, None)
     };
     let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
-    for note in notes.iter().chain(of_checkpoint) {
+    for note in without_details(notes.iter().chain(of_checkpoint)) {
         tell(note);
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
@@ -235,8 +235,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         return Ok(Outcome::Interrupted { step, total });
     };
     let notes = planned.prepared.notes.iter();
-    let notes = notes.chain(&planned.prepared.setup.notes);
-    for line in packed(notes.map(String::as_str)) {
+    for line in packed(without_details(notes.chain(&planned.prepared.setup.notes))) {
         tell(&line);
     }
     tell(plan::short(&planned).trim_end());
@@ -334,6 +333,26 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         print_json(summary)?;
     }
     Ok(outcome)
+}
+
+/// How notes begin that `train.log` alone has: what has its usual name, and what is as usual.
+const DETAILS: [&str; 7] = [
+    "Label column: ",
+    "Image column: ",
+    "Caption column: ",
+    "Video column: ",
+    "Tokenizer: trained on ",
+    "Tokens per ",
+    "Loader: ",
+];
+
+/// The notes that are shown; the others go to the run's log.
+fn without_details<'a>(notes: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
+    let notes = notes.into_iter().map(String::as_str);
+    let is_detail = |note: &&str| DETAILS.iter().any(|start| note.starts_with(start));
+    let (details, shown): (Vec<&str>, Vec<&str>) = notes.partition(is_detail);
+    details.into_iter().for_each(run_log::add);
+    shown
 }
 
 /// Lines on what the run will need on disk; an error where it could not even begin to save.

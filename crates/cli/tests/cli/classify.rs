@@ -128,11 +128,10 @@ fn a_list_of_labels_is_a_classification() {
     let log = train(&csv, Path::new("vit-demo"), &home.path("run"), options).exits(DONE);
     assert_eq!(log.stdout, "");
     let lines = [
-        "Label column: `make` (found by its name",
         "Task: classify (",
         "Head label: one of 8 labels",
         "Weights: RANDOM (preset vit-demo)\n",
-        "Effective batch size: 16 (4 x 4)\n",
+        "Effective batch size: 16 (4 x 4); Batch size: 4 (as asked)\n",
         "forward runs once",
         "Losses at step 1: label ",
         "(chance 2.079 = ln 8)",
