@@ -57,9 +57,7 @@ fn packed_to<'a>(width: usize, notes: impl IntoIterator<Item = &'a str>) -> Vec<
         let length = note.chars().count();
         let is_short = !is_remark && length <= SHORT_NOTE;
         match lines.last_mut() {
-            Some(line)
-                if is_short && has_room && line.chars().count() + 2 + length <= width =>
-            {
+            Some(line) if is_short && has_room && line.chars().count() + 2 + length <= width => {
                 line.push_str("; ");
                 line.push_str(note);
             }
@@ -79,7 +77,10 @@ fn wrapped(text: &str, width: usize) -> String {
         let indent = line.len() - line.trim_start().len();
         let mut rest = line.to_owned();
         while rest.chars().count() > width && !line.starts_with("hint:") {
-            let end = rest.char_indices().nth(width).map_or(rest.len(), |(at, _)| at);
+            let end = rest
+                .char_indices()
+                .nth(width)
+                .map_or(rest.len(), |(at, _)| at);
             // A blank at the very edge ends the line too.
             let blank = rest[..=end].rfind(' ').filter(|&at| at > indent + 2);
             let Some(blank) = blank else { break };

@@ -79,9 +79,9 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
 fn begun_without(key: &str, begun: &RunConfig) -> String {
     let split = (begun.train.batch_size, begun.train.gradient_accumulation);
     match (key, split) {
-        ("train.effective_batch", (Some(size), Some(accumulation))) => format!(
-            "with train.batch_size: {size} and train.gradient_accumulation: {accumulation}"
-        ),
+        ("train.effective_batch", (Some(size), Some(accumulation))) => {
+            format!("with train.batch_size: {size} and train.gradient_accumulation: {accumulation}")
+        }
         _ => format!("without {key}"),
     }
 }

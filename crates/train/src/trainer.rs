@@ -325,7 +325,8 @@ impl Trainer {
                 self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
                 epoch_started = Instant::now();
             }
-            if !self.save_if_asked(requests, watch)? && (self.save_is_due(is_epoch) || self.has_ended())
+            if !self.save_if_asked(requests, watch)?
+                && (self.save_is_due(is_epoch) || self.has_ended())
             {
                 self.save(watch)?;
             }

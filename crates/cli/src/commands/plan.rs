@@ -576,7 +576,10 @@ pub fn short(planned: &PlannedRun) -> String {
     let chosen = &plan.chosen;
     let resumed_step = planned.resumed_step();
     let [weights, effective, size] = batch_lines(setup, plan, resumed_step, among);
-    let asked = setup.request.batch_size.or(setup.request.gradient_accumulation);
+    let asked = setup
+        .request
+        .batch_size
+        .or(setup.request.gradient_accumulation);
     let size = match asked {
         Some(_) => format!("; {size}"),
         None => String::new(),

@@ -60,14 +60,23 @@ fn the_label_head_of_clip_is_of_one_target() {
     let home = Home::with_cars(24);
     let few = "--effective-batch 8 --epochs 1 --task clip --set";
     for (targets, words) in [
-        ("{make:make,body:body}", ["make and body", "`data: {label: make}`"]),
-        ("{year:{number:year}}", ["data.targets.year", "a column of numbers, `year`"]),
+        (
+            "{make:make,body:body}",
+            ["make and body", "`data: {label: make}`"],
+        ),
+        (
+            "{year:{number:year}}",
+            ["data.targets.year", "a column of numbers, `year`"],
+        ),
         (
             "{tags:{column:caption,separator:\"|\"}}",
             ["data.targets.tags", "several labels per picture"],
         ),
     ] {
-        let answer = home.train(&format!("{few} data.targets={}", targets.replace(':', ":\u{a0}")));
+        let answer = home.train(&format!(
+            "{few} data.targets={}",
+            targets.replace(':', ":\u{a0}")
+        ));
         answer.refused_with(&[words[0], words[1], "`task: classify` trains"]);
     }
     let body = "data.targets={body:\u{a0}body}";

@@ -289,7 +289,9 @@ fn the_same_words_resume_a_run_from_another_folder() {
     let typed = "train ../cars/image_labels.csv --model small --out ../run --effective-batch 8";
     let typed = |more: &str| {
         let words = typed.split(' ').chain(more.split(' ')).map(str::to_owned);
-        start_after(&there, words.collect::<Vec<String>>()).answer().exits(DONE)
+        start_after(&there, words.collect::<Vec<String>>())
+            .answer()
+            .exits(DONE)
     };
     typed("--epochs 1");
     typed("--epochs 2 --resume");

@@ -92,8 +92,16 @@ fn the_log_has_the_lines_that_people_look_for() {
         "{command}"
     );
     let mut kept = told.lines();
-    assert!(log.stderr.lines().all(|line| kept.any(|kept| kept == line)), "{told}");
-    for detail in ["Label column: `make`", "Caption column: ", "Tokens per caption: ", "Loader: "] {
+    assert!(
+        log.stderr.lines().all(|line| kept.any(|kept| kept == line)),
+        "{told}"
+    );
+    for detail in [
+        "Label column: `make`",
+        "Caption column: ",
+        "Tokens per caption: ",
+        "Loader: ",
+    ] {
         assert!(told.contains(detail), "lacks `{detail}`\n{told}");
         assert!(!log.stderr.contains(detail), "{}", log.stderr);
     }
@@ -111,11 +119,18 @@ fn a_run_ends_with_an_evaluation_wherever_it_ends() {
         lines.map(|line| line["step"].as_u64().unwrap()).collect()
     };
     assert_eq!(evaluated(&home.run()), [5, 7]);
-    for line in ["Epoch 1/2: ", "validation after step 7", "Epoch 2/2 (2 of 5 steps): "] {
+    for line in [
+        "Epoch 1/2: ",
+        "validation after step 7",
+        "Epoch 2/2 (2 of 5 steps): ",
+    ] {
         assert!(said.contains(line), "lacks `{line}`\n{said}");
     }
     let again = home.run().resume("").exits(DONE).stderr;
-    assert!(again.contains("hint: --set train.max_steps=STEPS asks for more"), "{again}");
+    assert!(
+        again.contains("hint: --set train.max_steps=STEPS asks for more"),
+        "{again}"
+    );
     let short = home.trained("short", "--effective-batch 4 --set train.max_steps=2");
     assert_eq!(evaluated(&short), [2]);
 }

@@ -219,7 +219,11 @@ mod tests {
             ..RunConfig::default()
         };
         let direct = at("data/cars.csv");
-        for path in ["configs/../data/cars.csv", "link/cars.csv", "./data/./cars.csv"] {
+        for path in [
+            "configs/../data/cars.csv",
+            "link/cars.csv",
+            "./data/./cars.csv",
+        ] {
             assert_eq!(real_paths(&at(path)), real_paths(&direct), "{path}");
         }
         assert_ne!(real_paths(&at("data/other.csv")), real_paths(&direct));
