@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdall_files::{show_bytes, thousands};
+use holdall_files::{counted, show_bytes, thousands};
 use holdall_train::budget::show_time;
 use holdall_train::config::Subset;
 use holdall_train::progress::StepProgress;
@@ -439,8 +439,8 @@ fn show_summary(summary: &Summary, out: &Path) -> String {
         text.push_str("Stopped early: no improvement\n");
     }
     text.push_str(&format!(
-        "Done: {} steps in {:.0} s, {:.0} samples/s, waited for data {:.1}%\n",
-        summary.steps,
+        "Done: {} in {:.0} s, {:.0} samples/s, waited for data {:.1}%\n",
+        counted(summary.steps, "step"),
         summary.seconds,
         summary.samples_per_s,
         100.0 * summary.waited_for_data

@@ -47,11 +47,13 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
             .any(|known| key == *known || key.starts_with(&format!("{known}.")));
         if !may {
             let what = match (&before, &after) {
-                (Value::Null, after) => format!(
-                    "the run began {}; found {key}: {}",
-                    begun_without(&key, begun),
-                    in_words(&key, after)
-                ),
+                (Value::Null, after) => {
+                    let after = in_words(&key, after);
+                    match split_of(&key, begun) {
+                        Some(split) => format!("the run began with {split}; found {key}: {after}"),
+                        None => format!("the run began without {key}; found {after}"),
+                    }
+                }
                 (before, Value::Null) => format!(
                     "the run began with {key}: {}; found none",
                     in_words(&key, before)
@@ -75,15 +77,12 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
     Ok(lines)
 }
 
-/// What a run was told instead of a key that it was not.
-fn begun_without(key: &str, begun: &RunConfig) -> String {
-    let split = (begun.train.batch_size, begun.train.gradient_accumulation);
-    match (key, split) {
-        ("train.effective_batch", (Some(size), Some(accumulation))) => {
-            format!("with train.batch_size: {size} and train.gradient_accumulation: {accumulation}")
-        }
-        _ => format!("without {key}"),
-    }
+/// The two numbers that a run without an effective batch was told instead.
+fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
+    let (size, accumulation) = (begun.train.batch_size?, begun.train.gradient_accumulation?);
+    (key == "train.effective_batch").then(|| {
+        format!("train.batch_size: {size} and train.gradient_accumulation: {accumulation}")
+    })
 }
 
 /// The first leaf that differs between two configs: its dotted name, and both values.
@@ -145,7 +144,7 @@ mod tests {
         );
         now.train.batch_size = Some(16);
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "the run began without train.batch_size; found train.batch_size: 16\nhint: ";
+        let expected = "the run began without train.batch_size; found 16\nhint: ";
         assert!(error.starts_with(expected), "{error}");
         begun.train.batch_size = Some(1);
         begun.train.gradient_accumulation = Some(16);

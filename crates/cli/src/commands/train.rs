@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_device::Device;
+use holdall_files::counted;
 use holdall_processes::Group;
 use holdall_train::TrainError;
-use holdall_train::config::RunConfig;
+use holdall_train::config::{RunConfig, TaskName};
 use holdall_train::disk_space::DiskSpace;
 use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
@@ -58,7 +59,7 @@ pub struct TrainRequest {
     pub config: RunConfig,
     pub out: PathBuf,
     pub resume: bool,
-    /// Without a config, a column may be one of labels by its name.
+    /// Whether a column may be one of labels by its name.
     pub guesses_label: bool,
     pub tensorboard: bool,
     pub notes: Vec<String>,
@@ -91,10 +92,10 @@ impl TrainRequest {
         let out = out.unwrap_or_else(|| next_free(&run_name(&config, target)));
         config.out = Some(std::path::absolute(&out)?);
         Ok(TrainRequest {
+            guesses_label: tasks::may_guess_label(&config, is_config),
             config,
             out,
             resume: false,
-            guesses_label: !is_config,
             tensorboard: arguments.tensorboard,
             notes: Vec::new(),
         })
@@ -252,11 +253,15 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         None if is_first => Some(RunFolder::create(&out)?),
         held => held,
     };
+    let sample = match planned.config.task {
+        Some(TaskName::VideoText) => "clip",
+        _ => "picture",
+    };
     tell(&format!(
-        "Run folder: {} ({} pictures; {} steps an epoch, {} in all)",
+        "Run folder: {} ({}; {} an epoch, {} in all)",
         out.display(),
-        planned.prepared.train.len(),
-        planned.steps_per_epoch(),
+        counted(planned.prepared.train.len(), sample),
+        counted(planned.steps_per_epoch(), "step"),
         planned.total_steps()
     ));
     if is_first {

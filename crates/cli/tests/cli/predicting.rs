@@ -61,25 +61,22 @@ fn the_label_head_of_clip_is_of_one_target() {
     let few = "--effective-batch 8 --epochs 1 --task clip --set";
     for (targets, words) in [
         (
-            "{make:make,body:body}",
+            r#"{"make":"make","body":"body"}"#,
             ["make and body", "`data: {label: make}`"],
         ),
         (
-            "{year:{number:year}}",
+            r#"{"year":{"number":"year"}}"#,
             ["data.targets.year", "a column of numbers, `year`"],
         ),
         (
-            "{tags:{column:caption,separator:\"|\"}}",
+            r#"{"tags":{"column":"caption","separator":"|"}}"#,
             ["data.targets.tags", "several labels per picture"],
         ),
     ] {
-        let answer = home.train(&format!(
-            "{few} data.targets={}",
-            targets.replace(':', ":\u{a0}")
-        ));
+        let answer = home.train(&format!("{few} data.targets={targets}"));
         answer.refused_with(&[words[0], words[1], "`task: classify` trains"]);
     }
-    let body = "data.targets={body:\u{a0}body}";
+    let body = r#"data.targets={"body":"body"}"#;
     let run = home.trained("run", &format!("{few} {body}"));
     assert_eq!(run.json("model/labels.json")["target"], "body");
     let scores = on("eval", &run.path, "--json").exits(DONE).json();

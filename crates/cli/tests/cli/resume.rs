@@ -204,7 +204,7 @@ fn a_folder_without_a_run_is_refused() {
 #[test]
 fn a_run_is_resumed_as_it_was_typed() {
     let home = Home::with_cars(16);
-    let config = "model: small\ndata: {train: ../cars}\nout: runs/by-config\n\
+    let config = "model: small\ndata: {train: ../cars}\nout: ../runs/by-config\n\
                   train: {effective_batch: 8, epochs: 1}\nnum_threads: 2\n";
     fs::create_dir(home.path("configs")).unwrap();
     fs::write(home.path("configs/cars.yml"), config).unwrap();
@@ -240,7 +240,7 @@ fn a_run_is_resumed_as_it_was_typed() {
             told.contains("Weights: from the run's checkpoint of step 2\n"),
             "{told}"
         );
-        for part in ["RANDOM", "hint: --batch-size"] {
+        for part in ["RANDOM", "hint: a new run with --batch-size"] {
             assert!(!told.contains(part), "{part}: {told}");
         }
         // What was printed is appended to what was printed before.

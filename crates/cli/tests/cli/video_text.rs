@@ -79,6 +79,7 @@ fn clips_are_learned_saved_and_evaluated() {
         "Task: video-text",
         "Weights: RANDOM (preset video-text-demo)",
         "Head label: one of ",
+        " clips; ",
     ] {
         assert!(log.stderr.contains(line), "lacks `{line}`\n{}", log.stderr);
     }
