@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -25,23 +26,38 @@ fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Longest line of packed notes, and longest note that is packed.
+/// Longest line of packed notes where stderr is no terminal, and longest note that is packed.
 const PACKED_WIDTH: usize = 110;
 const SHORT_NOTE: usize = 72;
 
+/// Columns of the terminal that stderr is, if it is one.
+fn width() -> Option<usize> {
+    let size = match std::io::stderr().is_terminal() {
+        true => ratatui::crossterm::terminal::size().ok(),
+        false => None,
+    };
+    size.map(|(columns, _)| usize::from(columns))
+        .filter(|&columns| columns >= MIN_WIDTH)
+}
+
+/// Narrower terminals break lines themselves.
+const MIN_WIDTH: usize = 40;
+
 /// Notes as few lines: short ones that follow each other share a line; those that warn, or have a hint, stand alone.
 pub fn packed<'a>(notes: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    packed_to(width().unwrap_or(PACKED_WIDTH), notes)
+}
+
+fn packed_to<'a>(width: usize, notes: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut has_room = false;
     for note in notes {
-        let is_remark =
-            note.contains('\n') || note.starts_with("Warning") || note.contains("hint:");
+        let is_warning = note.starts_with("Warning") || note.starts_with("warning");
+        let is_remark = note.contains('\n') || is_warning || note.contains("hint:");
         let length = note.chars().count();
         let is_short = !is_remark && length <= SHORT_NOTE;
         match lines.last_mut() {
-            Some(line)
-                if is_short && has_room && line.chars().count() + 2 + length <= PACKED_WIDTH =>
-            {
+            Some(line) if is_short && has_room && line.chars().count() + 2 + length <= width => {
                 line.push_str("; ");
                 line.push_str(note);
             }
@@ -52,6 +68,29 @@ pub fn packed<'a>(notes: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         }
     }
     lines
+}
+
+/// The text with lines that a terminal of this width does not cut through words. Hints keep theirs: they are copied.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let mut rest = line.to_owned();
+        while rest.chars().count() > width && !line.starts_with("hint:") {
+            let end = rest
+                .char_indices()
+                .nth(width)
+                .map_or(rest.len(), |(at, _)| at);
+            // A blank at the very edge ends the line too.
+            let blank = rest[..=end].rfind(' ').filter(|&at| at > indent + 2);
+            let Some(blank) = blank else { break };
+            let below = rest.split_off(blank);
+            lines.push(rest);
+            rest = format!("{}{}", " ".repeat(indent + 2), below.trim_start());
+        }
+        lines.push(rest);
+    }
+    lines.join("\n")
 }
 
 /// Columns padded to their widest cell; the first row is the heading.
@@ -111,9 +150,19 @@ fn bar(length: u64, what: impl Into<Cow<'static, str>>, count: &str) -> Progress
     }
     let template = format!("{{msg}} [{{bar:30}}] {count} {{elapsed}} left {{eta}}");
     let style = ProgressStyle::with_template(&template).expect("made of constants");
-    ProgressBar::new(length)
+    let bar = ProgressBar::new(length)
         .with_style(style.progress_chars("=> "))
-        .with_message(what)
+        .with_message(what);
+    watch_for(&bar);
+    bar
+}
+
+/// The bar that is on the screen: what is said takes its place for a moment, whichever thread says it.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// From here on, this bar gives way to what is said.
+pub fn watch_for(bar: &ProgressBar) {
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
 }
 
 /// One JSON object on stdout.
@@ -164,9 +213,18 @@ pub fn tell(text: &str) {
     }
     let text = &*printable(text);
     run_log::add(text);
-    let mut stderr = std::io::stderr().lock();
-    let _ = stderr.write_all(text.as_bytes());
-    let _ = stderr.write_all(b"\n");
+    let line = match width() {
+        Some(width) => wrapped(text, width) + "\n",
+        None => format!("{text}\n"),
+    };
+    let write = || {
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    };
+    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match bar.filter(|bar| !bar.is_finished() && !bar.is_hidden()) {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 #[cfg(test)]
@@ -192,13 +250,14 @@ mod tests {
             "Image column: `image`",
             "Caption column: `caption`",
             "Warning: 3 rows",
+            "warning: tokens: no effect",
             "Task: clip",
             &long,
             "Loader: 2 workers",
             "one\nhint: two",
         ];
         assert_eq!(
-            packed(notes),
+            packed_to(PACKED_WIDTH, notes),
             [
                 "Image column: `image`; Caption column: `caption`",
                 "Warning: 3 rows",
@@ -208,11 +267,20 @@ mod tests {
                 "one\nhint: two",
             ]
         );
-        let many = packed(std::iter::repeat_n("a note of twenty-four ch", 9));
-        assert!(
-            many.iter().all(|line| line.len() <= PACKED_WIDTH),
-            "{many:?}"
+        for (width, num_lines) in [(PACKED_WIDTH, 3), (80, 3), (60, 5)] {
+            let many = packed_to(width, std::iter::repeat_n("a note of twenty-four ch", 9));
+            assert!(many.iter().all(|line| line.len() <= width), "{many:?}");
+            assert_eq!(many.len(), num_lines, "{many:?}");
+        }
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        let text = "one two three four\nhint: five six seven eight\n  a bb ccc dddd eeeee\nunbreakable-word-here";
+        assert_eq!(
+            wrapped(text, 13),
+            "one two three\n  four\nhint: five six seven eight\n  a bb ccc\n    dddd\n    eeeee\nunbreakable-word-here"
         );
-        assert_eq!(many.len(), 3);
+        assert_eq!(wrapped("kept  as it  is", 20), "kept  as it  is");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdall_files::{show_bytes, thousands};
+use holdall_files::{counted, show_bytes, thousands};
 use holdall_train::budget::show_time;
 use holdall_train::config::Subset;
 use holdall_train::progress::StepProgress;
@@ -20,7 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::processes;
 use crate::run_log;
-use crate::screen::tell;
+use crate::screen::{tell, watch_for};
 
 /// Without a terminal, steps are told this often.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(20);
 const FIRST_LINE_SECONDS: f64 = 2.0;
 
 /// The bar between steps, and within a step that takes a while.
-const STEPS: &str = "{bar:24} {pos}/{len} steps  {msg}  {elapsed} done, {eta} left";
+const STEPS: &str = "{bar:12} {pos}/{len} steps  {elapsed}, {eta} left  {wide_msg}";
 const WITHIN_STEP: &str = "{pos}/{len} steps  {wide_msg}";
 
 /// Pictures that are left out with a line each.
@@ -68,6 +68,7 @@ impl Watcher {
         };
         bar.set_position(trainer.steps_done());
         bar.reset_eta();
+        watch_for(&bar);
         Watcher {
             task: Arc::clone(&trainer.planned().prepared.setup.step.task),
             bar,
@@ -200,12 +201,7 @@ impl Watcher {
 
     fn line(&mut self, text: &str) {
         self.last_line = Instant::now();
-        if self.bar.is_hidden() {
-            tell(text);
-        } else {
-            run_log::add(text);
-            self.bar.println(text);
-        }
+        tell(text);
     }
 
     /// Of steps: where there is a bar, for the log alone.
@@ -364,8 +360,13 @@ fn show_epoch(epoch: &EpochReport) -> String {
     let busy = epoch.gpu_busy.map_or(String::new(), |share| {
         format!(", GPU busy {:.0}%", 100.0 * share)
     });
+    let part = if epoch.num_steps < epoch.steps_per_epoch {
+        format!(" ({} of {} steps)", epoch.num_steps, epoch.steps_per_epoch)
+    } else {
+        String::new()
+    };
     format!(
-        "Epoch {}/{}: {:.0} s ({:.0} samples/s, {:.1} batches/s), waited for data {:.1}%",
+        "Epoch {}/{}{part}: {:.0} s ({:.0} samples/s, {:.1} batches/s), waited for data {:.1}%",
         epoch.epoch,
         epoch.epochs,
         epoch.seconds,
@@ -438,8 +439,8 @@ fn show_summary(summary: &Summary, out: &Path) -> String {
         text.push_str("Stopped early: no improvement\n");
     }
     text.push_str(&format!(
-        "Done: {} steps in {:.0} s, {:.0} samples/s, waited for data {:.1}%\n",
-        summary.steps,
+        "Done: {} in {:.0} s, {:.0} samples/s, waited for data {:.1}%\n",
+        counted(summary.steps, "step"),
         summary.seconds,
         summary.samples_per_s,
         100.0 * summary.waited_for_data
@@ -492,6 +493,8 @@ mod tests {
         let epoch = EpochReport {
             step: 12,
             epoch: 3,
+            num_steps: 4,
+            steps_per_epoch: 4,
             epochs: 20,
             seconds: 120.0,
             samples_per_s: 412.0,
@@ -508,6 +511,7 @@ mod tests {
              train loss 2.3100 (chance 4.852 = ln 128), validation loss 2.5400 (chance 4.111 = ln 61)"
         );
         let without = EpochReport {
+            num_steps: 1,
             validation_loss: Some((8, loss(2.5, 61.0))),
             gpu_busy: None,
             ..epoch
@@ -517,5 +521,6 @@ mod tests {
             shown.ends_with("validation loss 2.5000 (chance 4.111 = ln 61) after step 8"),
             "{shown}"
         );
+        assert!(shown.starts_with("Epoch 3/20 (1 of 4 steps): "), "{shown}");
     }
 }

@@ -106,8 +106,10 @@ pub struct Columns {
     pub caption: Option<Template>,
     /// The column of labels that captions are made of, where the table has no captions.
     pub caption_label: Option<usize>,
-    /// Labels and numbers, if the config names them.
+    /// Labels and numbers, if the config names them, in the order of their names.
     pub targets: Vec<NamedColumns>,
+    /// The name of the target with one label per picture that the config lists first.
+    leading_label: Option<String>,
 }
 
 /// A target's name and columns.
@@ -172,6 +174,7 @@ impl Columns {
             caption: None,
             caption_label: None,
             targets,
+            leading_label: config.leading_label().map(str::to_owned),
         };
         if captions == Captions::Required {
             columns.find_caption(config, media, table, notes)?;
@@ -179,13 +182,23 @@ impl Columns {
         Ok(columns)
     }
 
-    /// The column of the first target with one label per picture.
+    /// The column of the first target with one label per picture, as the config lists them.
     pub fn label(&self) -> Option<usize> {
-        let mut targets = self.targets.iter();
-        targets.find_map(|target| match target.columns {
-            TargetColumns::Class(column) => Some(column),
-            _ => None,
-        })
+        let mut labels = self
+            .targets
+            .iter()
+            .filter_map(|target| match target.columns {
+                TargetColumns::Class(column) => Some((&target.name, column)),
+                _ => None,
+            });
+        let leading = self.leading_label.as_ref();
+        let found = labels.clone().find(|(name, _)| Some(*name) == leading);
+        found.or_else(|| labels.next()).map(|(_, column)| column)
+    }
+
+    /// Whether this is the name of the target that rows are held out by.
+    pub(crate) fn is_leading(&self, name: &str) -> bool {
+        self.leading_label.as_deref() == Some(name)
     }
 
     fn find_caption(

@@ -272,6 +272,17 @@ impl DataConfig {
     }
 }
 
+impl DataConfig {
+    /// The first target with one label per picture, as the config lists them: rows are held out by it.
+    pub fn leading_label(&self) -> Option<&str> {
+        let label = self.label.iter().map(|target| (LABEL, target));
+        let mut all = label.chain(self.targets.iter());
+        let found =
+            all.find(|(_, target)| matches!(target, TargetConfig::Class(_)) && !target.is_none());
+        found.map(|(name, _)| name)
+    }
+}
+
 /// `10%` as 0.1, or why it is none; nothing where the text does not end in `%`.
 fn percentage(text: &str) -> Option<Result<f64, ParseFloatError>> {
     let number = text.strip_suffix('%')?.trim().parse::<f64>();

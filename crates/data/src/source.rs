@@ -307,7 +307,7 @@ impl Source {
         self.table.path().to_owned()
     }
 
-    /// The column of the first target with one label per picture.
+    /// The column of the first target with one label per picture, as the config lists them.
     pub(crate) fn label_column(&self) -> Option<&str> {
         let column = self.columns.label()?;
         Some(&self.table.columns()[column])
@@ -423,10 +423,18 @@ impl Source {
         let has_marked = sides.contains(&Side::Validation);
         let drawn_share = validation.drawn_share(has_marked);
         if let Some(share) = drawn_share {
-            let labels = values.iter().find_map(|values| match values {
-                TargetValues::Class(labels) => Some(labels.as_slice()),
-                _ => None,
-            });
+            let mut labels =
+                targets
+                    .iter()
+                    .zip(&values)
+                    .filter_map(|(target, values)| match values {
+                        TargetValues::Class(labels) => Some((&target.name, labels.as_slice())),
+                        _ => None,
+                    });
+            let leading = labels
+                .clone()
+                .find(|(name, _)| self.columns.is_leading(name));
+            let labels = leading.or_else(|| labels.next()).map(|(_, labels)| labels);
             let groups = scan.groups.as_ref().filter(|groups| groups.is_asked);
             draw_validation(&mut sides, labels, groups, share, seed);
         }

@@ -229,7 +229,15 @@ impl Table {
                 self.path.display(),
                 format_args!("a column `{name}` for `{key}`"),
                 listed(&self.columns),
-                suggestion(self.nearest(name), "name one of the columns found"),
+                suggestion(
+                    self.nearest(name),
+                    match key {
+                        "targets" => {
+                            "`targets: {NAME: COLUMN}`: the name is yours, the column one of those found"
+                        }
+                        _ => "name one of the columns found",
+                    },
+                ),
             )),
         }
     }

@@ -43,6 +43,20 @@ impl TargetConfig {
     pub(crate) fn is_none(&self) -> bool {
         matches!(self, TargetConfig::Class(column) if column == "none")
     }
+
+    /// What it is, in a message.
+    pub fn describe(&self) -> String {
+        match self {
+            TargetConfig::Class(column) => format!("a column of labels, `{column}`"),
+            TargetConfig::Classes { column, .. } => {
+                format!("a column with several labels per picture, `{column}`")
+            }
+            TargetConfig::Columns { columns } => {
+                format!("a label per column: {}", columns.join(", "))
+            }
+            TargetConfig::Number { number } => format!("a column of numbers, `{number}`"),
+        }
+    }
 }
 
 impl From<&str> for TargetConfig {

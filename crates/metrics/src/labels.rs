@@ -55,11 +55,11 @@ impl LabelFrequencies {
         self.0[label] += 1;
     }
 
-    /// Share of right answers of a model that always says the most frequent label; `None` without samples.
-    pub fn share_of_largest(&self) -> Option<f64> {
-        let all: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
+    /// Share of right answers of a model that always says the most frequent label, among all samples that are scored: those whose
+    /// label no model knows too. `None` without samples.
+    pub fn share_of_largest(&self, num_scored: usize) -> Option<f64> {
         let largest = self.0.iter().max()?;
-        Some(f64::from(*largest) / all as f64)
+        Some(f64::from(*largest) / num_scored as f64)
     }
 }
 
@@ -84,10 +84,11 @@ mod tests {
     #[test]
     fn the_most_frequent_label_is_a_guess_too() {
         let mut frequencies = LabelFrequencies::default();
-        assert_eq!(frequencies.share_of_largest(), None);
+        assert_eq!(frequencies.share_of_largest(0), None);
         [2, 0, 2, 1]
             .into_iter()
             .for_each(|label| frequencies.add(label));
-        assert_eq!(frequencies.share_of_largest(), Some(0.5));
+        assert_eq!(frequencies.share_of_largest(4), Some(0.5));
+        assert_eq!(frequencies.share_of_largest(8), Some(0.25));
     }
 }

@@ -142,7 +142,7 @@ pub enum ModelError {
     /// A CLIP model was asked for, and the folder has another.
     #[error(
         "{}: expected CLIPModel, found {found}\n\
-         hint: `task: classify` trains it; `task: clip` needs the text half too",
+         hint: {use_of_it}",
         folder.display()
     )]
     NotClip {
@@ -150,6 +150,8 @@ pub enum ModelError {
         folder: PathBuf,
         /// What it has.
         found: String,
+        /// What takes it instead.
+        use_of_it: &'static str,
     },
 
     /// A folder to start from has a model of another kind.

@@ -149,6 +149,19 @@ impl ModelFolder {
             other => Err(ModelError::NotClip {
                 folder: self.path.clone(),
                 found: other.describe(),
+                use_of_it: match other {
+                    ModelConfig::Clip(_)
+                    | ModelConfig::Backbone(_)
+                    | ModelConfig::Classifier(_) => {
+                        "`task: classify` trains it; `task: clip` needs the text half too"
+                    }
+                    ModelConfig::Unet(_) => "`task: segment` trains it",
+                    ModelConfig::VideoText(_) => "`task: video-text` trains it",
+                    ModelConfig::Bert(_) => {
+                        "a BERT reads text, not pictures; `task: video-text` takes it as `video_text: {text_model: FOLDER}`"
+                    }
+                    ModelConfig::CaptionDecoder(_) => "it is a part of a video-text model",
+                },
             }),
         }
     }

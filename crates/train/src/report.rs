@@ -161,6 +161,10 @@ pub struct EpochReport {
     pub step: u64,
     /// Counted from 1.
     pub epoch: u64,
+    /// Steps of the epoch that are done: fewer than there are where the run ends with them.
+    pub num_steps: u64,
+    /// Steps of a whole epoch.
+    pub steps_per_epoch: u64,
     /// Total number of epochs.
     pub epochs: u64,
     /// Evaluation included.

@@ -35,11 +35,11 @@ const MAY_CHANGE: [&str; 25] = [
     "run_name",
 ];
 
-/// Lines that say what changed; an error where it would be another run. Paths are compared as absolute ones.
+/// Lines that say what changed; an error where it would be another run. Paths are compared as the files that they lead to.
 pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
     let mut lines = Vec::new();
     let tree = |config: &RunConfig| {
-        serde_json::to_value(config.with_absolute_paths()).expect("a config is plain data")
+        serde_json::to_value(config.with_real_paths()).expect("a config is plain data")
     };
     for (key, before, after) in differences("", &tree(begun), &tree(now)) {
         let may = MAY_CHANGE
@@ -47,10 +47,13 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
             .any(|known| key == *known || key.starts_with(&format!("{known}.")));
         if !may {
             let what = match (&before, &after) {
-                (Value::Null, after) => format!(
-                    "the run began without {key}; found {}",
-                    in_words(&key, after)
-                ),
+                (Value::Null, after) => {
+                    let after = in_words(&key, after);
+                    match split_of(&key, begun) {
+                        Some(split) => format!("the run began with {split}; found {key}: {after}"),
+                        None => format!("the run began without {key}; found {after}"),
+                    }
+                }
                 (before, Value::Null) => format!(
                     "the run began with {key}: {}; found none",
                     in_words(&key, before)
@@ -72,6 +75,14 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
         ));
     }
     Ok(lines)
+}
+
+/// The two numbers that a run without an effective batch was told instead.
+fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
+    let (size, accumulation) = (begun.train.batch_size?, begun.train.gradient_accumulation?);
+    (key == "train.effective_batch").then(|| {
+        format!("train.batch_size: {size} and train.gradient_accumulation: {accumulation}")
+    })
 }
 
 /// The first leaf that differs between two configs: its dotted name, and both values.
@@ -135,7 +146,19 @@ mod tests {
         let error = changes(&begun, &now).unwrap_err().to_string();
         let expected = "the run began without train.batch_size; found 16\nhint: ";
         assert!(error.starts_with(expected), "{error}");
-        now.train.batch_size = None;
+        begun.train.batch_size = Some(1);
+        begun.train.gradient_accumulation = Some(16);
+        now.train.batch_size = Some(1);
+        now.train.effective_batch = Some(8);
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        let expected = "the run began with train.batch_size: 1 and train.gradient_accumulation: 16; \
+                        found train.effective_batch: 8\nhint: ";
+        assert!(error.starts_with(expected), "{error}");
+        for config in [&mut begun, &mut now] {
+            config.train.effective_batch = None;
+            config.train.batch_size = None;
+            config.train.gradient_accumulation = None;
+        }
         now.seed = 7;
         let error = changes(&begun, &now).unwrap_err().to_string();
         let expected = "the run began with seed: 0; found 7\nhint: leave it out to resume";

@@ -130,6 +130,9 @@ impl Setup {
             ..StepConfig::new(task)
         };
         check_sharding(config, &step)?;
+        if step.is_sharded && step.processes.count == 1 {
+            notes.push("warning: train.shard: no effect, one process holds all state".to_owned());
+        }
         if let Some(section) = &config.train.lora {
             let lora = Lora::resolve(section, &step, &full_name(&config.model), config.seed)?;
             notes.push(lora.describe());
@@ -415,11 +418,40 @@ fn warnings_of_random_layers(config: &RunConfig, step: &StepConfig) -> Vec<Strin
     }
     let is_random = step.task.has_random_weights();
     let new = step.task.new_parameters();
-    let mut frozen = step.frozen.iter();
-    if let Some(name) = frozen.find(|name| is_random || new.contains(name)) {
+    let graph = write_parameters(step);
+    let has_rate_zero = |name: &str| {
+        let mut rates = config.train.lr_by.0.iter();
+        // The first pattern that matches sets the rate.
+        let found = rates.find(|(pattern, _)| matches(pattern, name));
+        found.is_some_and(|(_, rate)| *rate == 0.0)
+    };
+    let (mut frozen, mut held) = (Vec::new(), Vec::new());
+    for parameter in graph.parameters() {
+        let name = &parameter.name;
+        if !is_random && !new.contains(name) {
+            continue;
+        }
+        if step.frozen.contains(name) {
+            frozen.push(parameter);
+        } else if has_rate_zero(name) {
+            held.push(parameter);
+        }
+    }
+    for (key, parameters) in [("train.freeze", frozen), ("train.lr_by", held)] {
+        let Some(first) = parameters.first() else {
+            continue;
+        };
+        let sizes = parameters.iter().map(|one| graph.shape(one.value));
+        let numbers: usize = sizes.map(|shape| shape.num_elements()).sum();
         warnings.push(format!(
-            "warning: train.freeze: {name} is frozen at random weights, which never learn\n\
-             hint: freeze layers of a pretrained model: `model: FOLDER`, or a name after `holdall model get`"
+            "warning: {key}: holds {} at random weights, which never learn: {}{}\n\
+             hint: hold still layers of a pretrained model: `model: FOLDER`, or a name after `holdall model get`",
+            counted(numbers, "parameter"),
+            first.name,
+            match parameters.len() {
+                1 => String::new(),
+                tensors => format!(" and {} more", counted(tensors - 1, "tensor")),
+            }
         ));
     }
     if is_random && step.lora.is_some() {

@@ -317,16 +317,16 @@ impl Trainer {
                     Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
                 }
             }
-            let ends = self
-                .state
-                .step
-                .is_multiple_of(self.planned.steps_per_epoch());
-            if ends {
+            // The last epoch ends with the run, complete or not.
+            let step = self.state.step;
+            let is_epoch = step.is_multiple_of(self.planned.steps_per_epoch());
+            if is_epoch || self.has_ended() {
                 let seconds = epoch_started.elapsed().as_secs_f64();
                 self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
                 epoch_started = Instant::now();
             }
-            if !self.save_if_asked(requests, watch)? && (self.save_is_due(ends) || self.has_ended())
+            if !self.save_if_asked(requests, watch)?
+                && (self.save_is_due(is_epoch) || self.has_ended())
             {
                 self.save(watch)?;
             }
@@ -626,7 +626,9 @@ impl Trainer {
         self.planned.recorder.add_scalars("epoch", step, &means);
         watch(Event::Epoch(&EpochReport {
             step,
-            epoch: step / self.planned.steps_per_epoch(),
+            epoch: step.div_ceil(self.planned.steps_per_epoch()),
+            num_steps: (step - 1) % self.planned.steps_per_epoch() + 1,
+            steps_per_epoch: self.planned.steps_per_epoch(),
             epochs: train.epochs_begun(self.planned.steps_per_epoch()),
             seconds,
             samples_per_s: clock.samples_per_s(),

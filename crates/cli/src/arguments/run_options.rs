@@ -1,8 +1,11 @@
 //! What `train`, `plan`, `verify` and `bench` of a step share, and how it goes over a config.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Result;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use holdall_data::find::is_data;
 use holdall_train::budget::Memory;
@@ -49,7 +52,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub processes: ProcessOptions,
     /// What kind of work [default: what the data, or the model, is for]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", value_parser = TaskParser)]
     pub task: Option<TaskArgument>,
     /// Classes of the label head, or of the classifier
     #[arg(long, value_name = "N")]
@@ -90,6 +93,36 @@ impl From<TaskArgument> for TaskName {
             TaskArgument::Segment => TaskName::Segment,
             TaskArgument::VideoText => TaskName::VideoText,
         }
+    }
+}
+
+/// Reads `--task`; who asks for detection hears first that it is not there.
+#[derive(Clone)]
+struct TaskParser;
+
+impl TypedValueParser for TaskParser {
+    type Value = TaskArgument;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        typed: &OsStr,
+    ) -> Result<TaskArgument, clap::Error> {
+        let typed_text = typed.to_string_lossy();
+        if typed_text.contains("detect") {
+            let message = format!(
+                "--task {typed_text}: objects are not detected here; expected clip, classify, segment or video-text\n\
+                 hint: --task segment learns masks of objects, --task classify labels of whole pictures\n"
+            );
+            return Err(clap::Error::raw(ErrorKind::InvalidValue, message).with_cmd(command));
+        }
+        EnumValueParser::<TaskArgument>::new().parse_ref(command, argument, typed)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let all = TaskArgument::value_variants().iter();
+        Some(Box::new(all.filter_map(ValueEnum::to_possible_value)))
     }
 }
 
@@ -152,9 +185,12 @@ impl RunOptions {
         let sets_model = |set: &String| set.split('=').next().map(str::trim) == Some("model");
         if !is_config && is_data(path) {
             config.data.train = Some(path.to_owned());
+        }
+        if config.data.train.is_some() && tasks::may_guess_label(&config, is_config) {
             let note = tasks::guess_label(&mut config)?;
             note.iter().for_each(|note| tell(note));
-        } else if !is_config && !self.sets.iter().any(sets_model) {
+        }
+        if !is_config && !is_data(path) && !self.sets.iter().any(sets_model) {
             config.model = target.to_owned();
         }
         Ok(config)

@@ -332,7 +332,9 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
     };
     text.push_str(&format!("{model} {place}, {budget}\n"));
     let divided = (among.effective_batch, among.count);
-    text.push_str(&batch_lines(setup, plan, None, divided));
+    for line in batch_lines(setup, plan, None, divided) {
+        text.push_str(&format!("{line}\n"));
+    }
     if setup.step.lora.is_some() || !setup.step.frozen.is_empty() {
         let count = ParameterCount::of(&plan.step.graph);
         text.push_str(&format!("{}\n", count.describe()));
@@ -387,7 +389,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
     }
     if let Some(better) = &plan.suggestion {
         text.push('\n');
-        text.push_str(&faster(chosen, better));
+        text.push_str(&format!("hint: {}", faster(chosen, better)));
     }
     text
 }
@@ -485,7 +487,7 @@ fn batch_lines(
     plan: &Plan,
     resumed_step: Option<u64>,
     processes: (usize, usize),
-) -> String {
+) -> [String; 3] {
     let chosen = &plan.chosen;
     let (effective_batch, count) = processes;
     let among = match count {
@@ -505,13 +507,13 @@ fn batch_lines(
         Some(step) => format!("Weights: from the run's checkpoint of step {step}"),
         None => setup.step.task.describe_weights(),
     };
-    format!(
-        "{weights}\nEffective batch size: {} ({among}{} x {})\nBatch size: {} ({why})\n",
-        effective_batch,
-        chosen.choice.batch_size,
-        chosen.choice.gradient_accumulation,
-        chosen.choice.batch_size,
-    )
+    let split = &chosen.choice;
+    let (size, accumulation) = (split.batch_size, split.gradient_accumulation);
+    [
+        weights,
+        format!("Effective batch size: {effective_batch} ({among}{size} x {accumulation})"),
+        format!("Batch size: {size} ({why})"),
+    ]
 }
 
 /// Rates of what processes are usually connected by, each way and each process.
@@ -572,7 +574,17 @@ pub fn short(planned: &PlannedRun) -> String {
     let split = &planned.split;
     let among = (split.effective_batch, split.processes);
     let chosen = &plan.chosen;
-    let mut text = batch_lines(setup, plan, planned.resumed_step(), among);
+    let resumed_step = planned.resumed_step();
+    let [weights, effective, size] = batch_lines(setup, plan, resumed_step, among);
+    let asked = setup
+        .request
+        .batch_size
+        .or(setup.request.gradient_accumulation);
+    let size = match asked {
+        Some(_) => format!("; {size}"),
+        None => String::new(),
+    };
+    let mut text = format!("{weights}\n{effective}{size}\n");
     let on_host = match chosen.host_bytes {
         0 => String::new(),
         bytes => format!(", {} of state in host memory", show_bytes(bytes)),
@@ -584,7 +596,7 @@ pub fn short(planned: &PlannedRun) -> String {
     ));
     // A run keeps the split that it began with.
     if let Some(better) = plan.suggestion.as_ref().filter(|_| !planned.is_resumed()) {
-        text.push_str(&faster(chosen, better));
+        text.push_str(&format!("hint: a new run with {}", faster(chosen, better)));
     }
     text
 }
@@ -592,11 +604,11 @@ pub fn short(planned: &PlannedRun) -> String {
 /// A user's number is kept; a better one is suggested.
 fn faster(chosen: &Candidate, better: &Candidate) -> String {
     format!(
-        "hint: --batch-size {} would be {:.0}% faster in the same budget, with the same gradient ({} x {}, recompute {})\n",
-        better.choice.batch_size,
-        100.0 * (chosen.step_ms / better.step_ms - 1.0),
+        "--batch-size {} --gradient-accumulation {} would be {:.0}% faster in the same budget, with the same gradient \
+         (recompute {})\n",
         better.choice.batch_size,
         better.choice.gradient_accumulation,
+        100.0 * (chosen.step_ms / better.step_ms - 1.0),
         better.choice.recompute.label()
     )
 }

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_device::Device;
+use holdall_files::counted;
 use holdall_processes::Group;
 use holdall_train::TrainError;
-use holdall_train::config::RunConfig;
+use holdall_train::config::{RunConfig, TaskName};
 use holdall_train::disk_space::DiskSpace;
 use holdall_train::diverged::Diverged;
 use holdall_train::failure_file::FailureFile;
@@ -58,7 +59,7 @@ pub struct TrainRequest {
     pub config: RunConfig,
     pub out: PathBuf,
     pub resume: bool,
-    /// Without a config, a column may be one of labels by its name.
+    /// Whether a column may be one of labels by its name.
     pub guesses_label: bool,
     pub tensorboard: bool,
     pub notes: Vec<String>,
@@ -91,10 +92,10 @@ impl TrainRequest {
         let out = out.unwrap_or_else(|| next_free(&run_name(&config, target)));
         config.out = Some(std::path::absolute(&out)?);
         Ok(TrainRequest {
+            guesses_label: tasks::may_guess_label(&config, is_config),
             config,
             out,
             resume: false,
-            guesses_label: !is_config,
             tensorboard: arguments.tensorboard,
             notes: Vec::new(),
         })
@@ -219,7 +220,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         (None, None)
     };
     let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
-    for note in notes.iter().chain(of_checkpoint) {
+    for note in without_details(notes.iter().chain(of_checkpoint)) {
         tell(note);
     }
     let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
@@ -235,8 +236,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         return Ok(Outcome::Interrupted { step, total });
     };
     let notes = planned.prepared.notes.iter();
-    let notes = notes.chain(&planned.prepared.setup.notes);
-    for line in packed(notes.map(String::as_str)) {
+    for line in packed(without_details(notes.chain(&planned.prepared.setup.notes))) {
         tell(&line);
     }
     tell(plan::short(&planned).trim_end());
@@ -253,11 +253,15 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         None if is_first => Some(RunFolder::create(&out)?),
         held => held,
     };
+    let sample = match planned.config.task {
+        Some(TaskName::VideoText) => "clip",
+        _ => "picture",
+    };
     tell(&format!(
-        "Run folder: {} ({} pictures; {} steps an epoch, {} in all)",
+        "Run folder: {} ({}; {} an epoch, {} in all)",
         out.display(),
-        planned.prepared.train.len(),
-        planned.steps_per_epoch(),
+        counted(planned.prepared.train.len(), sample),
+        counted(planned.steps_per_epoch(), "step"),
         planned.total_steps()
     ));
     if is_first {
@@ -275,9 +279,14 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     match (trainer.end()?, begun_at) {
         (End::Complete(summary), _) => {
             tell(&format!(
-                "The run is complete: step {} of {}; its settings stay as they were\nhint: --epochs asks for more, --set train.early_stop=none for patience",
+                "The run is complete: step {} of {}; its settings stay as they were\n\
+                 hint: {} asks for more, --set train.early_stop=none for patience",
                 trainer.steps_done(),
-                trainer.planned().total_steps()
+                trainer.planned().total_steps(),
+                match trainer.planned().config.train.max_steps {
+                    Some(_) => "--set train.max_steps=STEPS",
+                    None => "--epochs",
+                }
             ));
             if is_first && !out.join("report.html").exists() {
                 // Ended after the run and before its report.
@@ -329,6 +338,26 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         print_json(summary)?;
     }
     Ok(outcome)
+}
+
+/// How notes begin that `train.log` alone has: what has its usual name, and what is as usual.
+const DETAILS: [&str; 7] = [
+    "Label column: ",
+    "Image column: ",
+    "Caption column: ",
+    "Video column: ",
+    "Tokenizer: trained on ",
+    "Tokens per ",
+    "Loader: ",
+];
+
+/// The notes that are shown; the others go to the run's log.
+fn without_details<'a>(notes: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
+    let notes = notes.into_iter().map(String::as_str);
+    let is_detail = |note: &&str| DETAILS.iter().any(|start| note.starts_with(start));
+    let (details, shown): (Vec<&str>, Vec<&str>) = notes.partition(is_detail);
+    details.into_iter().for_each(run_log::add);
+    shown
 }
 
 /// Lines on what the run will need on disk; an error where it could not even begin to save.

@@ -121,6 +121,25 @@ const SCORES: [&str; 6] = [
     "labelled",
 ];
 
+/// A classifier learns labels: a config that names none means the column that is called so, as without a config.
+#[test]
+fn a_config_finds_the_label_by_its_name_too() {
+    let (home, _) = with_labels(8);
+    let config = home.path("run.yml");
+    let text = "task: classify\nmodel: vit-demo\ndata: {train: cars/labels.csv}\nout: run\n\
+                train: {effective_batch: 8, max_steps: 1}\n";
+    fs::write(&config, text).unwrap();
+    let log = on("train", &config, "").exits(DONE).stderr;
+    for line in [
+        "Head label: one of ",
+        "; 1 step an epoch, 1 in all)",
+        "Done: 1 step in ",
+    ] {
+        assert!(log.contains(line), "lacks `{line}`\n{log}");
+    }
+    on("plan", &config, "--json").exits(DONE).json();
+}
+
 #[test]
 fn a_list_of_labels_is_a_classification() {
     let (home, csv) = with_labels(40);
@@ -128,11 +147,10 @@ fn a_list_of_labels_is_a_classification() {
     let log = train(&csv, Path::new("vit-demo"), &home.path("run"), options).exits(DONE);
     assert_eq!(log.stdout, "");
     let lines = [
-        "Label column: `make` (found by its name",
         "Task: classify (",
         "Head label: one of 8 labels",
         "Weights: RANDOM (preset vit-demo)\n",
-        "Effective batch size: 16 (4 x 4)\n",
+        "Effective batch size: 16 (4 x 4); Batch size: 4 (as asked)\n",
         "forward runs once",
         "Losses at step 1: label ",
         "(chance 2.079 = ln 8)",

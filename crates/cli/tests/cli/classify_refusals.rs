@@ -73,6 +73,15 @@ fn a_model_of_the_other_task() {
         "`task: classify`",
     ];
     train(&home.path("cars/image_labels.csv"), &tiny_vit(), &out, "").refused_with(&parts);
+    let bert =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/tests/fixtures/video_text_bert");
+    let parts = ["found BertModel", "hint: a BERT reads text, not pictures"];
+    train(&home.path("cars/image_labels.csv"), &bert, &out, "").refused_with(&parts);
+    let detection = train(&csv, &tiny_vit(), &out, "--task detection");
+    detection.refused_with(&[
+        "--task detection: objects are not detected here",
+        "--task segment",
+    ]);
     train(&csv, &tiny_vit(), &out, "--set labels=3").refused_with(&["labels: 3", "expected 8"]);
     let parts = ["absent", "expected a folder", "vit-demo", "small"];
     train(&csv, Path::new("absent"), &out, "").refused_with(&parts);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-use crate::training::{Home, RunFiles};
+use crate::training::{Home, RunFiles, on};
 use crate::typed::{Answer, DONE, FOUND, holdall_words};
 
 /// A run, and a folder with four of its pictures and a text.
@@ -52,6 +52,40 @@ fn labels(prediction: &Value) -> Vec<String> {
         .iter()
         .map(|label| label["label"].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// CLIP has one label head, whatever its target is called; what more is asked for is for classifiers.
+#[test]
+fn the_label_head_of_clip_is_of_one_target() {
+    let home = Home::with_cars(24);
+    let few = "--effective-batch 8 --epochs 1 --task clip --set";
+    for (targets, words) in [
+        (
+            r#"{"make":"make","body":"body"}"#,
+            ["make and body", "`data: {label: make}`"],
+        ),
+        (
+            r#"{"year":{"number":"year"}}"#,
+            ["data.targets.year", "a column of numbers, `year`"],
+        ),
+        (
+            r#"{"tags":{"column":"caption","separator":"|"}}"#,
+            ["data.targets.tags", "several labels per picture"],
+        ),
+    ] {
+        let answer = home.train(&format!("{few} data.targets={targets}"));
+        answer.refused_with(&[words[0], words[1], "`task: classify` trains"]);
+    }
+    let body = r#"data.targets={"body":"body"}"#;
+    let run = home.trained("run", &format!("{few} {body}"));
+    assert_eq!(run.json("model/labels.json")["target"], "body");
+    let scores = on("eval", &run.path, "--json").exits(DONE).json();
+    assert!(scores["label_top1"].is_number(), "{scores}");
+    let csv = home.path("answers.csv");
+    let options = format!("--csv|{}", csv.display());
+    predict(&run, &home.path("cars/images"), &options).exits(DONE);
+    let header = fs::read_to_string(csv).unwrap();
+    assert!(header.starts_with("image,body,"), "{header}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
+use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
 use crate::typed::{BAD_INPUT, DONE, holdall, start, start_after};
 
 const TWO_EPOCHS: &str = "--effective-batch 8 --epochs 2 --lr 1e-3";
@@ -204,7 +204,7 @@ fn a_folder_without_a_run_is_refused() {
 #[test]
 fn a_run_is_resumed_as_it_was_typed() {
     let home = Home::with_cars(16);
-    let config = "model: small\ndata: {train: ../cars}\nout: runs/by-config\n\
+    let config = "model: small\ndata: {train: ../cars}\nout: ../runs/by-config\n\
                   train: {effective_batch: 8, epochs: 1}\nnum_threads: 2\n";
     fs::create_dir(home.path("configs")).unwrap();
     fs::write(home.path("configs/cars.yml"), config).unwrap();
@@ -240,7 +240,7 @@ fn a_run_is_resumed_as_it_was_typed() {
             told.contains("Weights: from the run's checkpoint of step 2\n"),
             "{told}"
         );
-        for part in ["RANDOM", "hint: --batch-size"] {
+        for part in ["RANDOM", "hint: a new run with --batch-size"] {
             assert!(!told.contains(part), "{part}: {told}");
         }
         // What was printed is appended to what was printed before.
@@ -278,6 +278,40 @@ fn a_run_is_found_by_its_folder() {
     let epochs = ["--epochs", "2"].map(Into::into);
     start(words.into_iter().chain(epochs)).answer().exits(DONE);
     assert_eq!(run.lines("step").len(), 4);
+}
+
+/// Paths are what they lead to, from wherever they are typed.
+#[test]
+fn the_same_words_resume_a_run_from_another_folder() {
+    let home = Home::with_cars(8);
+    fs::create_dir(home.path("configs")).unwrap();
+    let there = format!("cd '{}'", home.path("configs").display());
+    let typed = "train ../cars/image_labels.csv --model small --out ../run --effective-batch 8";
+    let typed = |more: &str| {
+        let words = typed.split(' ').chain(more.split(' ')).map(str::to_owned);
+        start_after(&there, words.collect::<Vec<String>>())
+            .answer()
+            .exits(DONE)
+    };
+    typed("--epochs 1");
+    typed("--epochs 2 --resume");
+    assert_eq!(home.run().lines("step").len(), 2);
+    let config = fs::read_to_string(home.run().file("config.yml")).unwrap();
+    assert!(!config.contains(".."), "{config}");
+}
+
+/// As every other path of a config.
+#[test]
+fn the_run_folder_of_a_config_is_relative_to_it() {
+    let home = Home::with_cars(8);
+    fs::create_dir(home.path("configs")).unwrap();
+    let config = "model: small\nout: ../run\ndata: {train: ../cars}\ntrain: {effective_batch: 8, epochs: 1}\n";
+    fs::write(home.path("configs/run.yml"), config).unwrap();
+    let config = home.path("configs/run.yml");
+    on("train", &config, "").exits(DONE);
+    assert_eq!(home.run().lines("step").len(), 1);
+    on("train", &config, "--resume --epochs 2").exits(DONE);
+    assert_eq!(home.run().lines("step").len(), 2);
 }
 
 #[test]

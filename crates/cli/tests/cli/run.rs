@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, draw, on};
-use crate::typed::{DONE, bytes, holdall_words};
+use crate::typed::{DONE, bytes, holdall_words, start_after};
 
 const SPLIT_IN_TWO: &str = "--batch-size 4 --gradient-accumulation 2 --epochs 1 --lr 1e-3";
 
@@ -51,13 +51,13 @@ fn a_run_leaves_everything_that_its_use_takes() {
 #[test]
 fn the_log_has_the_lines_that_people_look_for() {
     let home = Home::with_cars(24);
-    let log = home.train(SPLIT_IN_TWO).exits(DONE);
+    let typed = format!("train cars --model small --out run {SPLIT_IN_TWO}");
+    let here = format!("cd '{}'", home.path("").display());
+    let log = start_after(&here, typed.split(' ')).answer().exits(DONE);
     assert_eq!(log.stdout, "");
     for line in [
-        "Label column: `make` (found by its name",
         "Weights: RANDOM (preset small)\n",
-        "Effective batch size: 8 (4 x 2)\n",
-        "Batch size: 4 (as asked)\n",
+        "Effective batch size: 8 (4 x 2); Batch size: 4 (as asked)\n",
         "Losses at step 1: contrastive ",
         "(chance 2.079 = ln 8)",
         "Memory: planned ",
@@ -72,15 +72,16 @@ fn the_log_has_the_lines_that_people_look_for() {
     ] {
         assert!(log.stderr.contains(line), "lacks `{line}`\n{}", log.stderr);
     }
-    // Twenty lines before the first step were too many; bytes of the arena are in summary.json.
+    // Few lines before the first step; bytes of the arena are in summary.json.
     let before: Vec<&str> = log
         .stderr
         .split("Losses at step 1")
         .next()
         .unwrap()
         .lines()
+        .filter(|line| !line.starts_with("hint: "))
         .collect();
-    assert!(before.len() <= 13, "{before:#?}");
+    assert!(before.len() <= 8, "{before:#?}");
     assert!(!log.stderr.contains("Arena: "), "{}", log.stderr);
     let lines = log.stderr.lines();
     let mut memory: Vec<&str> = lines.filter(|line| line.starts_with("Memory: ")).collect();
@@ -93,8 +94,48 @@ fn the_log_has_the_lines_that_people_look_for() {
         command.starts_with("$ ") && command.contains(" train "),
         "{command}"
     );
-    assert_eq!(told, log.stderr);
+    let mut kept = told.lines();
+    assert!(
+        log.stderr.lines().all(|line| kept.any(|kept| kept == line)),
+        "{told}"
+    );
+    for detail in [
+        "Label column: `make`",
+        "Caption column: ",
+        "Tokens per caption: ",
+        "Loader: ",
+    ] {
+        assert!(told.contains(detail), "lacks `{detail}`\n{told}");
+        assert!(!log.stderr.contains(detail), "{}", log.stderr);
+    }
     assert!(!log.stderr.contains("NaN"), "{}", log.stderr);
+}
+
+/// Five steps an epoch: the second ends after two of them, with an evaluation and a line as all others.
+#[test]
+fn a_run_ends_with_an_evaluation_wherever_it_ends() {
+    let home = Home::with_cars(22);
+    let options = "--batch-size 4 --gradient-accumulation 1 --set train.max_steps=7";
+    let said = home.train(options).exits(DONE).stderr;
+    let evaluated = |run: &RunFiles| -> Vec<u64> {
+        let lines = run.lines("evaluation").into_iter();
+        lines.map(|line| line["step"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(evaluated(&home.run()), [5, 7]);
+    for line in [
+        "Epoch 1/2: ",
+        "validation after step 7",
+        "Epoch 2/2 (2 of 5 steps): ",
+    ] {
+        assert!(said.contains(line), "lacks `{line}`\n{said}");
+    }
+    let again = home.run().resume("").exits(DONE).stderr;
+    assert!(
+        again.contains("hint: --set train.max_steps=STEPS asks for more"),
+        "{again}"
+    );
+    let short = home.trained("short", "--effective-batch 4 --set train.max_steps=2");
+    assert_eq!(evaluated(&short), [2]);
 }
 
 #[test]
@@ -375,7 +416,7 @@ fn a_model_of_the_hub_without_its_weights_is_refused() {
     let options = "--random-weights --epochs 1 --effective-batch 8 --freeze text_model";
     let trained = home.train(options).exits(DONE);
     for words in [
-        "warning: train.freeze: text_model.",
+        " parameters at random weights, which never learn: text_model.",
         "Defaults: lr 5e-4, lr_head 5e-3 (clip, random weights, 8 samples)",
     ] {
         assert!(

@@ -103,6 +103,42 @@ fn splits_by_label_and_the_same_way_every_time() {
     );
 }
 
+/// Heads lie in the order of their names; what the config lists first decides all the same.
+#[test]
+fn rows_are_held_out_by_the_first_target_as_it_is_written() {
+    let folder = cars();
+    let mut config = folder.config();
+    config.targets.insert("year".to_owned(), "make".into());
+    config.targets.insert("body".to_owned(), "caption".into());
+    let data = read(&config, Captions::None, 7).unwrap();
+    let names: Vec<&str> = data
+        .targets
+        .iter()
+        .map(|target| target.name.as_str())
+        .collect();
+    assert_eq!(names, ["body", "year"]);
+    let note = "Validation: 4 of 40 rows (10%), stratified by `make`, seed 7";
+    assert!(data.notes.iter().any(|n| n == note), "{:?}", data.notes);
+    let by_label = read(&labelled(&folder), Captions::None, 7).unwrap();
+    let rows = |data: &DataSet| {
+        (0..data.train.len())
+            .map(|at| data.train.row(at))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&data), rows(&by_label));
+}
+
+#[test]
+fn a_target_of_no_column_is_told_what_targets_are() {
+    let folder = cars();
+    let mut config = folder.config();
+    config
+        .targets
+        .insert("kind".to_owned(), "nothing such".into());
+    let error = read(&config, Captions::None, 0).unwrap_err().to_string();
+    assert!(error.contains("`targets: {NAME: COLUMN}`"), "{error}");
+}
+
 /// 40 rows: 28 to train on, 4 to validate on, 8 to test on, two patients among all of them.
 fn three_sides(split: &str) -> Folder {
     let mut csv = format!("image,make,caption,{split},patient\n");

@@ -50,10 +50,69 @@ pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue
             }
             Complaint::new("a size needs its unit").hint(hint)
         }
+        (Some("train.warmup"), Error::Message { msg, .. }) => {
+            let typed = msg.split('`').nth(1).and_then(|typed| typed.parse().ok());
+            let complaint = Complaint::new(msg);
+            match typed.filter(|share: &f64| *share > 0.0 && *share < 1.0) {
+                Some(share) => complaint.hint(format!("`warmup: {}%`", as_percent(share))),
+                None => complaint,
+            }
+        }
+        (
+            Some("task"),
+            Error::SerdeUnknownVariant {
+                variant, expected, ..
+            },
+        ) if variant.contains("detect") => {
+            let expected = one_of(expected.as_slice());
+            Complaint::new(format!(
+                "`{variant}`: objects are not detected here; expected {expected}"
+            ))
+        }
+        (
+            _,
+            Error::Unexpected {
+                expected: "mapping start",
+                ..
+            },
+        ) => section_complaint(source),
         _ => complaint(error),
     };
     let hint = hint.unwrap_or_else(|| hint_for_value(path.as_deref()));
     source.complain(line, path.as_deref(), &what, &hint)
+}
+
+/// `0.1` as `10`, without the digits that floating point adds.
+fn as_percent(share: f64) -> f64 {
+    (share * 1e8).round() / 1e6
+}
+
+/// A single value where a section belongs. What was typed may be the data, or a key of the section.
+fn section_complaint(source: &Source) -> Complaint {
+    let complaint = Complaint::new("expected keys with values, `key: value`");
+    let Source::Set { key, typed } = source else {
+        return complaint;
+    };
+    let value = typed.split_once('=').map_or("", |(_, value)| value.trim());
+    if *key == "train" {
+        return complaint.hint(format!(
+            "`train` has the keys of training; what to train on is `data: {{train: {value}}}`"
+        ));
+    }
+    let inner = value.split(':').next().unwrap_or_default().trim();
+    let pointer = format!("/{}", key.replace('.', "/"));
+    let defaults = defaults();
+    match defaults
+        .pointer(&pointer)
+        .and_then(|section| section.get(inner))
+    {
+        Some(Value::Object(keys)) => {
+            let example = keys.keys().next().map_or("KEY", String::as_str);
+            complaint.hint(format!("--set '{key}.{inner}={{{example}: VALUE}}'"))
+        }
+        Some(_) => complaint.hint(format!("--set {key}.{inner}=VALUE")),
+        None => complaint,
+    }
 }
 
 /// Whether the complaint names a key itself: there is no value whose path would help.

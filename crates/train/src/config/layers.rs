@@ -134,7 +134,9 @@ impl Layers {
         let (tree, mut layer) = match check(&text, &source) {
             Ok(checked) => checked,
             Err(wrong) => {
-                let tree = parse::<Option<LocatedValue>>(&text).ok().flatten();
+                // A key that stands there twice is wrong in a file of any tool.
+                let tree = parse::<Option<LocatedValue>>(&text)
+                    .map_err(|error| explain(&error, &source, None))?;
                 let translation = tree.and_then(|tree| Translation::of(path, &tree.value()));
                 let Some(translation) = translation else {
                     return Err(wrong);

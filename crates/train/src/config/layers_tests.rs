@@ -85,7 +85,7 @@ fn what_is_set_wrongly_is_answered_as_typed() {
         ),
         (
             "train.lr=-1",
-            "-1, expected a number above 0\nhint: `lr: 2e-5` is usual for pretrained weights",
+            "-1, expected a number above 0\nhint: `lr: 1e-3`; without it, task and weights decide",
         ),
         (
             "train.bach_size=8",

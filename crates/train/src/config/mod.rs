@@ -110,7 +110,7 @@ pub struct RunConfig {
     pub prefetch: Count,
     /// Seed of everything random.
     pub seed: u64,
-    /// The run's folder, relative to where the command was typed.
+    /// The run's folder; relative to the file that says it, as all paths of a config.
     pub out: Option<PathBuf>,
     /// Name of the run's folder in `runs`, where `out` names none; that of the data or of the config by default.
     pub run_name: Option<String>,
@@ -206,6 +206,11 @@ impl RunConfig {
         format!(
             "# All that this run was told, defaults included: `holdall train` on this file runs it again.\n{text}"
         )
+    }
+
+    /// The same config with the paths that the file system knows, for comparisons.
+    pub(crate) fn with_real_paths(&self) -> RunConfig {
+        paths::real_paths(self)
     }
 
     /// The same config from any folder.

@@ -1,6 +1,6 @@
 //! Paths are relative to the file that says them, and absolute in a resolved config.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use holdall_data::config::{TokenizerChoice, Validation};
 use serde_json::Value;
@@ -51,6 +51,9 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
             *path = folder.join(&*path).display().to_string();
         }
     };
+    if let Some(out) = layer.get_mut("out") {
+        start(out);
+    }
     if let Some(data) = layer.get_mut("data").and_then(Value::as_object_mut) {
         for (key, value) in data {
             let is_path = match key.as_str() {
@@ -97,14 +100,42 @@ fn read<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// The same config from any folder.
+/// The same config from any folder. Symbolic links stay, so that they may lead elsewhere tomorrow; `..` does not.
 pub(super) fn absolute(config: &RunConfig) -> RunConfig {
-    fn full(path: &mut PathBuf) {
-        // Fails only where there is no current folder: then the path stays as it is.
-        let absolute = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+    with_paths(config, &|path| {
+        let path = from_root(path);
+        let climbs = path.components().any(|part| part == Component::ParentDir);
+        if climbs { real(&path) } else { path }
+    })
+}
+
+/// The same config with the paths that the file system knows: two configs with the same files are equal.
+pub(crate) fn real_paths(config: &RunConfig) -> RunConfig {
+    with_paths(config, &|path| real(&from_root(path)))
+}
+
+/// Fails only where there is no current folder: then the path stays as it is.
+fn from_root(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Without links and `..`, as far as the path is there; what is not there yet stays as it is written.
+fn real(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|there| {
+        let rest = path.strip_prefix(there).ok()?;
+        let there = there.canonicalize().ok()?;
+        // Joining nothing would add a separator.
+        let is_whole = rest.as_os_str().is_empty();
+        Some(if is_whole { there } else { there.join(rest) })
+    });
+    found.unwrap_or_else(|| path.to_owned())
+}
+
+fn with_paths(config: &RunConfig, change: &dyn Fn(&Path) -> PathBuf) -> RunConfig {
+    let full = |path: &mut PathBuf| {
         // YAML is text: what is not is shown as well as it can be.
-        *path = absolute.to_string_lossy().into_owned().into();
-    }
+        *path = change(path).to_string_lossy().into_owned().into();
+    };
     let mut config = config.clone();
     let data = &mut config.data;
     for path in [&mut data.train, &mut data.image_root, &mut config.out] {
@@ -135,6 +166,8 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
 
 #[cfg(test)]
 mod tests {
+    use holdall_data::DataConfig;
+
     use super::*;
     use crate::config::tests::{folder, parse};
 
@@ -165,11 +198,39 @@ mod tests {
             again.model,
             folder.path().join("clip").display().to_string()
         );
-        assert!(again.out.as_ref().is_some_and(|out| out.is_absolute()));
+        assert_eq!(again.out, Some(folder.path().join("runs/1")));
         let adapter = again.train.lora.and_then(|lora| lora.adapter);
         assert_eq!(adapter, Some(folder.path().join("before")));
         let defaults = RunConfig::default();
         assert_eq!(parse(&defaults.resolved()).unwrap(), defaults);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_same_file_by_another_path_is_the_same() {
+        let folder = folder(&[("data/cars.csv", ""), ("configs/run.yml", "")]);
+        std::os::unix::fs::symlink(folder.path().join("data"), folder.path().join("link")).unwrap();
+        let at = |path: &str| RunConfig {
+            out: Some(folder.path().join("configs/../runs/1")),
+            data: DataConfig {
+                train: Some(folder.path().join(path)),
+                ..DataConfig::default()
+            },
+            ..RunConfig::default()
+        };
+        let direct = at("data/cars.csv");
+        for path in [
+            "configs/../data/cars.csv",
+            "link/cars.csv",
+            "./data/./cars.csv",
+        ] {
+            assert_eq!(real_paths(&at(path)), real_paths(&direct), "{path}");
+        }
+        assert_ne!(real_paths(&at("data/other.csv")), real_paths(&direct));
+        let written = absolute(&at("configs/../data/cars.csv"));
+        assert!(!written.resolved().contains(".."), "{}", written.resolved());
+        let linked = absolute(&at("link/cars.csv")).data.train.unwrap();
+        assert!(linked.ends_with("link/cars.csv"), "{}", linked.display());
     }
 
     #[test]

@@ -286,6 +286,32 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
     }
 }
 
+/// What somebody typed and what they meant.
+#[test]
+fn what_was_meant_is_offered() {
+    for (set, hint) in [
+        ("train=path", "what to train on is `data: {train: path}`"),
+        (
+            "data=pair_augment:",
+            "--set 'data.pair_augment={flip: VALUE}'",
+        ),
+        ("data=label: make", "--set data.label=VALUE"),
+        ("train.warmup=0.1", "`warmup: 10%`"),
+        ("train.warmup=-3", "by default it is `warmup: 5%`"),
+    ] {
+        let error = RunConfig::load(None, &[set.to_owned()])
+            .unwrap_err()
+            .to_string();
+        let (_, found) = error.rsplit_once("\nhint: ").unwrap();
+        assert!(found.contains(hint), "{set}: {error}");
+    }
+    let found = refusal("task: detection");
+    assert!(
+        found.contains("`detection`: objects are not detected here"),
+        "{found}"
+    );
+}
+
 #[test]
 fn numbers_that_make_no_sense_are_refused() {
     for (text, what) in [

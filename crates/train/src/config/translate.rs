@@ -34,6 +34,9 @@ const MULTITASK_TEXT_MODEL: &str = "microsoft/BiomedNLP-BiomedBERT-base-uncased-
 /// Sections that hold one section per data set.
 const DATASETS: [&str; 2] = ["dataset", "datasets"];
 
+/// The conversion of a loss's name.
+const LOSS_NAME: &str = "loss name";
+
 /// A file of another tool, setting by setting.
 #[derive(Clone, Debug)]
 pub struct Translation {
@@ -281,6 +284,10 @@ impl Translator {
             .or_else(|| setting(scope, key));
         match (value, row.map(|row| &row.becomes)) {
             (_, Some(Becomes::Unneeded)) => self.push(written_path, value, Outcome::Unneeded),
+            // `loss: {name: dice}`: its settings one by one.
+            (Value::Object(inside), Some(Becomes::Converted { by: LOSS_NAME, .. })) => {
+                self.read_section(written_path, inside, &Value::Null);
+            }
             (Value::Object(_), Some(Becomes::Converted { .. } | Becomes::Missing))
             | (
                 Value::Null
@@ -479,11 +486,16 @@ impl Translator {
             if section.contains_key("temporal_layers") {
                 section.insert("pooling".to_owned(), "temporal".into());
                 for one in &mut self.settings {
-                    if one.written.starts_with("video_pooling_mode: ")
-                        && let Outcome::Became(keys) = &mut one.outcome
-                    {
-                        *keys = vec!["video_text.pooling: temporal".to_owned()];
-                    }
+                    let Some(mode) = one.written.strip_prefix("video_pooling_mode: ") else {
+                        continue;
+                    };
+                    let keys = vec!["video_text.pooling: temporal".to_owned()];
+                    one.outcome = if ["mean", "temporal"].contains(&mode) {
+                        Outcome::Became(keys)
+                    } else {
+                        let reason = format!("beside temporal_layers there is no {mode} pooling");
+                        Outcome::Differs { keys, reason }
+                    };
                 }
             }
             if !section.contains_key("text_model") {

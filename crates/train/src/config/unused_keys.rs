@@ -5,14 +5,17 @@
 
 use std::path::Path;
 
-use holdall_data::config::{BadPictures, ReplacedPictures, Stride};
+use holdall_data::config::{BadPictures, ReplacedPictures, Stride, Validation};
+use holdall_data::find::find;
+use holdall_data::target::TargetConfig;
+use holdall_models::hub_cache::ModelName;
 use serde_json::Value;
 
-use super::choices::{EvalEvery, Schedule};
+use super::choices::{EvalEvery, Schedule, Subset};
 use super::generation_section::GenerationMethod;
 use super::keys::defaults;
 use super::video_text_section::{DecoderChoice, FrameCacheChoice, PoolingName};
-use super::{RunConfig, TaskName};
+use super::{AUTO_MODEL, RunConfig, TaskName};
 
 use TaskName::{Classify, Clip, Segment, VideoText};
 
@@ -34,6 +37,7 @@ const READERS: &[(&str, &[TaskName])] = &[
     ("data.caption", &[Clip, VideoText]),
     ("data.label", &[Clip, Classify, VideoText]),
     ("data.targets", &[Clip, Classify, VideoText]),
+    ("data.unseen_labels", &[Clip, Classify, VideoText]),
     ("data.tokenizer", &[Clip, VideoText]),
     ("data.mask", &[Segment]),
     ("data.image_subdir", &[Segment]),
@@ -66,6 +70,8 @@ const READERS: &[(&str, &[TaskName])] = &[
     ("train.dropout", &[Classify, VideoText]),
     ("train.stochastic_depth", &[Classify]),
     ("train.sampling", &[Clip, Classify, VideoText]),
+    // Convolutions add up their weights' gradients in f32.
+    ("train.gradients", &[Clip, Classify, VideoText]),
 ];
 
 /// A key that has no effect beside others.
@@ -90,8 +96,38 @@ fn is_never_evaluated(config: &RunConfig, _task: TaskName) -> bool {
     config.train.eval_every == EvalEvery::Never
 }
 
+/// Whether nothing held out is evaluated, nor anything else.
+fn has_no_validation(config: &RunConfig, _task: TaskName) -> bool {
+    let evaluates_more = config
+        .train
+        .eval_on
+        .iter()
+        .any(|&on| on != Subset::Validation);
+    config.data.validation == Validation::None && !evaluates_more
+}
+
+fn has_no_labels(config: &RunConfig, _task: TaskName) -> bool {
+    let is_none = config.data.label == Some(TargetConfig::Class("none".to_owned()));
+    is_none && config.data.targets.is_empty()
+}
+
 fn is_table(config: &RunConfig, _task: TaskName) -> bool {
     config.data.train.as_deref().is_some_and(Path::is_file)
+}
+
+/// Whether the files of a folder are the rows: class folders, pictures with their texts, shards.
+fn is_folder_of_rows(config: &RunConfig, task: TaskName) -> bool {
+    let folder = config.data.train.as_deref().filter(|path| path.is_dir());
+    let found = folder.map(|folder| find(Some(folder)));
+    task != Segment && matches!(found, Some(Ok(found)) if found.csv.is_dir())
+}
+
+/// A preset has no other weights, and a name of the hub has.
+fn is_preset(config: &RunConfig, task: TaskName) -> bool {
+    match config.model.as_str() {
+        AUTO_MODEL => task == Segment,
+        name => ModelName::parse(name).is_none(),
+    }
 }
 
 /// Whether the data is a folder of images and masks, which no table describes.
@@ -103,6 +139,7 @@ fn is_folder_of_masks(config: &RunConfig, task: TaskName) -> bool {
     task == Segment && folder.is_some() && !has_shards
 }
 
+const NOT_VALIDATED: &str = "`data: {validation: none}` leaves nothing to evaluate";
 const NO_TABLE: &str = "the data is a folder of images and masks, not a table";
 const NO_DECODER: &str = "`video_text: {decoder: none}` writes no captions";
 const NOT_SAMPLED: &str = "only `generation: {method: sample}` reads it";
@@ -135,6 +172,43 @@ const IDLE: &[Idle] = &[
         key: "train.best_metric",
         is_idle: is_never_evaluated,
         because: NEVER_EVALUATED,
+    },
+    Idle {
+        key: "train.eval_every",
+        is_idle: |config, task| {
+            has_no_validation(config, task) && !is_never_evaluated(config, task)
+        },
+        because: NOT_VALIDATED,
+    },
+    Idle {
+        key: "train.eval_batch_size",
+        is_idle: has_no_validation,
+        because: NOT_VALIDATED,
+    },
+    Idle {
+        key: "train.best_metric",
+        is_idle: has_no_validation,
+        because: NOT_VALIDATED,
+    },
+    Idle {
+        key: "train.early_stop",
+        is_idle: has_no_validation,
+        because: NOT_VALIDATED,
+    },
+    Idle {
+        key: "data.unseen_labels",
+        is_idle: has_no_labels,
+        because: "`data: {label: none}` reads no labels",
+    },
+    Idle {
+        key: "data.separator",
+        is_idle: is_folder_of_rows,
+        because: "the data is a folder whose files are the rows, not a text table",
+    },
+    Idle {
+        key: "random_weights",
+        is_idle: is_preset,
+        because: "it is about models of the hub: a preset always begins from random weights",
     },
     Idle {
         key: "run_name",

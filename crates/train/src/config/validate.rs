@@ -126,7 +126,7 @@ fn check_rates(train: &TrainSection) -> Result<(), Wrong> {
         "train.lr",
         train.rate(),
         "a number above 0",
-        "`lr: 2e-5` is usual for pretrained weights",
+        "`lr: 1e-3`; without it, task and weights decide",
     )?;
     check(
         train.lr_head.is_none_or(positive),

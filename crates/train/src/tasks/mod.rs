@@ -401,6 +401,11 @@ pub(crate) fn take_label_column(config: &mut RunConfig) -> Result<(), TrainError
     Ok(())
 }
 
+/// Whether a column may be one of labels by its name: without a config, and for a classifier, which learns nothing without.
+pub fn may_guess_label(config: &RunConfig, has_config_file: bool) -> bool {
+    !has_config_file || config.task == Some(TaskName::Classify)
+}
+
 /// Without a config, a column that is called `make` or `label`, and tells rows apart, is one of labels. Returns the line that
 /// says so.
 pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError> {

@@ -23,13 +23,12 @@ pub(super) type BestFiles = Vec<(&'static str, String)>;
 impl Trainer {
     pub(super) fn evaluation_is_due(&self) -> bool {
         let step = self.state.step;
-        let due = match self.planned.config.train.eval_every {
-            EvalEvery::Never => false,
-            EvalEvery::Epoch => step.is_multiple_of(self.planned.steps_per_epoch()),
-            EvalEvery::Steps(steps) => {
-                step.is_multiple_of(steps as u64) || step == self.planned.total_steps()
-            }
+        let every = match self.planned.config.train.eval_every {
+            EvalEvery::Never => return false,
+            EvalEvery::Epoch => self.planned.steps_per_epoch(),
+            EvalEvery::Steps(steps) => steps as u64,
         };
+        let due = step.is_multiple_of(every) || step == self.planned.total_steps();
         due && self.evaluated().next().is_some()
     }
 

@@ -40,8 +40,8 @@ impl Labels {
     }
 }
 
-/// The head's name, and that of labels that were never trained.
-const HEAD: &str = "label";
+/// The name of labels that were never trained.
+const ZERO_SHOT: &str = "label";
 
 pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predictions>> {
     let arguments = job.arguments;
@@ -49,6 +49,10 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
     let longest = match &labels {
         Labels::ZeroShot { tokens, .. } => tokens.longest(),
         _ => 1,
+    };
+    let head_name = match &labels {
+        Labels::Head(_) => trained.target.as_str(),
+        _ => ZERO_SHOT,
     };
     let projection = trained.projection();
     let top = arguments.top_labels(labels.names().len());
@@ -92,7 +96,7 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
                     Labels::None => None,
                 };
                 let best = scores.map(|scores| best(labels.names(), &scores, top));
-                let target = best.map(|labels| TargetGuess::of_labels(HEAD, labels));
+                let target = best.map(|labels| TargetGuess::of_labels(head_name, labels));
                 let targets = target.into_iter().collect();
                 all.push(Prediction::new(job, read[row], targets));
             }
@@ -118,7 +122,7 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
             [] => Vec::new(),
             names => {
                 let all = arguments.all_probabilities;
-                vec![HeadColumns::of_labels(HEAD, names, arguments.top, all)]
+                vec![HeadColumns::of_labels(head_name, names, arguments.top, all)]
             }
         },
     }))

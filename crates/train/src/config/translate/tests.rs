@@ -1,7 +1,5 @@
 //! Files of PyTorch projects, as their authors write them.
 
-use std::path::Path;
-
 use holdall_data::config::{Stride, Validation};
 
 use super::super::tests::{folder, refusal};
@@ -114,16 +112,22 @@ fn a_multitask_file_names_every_tower_and_loss_that_is_another() {
     assert_eq!(config.train.lr_by.rate("decoder.x"), Some(0.0004));
     let names = vec![("vision_model".to_owned(), FrozenShare::AllBut(9))];
     assert_eq!(config.train.freeze, Freeze::Names(names));
-    assert_eq!(config.out.as_deref(), Some(Path::new("outputs")));
+    assert!(config.out.unwrap().ends_with("outputs"));
+    assert_eq!(config.train.best_metric.as_deref(), Some("loss"));
     let mut differing = differing(&translation);
     differing.sort();
     let expected = [
+        "aggregate_videos_tokens",
         "captioning_weight_decay",
         "contrastive_loss_type",
+        "dropout",
+        "loss_warmup_steps",
         "loss_weights",
         "model_name",
         "num_heads",
         "rand_augment",
+        "shuffle_videos",
+        "stride",
         "temperature",
         "video_freeze_ratio",
     ];
@@ -175,6 +179,73 @@ fn without_a_line_on_its_tokenizer_such_a_project_still_has_its_bert() {
     assert!(differing(&translation).contains(&"loss_name".to_owned()));
     let text = MULTITASK.replace("multi_video: !!bool true", "multi_video: !!bool false");
     assert_eq!(translate(&text).0.data.group, None);
+}
+
+/// A setting that is exact for one value differs for another.
+#[test]
+fn values_with_another_effect_are_named() {
+    let with = |line: &str| {
+        let key = line.split(':').next().unwrap();
+        let kept = MULTITASK
+            .lines()
+            .filter(|known| known.split(':').next() != Some(key));
+        let text = kept.chain([line]).collect::<Vec<_>>().join("\n");
+        let (_, translation) = translate(&text);
+        differing(&translation).contains(&key.to_owned())
+    };
+    for (harmless, different) in [
+        ("save_best: loss", "save_best: accuracy"),
+        ("run_mode: train", "run_mode: inference"),
+        ("debug: false", "debug: true"),
+        ("resize: 224", "resize: 112"),
+        ("shuffle_videos: false", "shuffle_videos: true"),
+        (
+            "aggregate_videos_tokens: true",
+            "aggregate_videos_tokens: false",
+        ),
+        ("loss_warmup_steps: 0", "loss_warmup_steps: 10"),
+        ("video_pooling_mode: mean", "video_pooling_mode: attention"),
+        ("stride: 1", "stride: 2"),
+        ("dropout: 0.0", "dropout: 0.1"),
+        ("rand_augment: false", "rand_augment: true"),
+        ("device: cuda", "device: \"cuda:1\""),
+        ("gpu: 0", "gpu: 1"),
+        ("no_cuda: false", "no_cuda: true"),
+    ] {
+        assert!(!with(harmless), "{harmless}");
+        assert!(with(different), "{different}");
+    }
+}
+
+#[test]
+fn a_warm_up_is_a_share_of_the_run_or_none() {
+    let warmup = |epochs: usize| {
+        let text = format!("num_epochs: 10\nlearning_rate: 1e-3\nwarmup_epochs: {epochs}\n");
+        let (config, translation) = translate(&text);
+        (config.train.warmup, differing(&translation))
+    };
+    assert_eq!(warmup(2), (Warmup::Percent(20.0), Vec::new()));
+    assert_eq!(warmup(10), (Warmup::Percent(100.0), Vec::new()));
+    assert_eq!(warmup(50).1, ["warmup_epochs"]);
+}
+
+#[test]
+fn a_loss_may_be_a_section_with_a_name() {
+    for section in ["loss: {name: dice}", "criterion: {type: DiceLoss}"] {
+        let text = format!("num_epochs: 2\nlearning_rate: 1e-3\n{section}\n");
+        let (config, translation) = translate(&text);
+        assert!(differing(&translation).is_empty(), "{section}");
+        assert_eq!(config.losses.dice, Some(1.0), "{section}");
+    }
+}
+
+#[test]
+fn a_section_that_stands_there_twice_is_named() {
+    let found = refusal("trainer: {lr: 1e-4}\ntrainer: {batch_size: 4}\n");
+    assert!(
+        found.contains("the key `trainer` stands there twice"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::value_at;
+use super::{LOSS_NAME, value_at};
 
 /// Keys of a Holdall config.
 pub(super) struct Converted {
@@ -52,7 +52,9 @@ pub(super) fn convert(
         },
         "epochs" => {
             let epochs = value_at(config, "train.epochs")?.as_f64()?;
-            one(percent(value.as_f64()? / epochs)?)
+            // A warm-up that is longer than the run is no share of it.
+            let share = value.as_f64()? / epochs;
+            one(percent(share).filter(|_| share <= 1.0)?)
         }
         "lr" => {
             let share = value.as_f64()? / value_at(config, "train.lr")?.as_f64()?;
@@ -86,7 +88,7 @@ pub(super) fn convert(
                 .collect()
         }
         "positive" => one(json!([1.0, value.as_f64()?])),
-        "loss name" => {
+        LOSS_NAME => {
             let weight = |key: &&str| match *key {
                 "focal" | "tversky" => json!({"weight": 1}),
                 _ => 1.into(),

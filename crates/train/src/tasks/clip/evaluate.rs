@@ -226,7 +226,9 @@ pub(super) fn evaluate(
             label_top1: accuracy.map(|[top1, _]| top1),
             label_top5: accuracy.map(|[_, top5]| top5),
             chance_top1: num_labels.map(|labels| 1.0 / labels as f64),
-            chance_most_frequent_top1: found.label_frequencies.share_of_largest(),
+            chance_most_frequent_top1: found
+                .label_frequencies
+                .share_of_largest(found.labels.samples),
             labelled: found.labels.samples,
             skipped: samples.len() - num_pictures,
         });

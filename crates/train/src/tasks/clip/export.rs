@@ -10,6 +10,7 @@
 use std::path::Path;
 
 use holdall_data::image_processor;
+use holdall_data::target::LABEL;
 use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +22,19 @@ use crate::run_folder::{failed, write_whole};
 use crate::step::{Step, Stored};
 
 /// Names of the label head's outputs, and how captions were made: `labels.json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabelNames {
     /// In the order of the outputs.
     pub labels: Vec<String>,
+    /// The name of the target that they are of: `label`, or a key of `data.targets`.
+    #[serde(default = "usual_target")]
+    pub target: String,
     /// Captions as they were trained.
     pub caption: String,
+}
+
+fn usual_target() -> String {
+    LABEL.to_owned()
 }
 
 const LABELS_FILE: &str = "labels.json";
@@ -60,6 +68,7 @@ pub(super) fn save(task: &ClipTask, step: &Step, folder: &Path) -> Result<(), Tr
     )?;
     let names = LabelNames {
         labels: data.labels.clone(),
+        target: data.target.clone(),
         caption: data.caption_template.clone(),
     };
     let names = format!("{:#}\n", serde_json::json!(names));

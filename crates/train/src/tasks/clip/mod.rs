@@ -86,6 +86,8 @@ pub(super) struct ClipData {
     validation_tokens: Option<TokenTable>,
     /// Names of the labels.
     labels: Vec<String>,
+    /// The name of the target that they are of.
+    target: String,
     /// How captions are made from columns.
     caption_template: String,
     /// Captions to ids.

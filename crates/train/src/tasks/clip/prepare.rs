@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use holdall_data::DataConfig;
 use holdall_data::config::TokenizerChoice;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::order::balanced_class_weights;
 use holdall_data::samples::Samples;
 use holdall_data::source::{self, Captions, DataSet};
+use holdall_data::target::{LABEL, TargetConfig};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_models::config::{ClipConfig, Normalization, TextPooling};
 use holdall_models::folder::ModelFolder;
@@ -143,6 +145,7 @@ fn task(
 
 /// Reads the data, opens the model, finds or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
+    let target = label_target(&config.data)?;
     let data = site.listed(|| source::read(&config.data, Captions::Required, config.seed))?;
     let mut opened = open_model(&config.model, starting_folder(config))?;
     let mut notes = data.notes.clone();
@@ -193,6 +196,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         train_tokens,
         validation_tokens,
         labels: data.labels,
+        target,
         caption_template: data.caption_template,
         text,
         processor: processor.text().to_string(),
@@ -207,6 +211,28 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
         bad_rows: data.bad_rows,
         notes,
     })
+}
+
+/// The name of the one target that the label head learns; an error where the config asks for more than that head.
+fn label_target(data: &DataConfig) -> Result<String, TrainError> {
+    let mut label = None;
+    for (name, target) in data.targets() {
+        if !matches!(target, TargetConfig::Class(_)) {
+            return Err(TrainError::Config(format!(
+                "data.targets.{name}: expected a column with one label per picture, the label head of `task: clip`; \
+                 found {}\n\
+                 hint: `task: classify` trains several labels and numbers; `data: {{label: COLUMN}}` names the label of clip",
+                target.describe()
+            )));
+        }
+        if let Some(first) = label.replace(name) {
+            return Err(TrainError::Config(format!(
+                "data.targets: expected one label, which the label head of `task: clip` learns; found {first} and {name}\n\
+                 hint: `task: classify` trains several; `data: {{label: {first}}}` keeps one"
+            )));
+        }
+    }
+    Ok(label.unwrap_or(LABEL).to_owned())
 }
 
 /// Data with labels says how many there are.

@@ -7,6 +7,7 @@ use holdall_data::DataConfig;
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::RowFormat;
 use holdall_data::source::{self, Captions, Media};
+use holdall_data::target::LABEL;
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_onnx::Precision;
 
@@ -26,6 +27,8 @@ pub struct SavedClip {
     processor: ImageProcessor,
     /// Names of the label head's outputs; empty where there is no head.
     pub labels: Vec<String>,
+    /// The name of the target that the label head learnt.
+    pub target: String,
     /// Where its tokenizer is, and what reading that may take.
     most_bytes: u64,
 }
@@ -60,6 +63,7 @@ impl SavedClip {
             task,
             processor,
             labels,
+            target: names.map_or_else(|| LABEL.to_owned(), |names| names.target),
             most_bytes,
         })
     }
@@ -156,6 +160,7 @@ impl SavedModel for SavedClip {
             train_tokens: tokens,
             validation_tokens: None,
             labels: self.labels.clone(),
+            target: self.target.clone(),
             caption_template: data.caption_template,
             text,
             processor: String::new(),

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use holdall_data::clips::ClipFraming;
 use holdall_data::image_processor::ImageProcessor;
+use holdall_files::counted;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::config::Normalization;
 use holdall_models::folder::ModelFolder;
@@ -83,6 +84,37 @@ pub(super) struct OpenedModel {
 }
 
 impl OpenedModel {
+    /// Warns of trained layers that the config's sizes leave behind, and of random ones that stand in their place.
+    pub fn warning_of_lost_layers(&self, section: &VideoTextSection) -> Option<String> {
+        let folder = self.weights.model.as_ref()?;
+        let ModelConfig::VideoText(saved) = folder.config() else {
+            return None;
+        };
+        let set: Vec<&str> = [
+            ("pooling", section.pooling.is_some()),
+            ("temporal_layers", section.temporal_layers.is_some()),
+            ("queries", section.queries.is_some()),
+            ("decoder", section.decoder != DecoderChoice::default()),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_set)| is_set.then_some(key))
+        .collect();
+        let (before, now) = (saved.tensors(), self.model.tensors());
+        let lost = before.iter().filter(|tensor| !now.contains(tensor)).count();
+        let new = now.iter().filter(|tensor| !before.contains(tensor)).count();
+        if set.is_empty() || lost + new == 0 {
+            return None;
+        }
+        let keys = set.join(", ");
+        Some(format!(
+            "warning: video_text.{keys}: {} of {} left behind, {} random\n\
+             hint: leave {keys} out to keep the model as it was trained",
+            counted(lost, "trained tensor"),
+            folder.path().display(),
+            counted(new, "new tensor")
+        ))
+    }
+
     /// Says again what comes from where, once sizes have changed.
     pub fn summarize(&mut self) -> Result<(), TrainError> {
         let StartingPoint {
@@ -191,7 +223,15 @@ fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, Tr
     let Some(path) = weights_folder(name) else {
         return Err(TrainError::Config(format!(
             "video_text.text_model: `{name}`, expected a folder of a BERT, or a name in the local Hugging Face cache; found none\n\
-             hint: `huggingface-cli download {name}` puts it there"
+             hint: {}",
+            hub_cache::command_for(name).map_or_else(
+                || {
+                    "holdall model get google-bert/bert-base-uncased downloads a BERT of that name, owner and all; leave `text_model` \
+                     out for the text tower of `model:`"
+                        .to_owned()
+                },
+                |command| format!("{command} downloads it"),
+            )
         )));
     };
     let folder = ModelFolder::open(&path)?;

@@ -168,6 +168,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     opened.model.validate(Path::new("video_text"))?;
     opened.summarize()?;
     notes.extend(warning_of_layers(config, &opened.model));
+    notes.extend(opened.warning_of_lost_layers(&config.video_text));
 
     let model = &opened.model;
     let text_tokens = config.tokens.unwrap_or(model.max_text_tokens());

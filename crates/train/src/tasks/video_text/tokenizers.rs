@@ -16,12 +16,22 @@ use super::{TokenizedTexts, VideoTextTask};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 
-/// The file of a tokenizer that is named by its folder or by itself.
-fn tokenizer_file(path: &Path) -> PathBuf {
-    match path.is_dir() {
-        true => path.join("tokenizer.json"),
-        false => path.to_owned(),
+/// The file of a tokenizer that `key` names by its folder or by itself.
+fn tokenizer_file(key: &str, path: &Path) -> Result<PathBuf, TrainError> {
+    let file = if path.is_dir() {
+        path.join("tokenizer.json")
+    } else {
+        path.to_owned()
+    };
+    if file.is_file() {
+        return Ok(file);
     }
+    Err(TrainError::Config(format!(
+        "{key}: `{}`, expected a tokenizer.json or a folder with one, found none\n\
+         hint: a tokenizer of the hub has to be here: `AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)` writes it, \
+         then `{key}=FOLDER`",
+        path.display()
+    )))
 }
 
 /// The text tower's tokenizer: its folder's, the one asked for, or one trained on the texts.
@@ -38,7 +48,8 @@ pub(super) fn text_encoder(
     let in_folder = folder.map(|folder| folder.join("tokenizer.json"));
     let text = match (&config.data.tokenizer, in_folder) {
         (TokenizerChoice::File(path), _) => {
-            TextEncoder::open(&tokenizer_file(path), vocabulary, positions, room)?
+            let file = tokenizer_file("data.tokenizer", path)?;
+            TextEncoder::open(&file, vocabulary, positions, room)?
         }
         (TokenizerChoice::Auto, Some(path)) if path.is_file() => {
             TextEncoder::open(&path, vocabulary, positions, room)?
@@ -104,7 +115,10 @@ pub(super) fn caption_encoder(
         false => decoder.vocab_size,
     };
     let own = path
-        .map(|path| TextEncoder::open(&tokenizer_file(&path), most, decoder.max_positions, room))
+        .map(|path| -> Result<TextEncoder, TrainError> {
+            let file = tokenizer_file("video_text.tokenizer", &path)?;
+            Ok(TextEncoder::open(&file, most, decoder.max_positions, room)?)
+        })
         .transpose()?;
     if opened.has_new_decoder {
         let of_captions = own.as_ref().unwrap_or(text);

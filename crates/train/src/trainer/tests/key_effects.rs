@@ -455,3 +455,112 @@ fn every_key_has_an_effect_in_every_task_or_is_answered() {
     eprintln!("{runs} runs");
     assert!(without_effect.is_empty(), "{without_effect:#?}");
 }
+
+/// What others switch off is said, key by key.
+#[test]
+fn settings_that_others_switch_off_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    draw_all(folder.path());
+    let device = Device::on_cpu(Cpu::new(Some(1)));
+    for (task, others, key, value) in [
+        (
+            TaskName::Classify,
+            [("data.validation", "\"none\"")],
+            "train.early_stop",
+            "1",
+        ),
+        (
+            TaskName::Classify,
+            [("data.validation", "\"none\"")],
+            "train.best_metric",
+            "\"loss\"",
+        ),
+        (
+            TaskName::Segment,
+            [("data.validation", "\"none\"")],
+            "train.eval_every",
+            "2",
+        ),
+        (
+            TaskName::Segment,
+            [("data.validation", "\"none\"")],
+            "train.eval_batch_size",
+            "1",
+        ),
+        (
+            TaskName::Clip,
+            [("seed", "1")],
+            "train.shard",
+            "\"optimizer\"",
+        ),
+        (TaskName::Clip, [("seed", "1")], "random_weights", "true"),
+        (
+            TaskName::Clip,
+            [("data.label", "\"none\"")],
+            "data.unseen_labels",
+            "\"skip\"",
+        ),
+        (
+            TaskName::Segment,
+            [("seed", "1")],
+            "data.unseen_labels",
+            "\"skip\"",
+        ),
+    ] {
+        let value: Value = serde_json::from_str(value).unwrap();
+        let mut config = with_key(&base(folder.path(), task), key, &value).unwrap();
+        for (other, value) in others {
+            let value: Value = serde_json::from_str(value).unwrap();
+            config = with_key(&config, other, &value).unwrap();
+        }
+        let prepared = Prepared::new(&config, &device).unwrap();
+        let notes = prepared.notes.iter().chain(&prepared.setup.notes);
+        let start = format!("warning: {key}: no effect, ");
+        let warnings = notes.filter(|note| note.starts_with(&start)).count();
+        assert_eq!(warnings, 1, "{}: {key}", task.name());
+    }
+    let class_folders = folder.path().join("classes");
+    for class in ["one", "two"] {
+        std::fs::create_dir_all(class_folders.join(class)).unwrap();
+        for number in 1..4 {
+            let name = format!("{number:06}.jpg");
+            let from = folder.path().join("cars/images").join(&name);
+            std::fs::copy(from, class_folders.join(class).join(name)).unwrap();
+        }
+    }
+    let mut config = base(folder.path(), TaskName::Classify);
+    config.data.train = Some(class_folders);
+    config.data.label = None;
+    let config = with_key(&config, "data.separator", &json!(";")).unwrap();
+    let notes = Prepared::new(&config, &device).unwrap().notes;
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.starts_with("warning: data.separator: no effect, ")),
+        "{notes:?}"
+    );
+}
+
+/// Layers without training that are held as they are never learn, however they are held.
+#[test]
+fn random_layers_that_are_held_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    draw_all(folder.path());
+    let device = Device::on_cpu(Cpu::new(Some(1)));
+    let base = base(folder.path(), TaskName::Classify);
+    for (key, value) in [
+        ("train.freeze", json!(["vit.embeddings"])),
+        ("train.lr_by", json!({"vit.embeddings.*": 0})),
+    ] {
+        let config = with_key(&base, key, &value).unwrap();
+        let notes = Prepared::new(&config, &device).unwrap().setup.notes;
+        let start = format!("warning: {key}: holds ");
+        let warning = notes.iter().find(|note| note.starts_with(&start));
+        let warning = warning.unwrap_or_else(|| panic!("{key}: {notes:?}"));
+        assert!(
+            warning.contains(" parameters at random weights"),
+            "{warning}"
+        );
+        assert!(warning.contains("vit.embeddings."), "{warning}");
+    }
+}
