@@ -13,10 +13,10 @@ const ARCHITECTURES: [&str; 7] = [
 ];
 
 /// Number formats that files are compiled in for an architecture. What depends on the architecture does so in all of them:
-/// one is enough but for the oldest and the newest cards and those that this was run on. The rest would take minutes.
+/// one is enough but for the oldest cards and those that this was run on. The rest would take minutes.
 fn elements(architecture: &str) -> &'static [u32] {
     match architecture {
-        "sm_75" | "sm_90" | "sm_120" => &[0, 1, 2],
+        "sm_75" | "sm_90" => &[0, 1, 2],
         _ => &[2],
     }
 }
