@@ -77,12 +77,12 @@ fn wrapped(text: &str, width: usize) -> String {
         let indent = line.len() - line.trim_start().len();
         let mut rest = line.to_owned();
         while rest.chars().count() > width && !line.starts_with("hint:") {
+            // A blank at the very edge ends the line too.
             let end = rest
                 .char_indices()
-                .nth(width)
+                .nth(width + 1)
                 .map_or(rest.len(), |(at, _)| at);
-            // A blank at the very edge ends the line too.
-            let blank = rest[..=end].rfind(' ').filter(|&at| at > indent + 2);
+            let blank = rest[..end].rfind(' ').filter(|&at| at > indent + 2);
             let Some(blank) = blank else { break };
             let below = rest.split_off(blank);
             lines.push(rest);
@@ -282,5 +282,7 @@ mod tests {
             "one two three\n  four\nhint: five six seven eight\n  a bb ccc\n    dddd\n    eeeee\nunbreakable-word-here"
         );
         assert_eq!(wrapped("kept  as it  is", 20), "kept  as it  is");
+        assert_eq!(wrapped("größer ää éé", 9), "größer ää\n  éé");
+        assert_eq!(wrapped("aaaa bbbbéé", 9), "aaaa\n  bbbbéé");
     }
 }
