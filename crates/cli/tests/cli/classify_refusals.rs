@@ -73,10 +73,6 @@ fn a_model_of_the_other_task() {
         "`task: classify`",
     ];
     train(&home.path("cars/image_labels.csv"), &tiny_vit(), &out, "").refused_with(&parts);
-    let bert =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/tests/fixtures/video_text_bert");
-    let parts = ["found BertModel", "hint: a BERT reads text, not pictures"];
-    train(&home.path("cars/image_labels.csv"), &bert, &out, "").refused_with(&parts);
     let detection = train(&csv, &tiny_vit(), &out, "--task detection");
     detection.refused_with(&[
         "--task detection: objects are not detected here",

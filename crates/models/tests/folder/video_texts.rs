@@ -327,6 +327,16 @@ fn old_bert_folder(config: &BertConfig) -> (TempDir, Values) {
 }
 
 #[test]
+fn a_bert_is_no_clip_and_no_classifier() {
+    let (folder, _) = old_bert_folder(&tiny_bert());
+    let opened = ModelFolder::open(folder.path()).unwrap();
+    let error = opened.clip_config().unwrap_err().to_string();
+    let hint = "hint: a BERT reads text, not pictures";
+    assert!(error.contains(hint), "{error}");
+    assert!(!error.contains("task: classify"), "{error}");
+}
+
+#[test]
 fn a_bert_folder_is_read_under_the_names_of_a_text_tower() {
     let (folder, tensors) = old_bert_folder(&tiny_bert());
     let bert = ModelFolder::open(folder.path()).unwrap();
