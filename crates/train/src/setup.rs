@@ -552,11 +552,7 @@ fn resolve_precision(
 }
 
 /// Lines on the memory there: its bound where that is not the machine, and numbers of the user's that cannot be had.
-fn notes_on_memory(
-    config: &RunConfig,
-    site: Site<'_>,
-    budget_bytes: Option<u64>,
-) -> Vec<String> {
+fn notes_on_memory(config: &RunConfig, site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
     let bound = match (site.total_bytes(), site.bound()) {
         (Some(total), Some(bound)) if bound != Bound::Machine => {
             Some(format!("Memory: {} ({})", show_bytes(total), bound.noun()))
@@ -572,7 +568,9 @@ fn notes_on_memory(
 fn note_on_host_memory(asked: Memory, host: Option<HostMemory>) -> Option<String> {
     let host = host?;
     let [total, available] = [host.total_bytes, host.available_bytes];
-    let asked = asked.asked_bytes(total).filter(|&asked| asked > available)?;
+    let asked = asked
+        .asked_bytes(total)
+        .filter(|&asked| asked > available)?;
     Some(format!(
         "Host memory: planned within {}: host_memory asks for {}, {} of {} can be had ({})",
         show_bytes(available),
