@@ -708,8 +708,7 @@ fn alternatives(plan: &Plan, budget: Option<u64>, available_bytes: Option<u64>) 
             "{time:+.0}% time, {sign}{}",
             show_bytes(memory.unsigned_abs())
         );
-        let is_there =
-            available_bytes.is_none_or(|available| candidate.process_bytes <= available);
+        let is_there = available_bytes.is_none_or(|available| candidate.process_bytes <= available);
         if !fits && !is_there {
             against.push_str(" (over what can be had)");
         } else if !fits {

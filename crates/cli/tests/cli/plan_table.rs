@@ -203,5 +203,8 @@ fn each_of_several_processes_has_its_part_of_the_memory() {
     };
     let tenth = budget("--memory 10%");
     let each = budget("--memory 90% --processes 2");
-    assert!(each <= 5 * tenth + 10, "{each} for each, a tenth is {tenth}");
+    assert!(
+        each <= 5 * tenth + 10,
+        "{each} for each, a tenth is {tenth}"
+    );
 }
