@@ -41,13 +41,21 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
             budget_bytes,
             smallest_bytes,
             changes,
+            available_bytes,
+            note,
         })) => {
             tell(&format!(
                 "error: the run does not fit: the budget is {}, the smallest that would do is {}",
                 show_bytes(*budget_bytes),
                 show_bytes(*smallest_bytes)
             ));
-            if changes.is_empty() {
+            if let Some(note) = note {
+                tell(note);
+            }
+            let is_there = available_bytes.is_none_or(|available| *smallest_bytes <= available);
+            if changes.is_empty() && !is_there {
+                tell("hint: a smaller model, smaller pictures, or a machine with more memory");
+            } else if changes.is_empty() {
                 tell(&format!(
                     "hint: --memory {}MiB",
                     smallest_bytes.div_ceil(1 << 20)
@@ -152,6 +160,7 @@ pub fn does_not_fit_json(device: &str, error: &TrainError) -> Option<serde_json:
             budget_bytes,
             smallest_bytes,
             changes,
+            ..
         }) => Some(serde_json::json!({
             "device": device,
             "budget_bytes": budget_bytes,

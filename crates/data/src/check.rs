@@ -23,7 +23,7 @@ use crate::columns::not_downloaded;
 use crate::config::{DataConfig, Validation};
 use crate::error::DataError;
 pub use crate::fingerprint::{MAX_BITS, MAX_COLOUR_DIFFERENCE};
-use crate::sides::Side;
+use crate::sides::{Side, SplitColumn};
 use crate::source::targets::Known;
 use crate::source::{Captions, LabelsOfTest, Media, Source};
 use crate::target::TargetValues;
@@ -142,6 +142,8 @@ struct AllFacts {
     group_leaks: Vec<findings::At>,
     /// The column of groups.
     group_column: String,
+    /// What to write where a column is called like one of sides and its values are not understood.
+    split_not_understood: Option<String>,
     labels: Vec<String>,
     captions: CaptionCounts,
     /// Validation in a file of its own.
@@ -270,7 +272,10 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
         let leaks = samples.filter(|(_, leak)| **leak);
         group_leaks.extend(leaks.map(|((row, _), _)| (file, row)));
     }
+    let table = &opened.source.table;
+    let split_not_understood = SplitColumn::not_understood(&config.data.validation, table)?;
     Ok(Outcome::Done(AllFacts {
+        split_not_understood,
         source: opened.source,
         rows,
         label_of,

@@ -130,7 +130,7 @@ pub enum DataError {
     Invalid(Box<Invalid>),
 
     /// A file to write is there already.
-    #[error("{0}")]
+    #[error(transparent)]
     Occupied(#[from] holdall_files::Occupied),
 
     /// The operating system refused.

@@ -4,6 +4,7 @@
 //! layout, nnunet, table    which files are a pair: published sets, folders, a CSV; by their names (partners)
 //! alone                    pictures without masks
 //! set                      pairs -> train, validation, test; what masks hold; what pictures are
+//! field_of_view            masks that are no annotations
 //! coding, histogram        a mask's values or colours -> classes; which values there are
 //! whole                    a sample's files -> pixels and classes at their own size
 //! fit                      to the size of a model, and probabilities back
@@ -18,6 +19,7 @@ mod augment;
 mod buffers;
 mod cache;
 mod coding;
+mod field_of_view;
 mod filters;
 mod fit;
 mod histogram;
@@ -39,6 +41,8 @@ pub use alone::{case_of, is_set, without_masks};
 pub(crate) use buffers::{PairBuffers, PairCost};
 pub(crate) use cache::PairCache;
 pub use coding::{MOST_CLASSES, MaskCoding};
+pub use field_of_view::FIELD_OF_VIEW_HINT;
+pub(crate) use field_of_view::{Outline, are_fields_of_view};
 pub use fit::{probabilities_to_native, resize_mask, resize_pixels};
 pub(crate) use pair::PairSummary;
 pub use pair::{Fit, PairFraming};
@@ -54,12 +58,12 @@ const UNREAD: [(&str, &str, &str); 4] = [
     (
         ".npy",
         "an array of NumPy",
-        "`PIL.Image.fromarray(numpy.load(\"x.npy\").astype(\"uint8\")).save(\"x.png\")` saves two dimensions of 0 to 255 as PNG",
+        "`PIL.Image.fromarray(numpy.load(\"x.npy\").astype(\"uint8\")).save(\"x.png\")` saves values of 0 to 255 as PNG; values in 0 to 1 times 255 first",
     ),
     (
         ".npz",
         "an archive of NumPy arrays",
-        "save each array as PNG: `PIL.Image.fromarray(array.astype(\"uint8\")).save(\"x.png\")`",
+        "save each array as PNG: `PIL.Image.fromarray(array.astype(\"uint8\")).save(\"x.png\")`; values in 0 to 1 times 255 first",
     ),
     (".dcm", "a DICOM file", DICOM_HINT),
     (".dicom", "a DICOM file", DICOM_HINT),
@@ -74,15 +78,15 @@ fn check_readable(folder: &Path, names: &[String]) -> Result<(), DataError> {
         let lower = name.to_ascii_lowercase();
         let found = if VOLUMES.iter().any(|end| lower.ends_with(end)) {
             let hint = "export its slices as PNG or TIFF: 3-D segmentation is not done here";
-            Some(("a volume", hint))
+            Some(("a picture of two dimensions", "a volume", hint))
         } else {
             let unread = UNREAD.iter().find(|(end, ..)| lower.ends_with(end));
-            unread.map(|(_, found, hint)| (*found, *hint))
+            unread.map(|(_, found, hint)| ("a picture", *found, *hint))
         };
-        if let Some((found, hint)) = found {
+        if let Some((expected, found, hint)) = found {
             return Err(DataError::invalid(
                 folder.join(name).display(),
-                "a picture of two dimensions: PNG, TIFF, JPEG, BMP, GIF or PNM",
+                format_args!("{expected}: PNG, TIFF, JPEG, BMP, GIF or PNM"),
                 found,
                 hint,
             ));

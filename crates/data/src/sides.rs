@@ -55,7 +55,7 @@ impl Side {
 }
 
 /// Names of columns that tell sides apart, in any case, with blanks, dashes or underscores; the first is taken first.
-const SPLIT_NAMES: [&str; 11] = [
+const SPLIT_NAMES: [&str; 19] = [
     "split",
     "splits",
     "data_split",
@@ -64,12 +64,32 @@ const SPLIT_NAMES: [&str; 11] = [
     "partition",
     "set",
     "dataset",
+    "phase",
+    "usage",
     "fold",
     "folds",
     "kfold",
+    "is_test",
+    "test",
+    "is_validation",
+    "is_val",
+    "is_valid",
+    "is_train",
+];
+/// Names among them that often mean something else: they count where their values are sides, and are not spoken of otherwise.
+const AMBIGUOUS_NAMES: [&str; 5] = ["set", "dataset", "phase", "usage", "test"];
+/// Names among them whose cells are true or false, and the side of the true ones.
+const FLAG_NAMES: [(&str, Side); 5] = [
+    ("is_test", Side::Test),
+    ("test", Side::Test),
+    ("is_validation", Side::Validation),
+    ("is_val", Side::Validation),
+    ("is_valid", Side::Validation),
 ];
 /// Names among them whose cells may be numbers.
 const FOLD_NAMES: [&str; 3] = ["fold", "folds", "kfold"];
+/// Values that are named in what to write: more are hardly sides.
+const MAX_SIDES_TO_NAME: usize = 3;
 /// More folds than anyone makes.
 const MAX_FOLDS: usize = 50;
 
@@ -103,6 +123,8 @@ enum Rule {
         validation: String,
         test: Option<String>,
     },
+    /// True cells are of this side, the others are trained on.
+    Flag(Side),
 }
 
 impl SplitColumn {
@@ -112,7 +134,7 @@ impl SplitColumn {
         table: &Table,
         notes: &mut Vec<String>,
     ) -> Result<Option<SplitColumn>, DataError> {
-        let found = |column, origin, rule| SplitColumn {
+        let found = |column: usize, origin, rule| SplitColumn {
             column,
             name: table.columns()[column].clone(),
             origin,
@@ -150,23 +172,25 @@ impl SplitColumn {
             let column = table.column("validation", name)?;
             return Ok(Some(found(column, Origin::Files, Rule::Words)));
         }
-        for column in columns_by_name(table, &SPLIT_NAMES) {
-            let cells = Cells::of(table, column)?;
-            if cells.are_sides() {
-                return Ok(Some(found(column, Origin::Name, Rule::Words)));
-            }
-            let may_be_folds = columns_by_name(table, &FOLD_NAMES).any(|fold| fold == column);
-            if let (true, Some(rule)) = (may_be_folds, cells.folds()) {
-                return Ok(Some(found(column, Origin::Name, rule)));
-            }
-            if let (Some((line, cell)), true) = (&cells.first_other, cells.num_sides() > 0) {
-                notes.push(format!(
-                    "Careful: column `{}` is not used as a split: row {line} says `{cell}`, expected train, validation or test",
-                    table.columns()[column]
-                ));
-            }
+        let (by_name, not_understood) = find_by_name(table)?;
+        notes.extend(not_understood.map(|text| format!("Careful: {text}")));
+        Ok(by_name.map(|(column, rule)| found(column, Origin::Name, rule)))
+    }
+
+    /// Where a column is called like one of sides and its values are not understood: what to write.
+    pub(crate) fn not_understood(
+        validation: &Validation,
+        table: &Table,
+    ) -> Result<Option<String>, DataError> {
+        let is_said = matches!(
+            validation,
+            Validation::Unsplit { .. } | Validation::Column { .. }
+        );
+        if is_said || table.split_column().is_some() {
+            return Ok(None);
         }
-        Ok(None)
+        let (_, not_understood) = find_by_name(table)?;
+        Ok(not_understood)
     }
 
     /// The side of a row.
@@ -180,6 +204,8 @@ impl SplitColumn {
             } if is_same(cell, test) => Ok(Side::Test),
             Rule::Values { .. } if by_word == Some(Side::Test) => Ok(Side::Test),
             Rule::Values { .. } => Ok(Side::Train),
+            Rule::Flag(side) if truth(cell) == Some(true) => Ok(*side),
+            Rule::Flag(_) => Ok(Side::Train),
             Rule::Words => match by_word {
                 Some(side) => Ok(side),
                 None if self.is_lenient => Ok(Side::Train),
@@ -209,13 +235,48 @@ impl SplitColumn {
             Origin::Config | Origin::Files => "",
         };
         match &self.rule {
-            Rule::Words => format!("those that `{name}` says{by_name}"),
+            Rule::Words | Rule::Flag(_) => format!("those that `{name}` says{by_name}"),
             Rule::Values { validation, .. } => {
                 format!(
                     "those whose `{name}` is {validation}{by_name}; `validation: {{column: {name}, value: ...}}` holds out another"
                 )
             }
         }
+    }
+}
+
+/// The column that tells sides apart by its name and values, and what to say of one that was not understood.
+fn find_by_name(table: &Table) -> Result<(Option<(usize, Rule)>, Option<String>), DataError> {
+    let is_named =
+        |column: usize, names: &[&str]| columns_by_name(table, names).any(|named| named == column);
+    let mut not_understood = None;
+    for column in columns_by_name(table, &SPLIT_NAMES) {
+        let cells = Cells::of(table, column)?;
+        if cells.are_sides() {
+            return Ok((Some((column, Rule::Words)), not_understood));
+        }
+        if let (true, Some(rule)) = (is_named(column, &FOLD_NAMES), cells.folds()) {
+            return Ok((Some((column, rule)), not_understood));
+        }
+        let mut flags = FLAG_NAMES.iter();
+        let flag = flags.find(|(name, _)| is_named(column, &[name]));
+        if let (Some((_, side)), true) = (flag, cells.are_flags()) {
+            return Ok((Some((column, Rule::Flag(*side))), not_understood));
+        }
+        let is_meant = !is_named(column, &AMBIGUOUS_NAMES) || cells.num_sides() > 0;
+        if is_meant && not_understood.is_none() {
+            not_understood = cells.not_understood(&table.columns()[column]);
+        }
+    }
+    Ok((None, not_understood))
+}
+
+/// A cell that says yes or no.
+fn truth(cell: &str) -> Option<bool> {
+    match cell.trim().to_ascii_lowercase().as_str() {
+        "1" | "1.0" | "true" | "yes" | "y" | "t" => Some(true),
+        "" | "0" | "0.0" | "false" | "no" | "n" | "f" => Some(false),
+        _ => None,
     }
 }
 
@@ -283,6 +344,45 @@ impl Cells {
     /// Whether the column tells what is trained on from what is not.
     fn are_sides(&self) -> bool {
         self.has_side[Side::Train.index()] && self.num_sides() > 1
+    }
+
+    /// Whether some cells say yes and all others no.
+    fn are_flags(&self) -> bool {
+        let truths = self.values.iter().map(|value| truth(value));
+        let truths: Option<BTreeSet<bool>> = truths.collect();
+        truths.is_some_and(|truths| truths.len() == 2)
+    }
+
+    /// What to say of a column that tells sides by its name alone: what was found, and what to write; nothing where all rows are of one side.
+    fn not_understood(&self, column: &str) -> Option<String> {
+        let (line, cell) = self.first_other.as_ref()?;
+        let values: Vec<&String> = self
+            .values
+            .iter()
+            .filter(|value| !value.is_empty())
+            .collect();
+        let found = if self.num_sides() > 0 {
+            format!("row {line} says `{cell}`")
+        } else {
+            let values: Vec<String> = values.iter().map(|value| (*value).clone()).collect();
+            format!("its values are {}", listed(&values))
+        };
+        let others = &values[values.len().min(1)..];
+        let to_write = match others {
+            _ if self.num_sides() > 0 || values.len() > MAX_SIDES_TO_NAME => String::new(),
+            [] => String::new(),
+            [value] => format!("value: {value}"),
+            [value, .., test] => format!("value: {value}, test: {test}"),
+        };
+        let to_write = match to_write.as_str() {
+            "" => String::new(),
+            values => format!(
+                "; `--set 'data.validation={{column: {column}, {values}}}'` holds out rows by their value"
+            ),
+        };
+        Some(format!(
+            "column `{column}` is not used as a split: {found}, expected train, validation or test{to_write}"
+        ))
     }
 
     /// Where all cells are numbers of folds: the first is held out.
@@ -359,6 +459,34 @@ mod tests {
         let (found, notes) = sides("image,split\na,train\nb,later\n", "\"auto\"");
         assert_eq!(found, None);
         assert!(notes[0].contains("row 3 says `later`"), "{notes:?}");
+        for name in ["phase", "Usage", "partition", "mode of Split"] {
+            let csv = format!("image,{name}\na,train\nb,val\nc,test\n");
+            let expected = (name != "mode of Split").then(|| vec![Train, Held, Test]);
+            assert_eq!(sides(&csv, "\"auto\"").0, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn flags_are_sides_and_numbers_are_asked_for() {
+        let (found, _) = sides("image,is_test\na,0\nb,1\nc,0\n", "\"auto\"");
+        assert_eq!(found, Some(vec![Train, Test, Train]));
+        let (found, _) = sides("image,Is_Val\na,False\nb,True\n", "\"auto\"");
+        assert_eq!(found, Some(vec![Train, Held]));
+        let csv = "image,Split\na,0\nb,1\nc,2\n";
+        let (found, notes) = sides(csv, "\"auto\"");
+        assert_eq!(found, None);
+        assert_eq!(
+            notes,
+            [
+                "Careful: column `Split` is not used as a split: its values are 0, 1, 2, expected train, validation or test; \
+              `--set 'data.validation={column: Split, value: 1, test: 2}'` holds out rows by their value"
+            ]
+        );
+        let typed = r#"{"column": "Split", "value": 1, "test": 2}"#;
+        assert_eq!(sides(csv, typed).0, Some(vec![Train, Held, Test]));
+        // Names that mean something else too are not spoken of.
+        let (_, notes) = sides("image,set\na,75192\nb,10030\n", "\"auto\"");
+        assert!(notes.is_empty(), "{notes:?}");
     }
 
     #[test]

@@ -667,7 +667,7 @@ impl Groups {
         Some(match (self.is_asked, drawn_share) {
             (true, _) => format!("{careful}. {counts}"),
             (false, Some(share)) => format!(
-                "{careful}; `validation: {{share: {}, group: {column}}}` keeps each on one",
+                "{careful}; `--set 'data.validation={{share: {}, group: {column}}}'` keeps each on one",
                 percent(share)
             ),
             (false, None) => careful,

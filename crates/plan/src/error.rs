@@ -16,6 +16,10 @@ pub enum PlanError {
         smallest_bytes: u64,
         /// The cheapest changes that would make it fit.
         changes: Vec<Change>,
+        /// Largest budget that can be had where the run is planned for; `None` where nobody knows.
+        available_bytes: Option<u64>,
+        /// Why the budget is not the number that the user gave, where it is not.
+        note: Option<String>,
     },
     /// Batch size, accumulation and effective batch contradict each other or are zero.
     #[error("{0}")]

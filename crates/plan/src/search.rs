@@ -592,6 +592,8 @@ pub fn search(
             budget_bytes: request.budget_bytes.unwrap_or(u64::MAX),
             smallest_bytes: field.smallest().process_bytes,
             changes: Vec::new(),
+            available_bytes: None,
+            note: None,
         }),
     }
 }
@@ -625,6 +627,8 @@ pub fn contenders(
             budget_bytes,
             smallest_bytes: smallest.process_bytes,
             changes: changes(request, effective_batch, &smallest, build, target),
+            available_bytes: None,
+            note: None,
         });
     };
     let mut alternatives = field.alternatives(*first, fastest, budget_bytes);

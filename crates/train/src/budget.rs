@@ -100,12 +100,12 @@ impl Memory {
     }
 
     /// The budget in bytes on a device with `total_bytes`, of which this process holds or could have `free_bytes`. A number that
-    /// is there is kept; of one that is not there, as much is taken as `auto` takes.
+    /// is there is kept; of a larger one, all that can be had is taken.
     pub fn resolve(self, total_bytes: u64, free_bytes: u64) -> u64 {
         let reserve = AUTO_RESERVE_BYTES.min(total_bytes / AUTO_RESERVE_PART);
         let auto = (total_bytes / 100 * 95).min(free_bytes.saturating_sub(reserve));
         let asked = self.asked_bytes(total_bytes);
-        asked.filter(|&bytes| bytes <= free_bytes).unwrap_or(auto)
+        asked.map_or(auto, |bytes| bytes.min(free_bytes.min(total_bytes)))
     }
 
     /// The number that the user wrote, in bytes; `None` for `auto`.
@@ -166,15 +166,15 @@ mod tests {
         for (asked, expected) in [
             (Memory::Percent(50.0), 50 * gib),
             (Memory::Bytes(free), free),
-            // Not there: as much as `auto` takes.
-            (Memory::Bytes(free + 1), free - (256 << 20)),
-            (Memory::Percent(61.0), free - (256 << 20)),
-            (Memory::Bytes(200 * gib), free - (256 << 20)),
+            // Not there: all that can be had, so that asking for more never gives less.
+            (Memory::Bytes(free + 1), free),
+            (Memory::Percent(61.0), free),
+            (Memory::Bytes(200 * gib), free),
         ] {
             assert_eq!(asked.resolve(100 * gib, free), expected, "{asked:?}");
         }
         let card = 772 * (gib / 100);
         let planned = Memory::Bytes(8 * gib).resolve(card, card);
-        assert_eq!(planned, card / 100 * 95);
+        assert_eq!(planned, card);
     }
 }

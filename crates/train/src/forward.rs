@@ -274,6 +274,8 @@ impl ForwardModel {
             budget_bytes: budget_bytes.unwrap_or(0),
             smallest_bytes: smallest,
             changes: Vec::new(),
+            available_bytes: None,
+            note: None,
         }
         .into())
     }

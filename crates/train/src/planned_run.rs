@@ -384,6 +384,8 @@ fn check_fits(process_bytes: u64, budget_bytes: Option<u64>) -> Result<(), Train
             budget_bytes,
             smallest_bytes: process_bytes,
             changes: Vec::new(),
+            available_bytes: None,
+            note: None,
         }
         .into()),
         _ => Ok(()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdall_data::image_processor::ImageProcessor;
 use holdall_data::loader::{PictureFormat, RowFormat};
-use holdall_device::cpu::Bound;
+use holdall_device::cpu::{self, Bound, HostMemory};
 use holdall_device::{Arithmetic, Device};
 use holdall_files::counted;
 use holdall_graph::Graph;
@@ -115,7 +115,7 @@ impl Setup {
         best_metric(&*task, config.train.best_metric.as_deref())?;
         let arithmetic = resolve_precision(config.precision, site, &mut notes)?;
         let budget_bytes = resolve_budget(config.memory, site)?;
-        notes.extend(notes_on_memory(config.memory, site, budget_bytes));
+        notes.extend(notes_on_memory(config, site, budget_bytes));
         let frozen = frozen::resolve(&config.train.freeze, &task)?;
         let patterns = config.train.lr_by.0.iter();
         let mut step = StepConfig {
@@ -221,12 +221,13 @@ impl Setup {
         found
     }
 
-    /// A refusal, with the variants that would fit.
+    /// A refusal, with the variants that would fit here, and why the budget is not the number that was asked for.
     fn refusal(&self, error: TrainError, site: Site<'_>, host_bytes: u64) -> TrainError {
         let TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
             smallest_bytes,
             mut changes,
+            ..
         }) = error
         else {
             return error;
@@ -252,19 +253,18 @@ impl Setup {
         ) {
             changes.extend(variants_that_fit(&self.request, &variants, &*target));
         }
-        if let Some(available) = site.available_bytes() {
-            let available = available / site.num_sharers();
-            let is_beyond = |change: &&mut Change| {
-                change.change.starts_with("--memory") && change.process_bytes > available
-            };
-            for change in changes.iter_mut().filter(is_beyond) {
-                change.change = format!("more memory than {} has to give", site.noun());
-            }
-        }
+        let available_bytes = site.available_bytes_each();
+        let is_there = |change: &Change| {
+            !change.change.starts_with("--memory")
+                || available_bytes.is_none_or(|available| change.process_bytes <= available)
+        };
+        changes.retain(is_there);
         TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
             smallest_bytes,
             changes,
+            available_bytes,
+            note: note_on_budget(self.config.memory, site, Some(budget_bytes)),
         })
     }
 
@@ -512,7 +512,7 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
 /// What state may take of host memory: what the user says, or this process's share of half of what is free. What the loader reserves is
 /// taken off it where there is one.
 fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
-    let memory = holdall_device::cpu::host_memory()?;
+    let memory = cpu::host_memory()?;
     Some(match host_memory {
         Memory::Auto => memory.available_bytes / 2 / sharers,
         said => said.resolve(memory.total_bytes, memory.available_bytes),
@@ -583,16 +583,34 @@ fn resolve_precision(
     }
 }
 
-/// Lines on the memory there: its bound where that is not the machine, and a number of the user's that cannot be had.
-fn notes_on_memory(memory: Memory, site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
+/// Lines on the memory there: its bound where that is not the machine, and numbers of the user's that cannot be had.
+fn notes_on_memory(config: &RunConfig, site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
     let bound = match (site.total_bytes(), site.bound()) {
         (Some(total), Some(bound)) if bound != Bound::Machine => {
             Some(format!("Memory: {} ({})", show_bytes(total), bound.noun()))
         }
         _ => None,
     };
-    let notes = [bound, note_on_budget(memory, site, budget_bytes)];
-    notes.into_iter().flatten().collect()
+    let budget = note_on_budget(config.memory, site, budget_bytes);
+    let host = note_on_host_memory(config.host_memory, cpu::host_memory());
+    [bound, budget, host].into_iter().flatten().collect()
+}
+
+/// The line that says that `host_memory` is more than the host has to give; `None` where it is not.
+fn note_on_host_memory(asked: Memory, host: Option<HostMemory>) -> Option<String> {
+    let host = host?;
+    let [total, available] = [host.total_bytes, host.available_bytes];
+    let asked = asked
+        .asked_bytes(total)
+        .filter(|&asked| asked > available)?;
+    Some(format!(
+        "Host memory: planned within {}: host_memory asks for {}, {} of {} can be had ({})",
+        show_bytes(available),
+        show_bytes(asked),
+        show_bytes(available.min(total)),
+        show_bytes(total),
+        host.bound.noun()
+    ))
 }
 
 /// The line that says why a budget is smaller than the number that the user gave; `None` where it is that number.
@@ -629,14 +647,14 @@ pub fn resolve_budget<'a>(
 ) -> Result<Option<u64>, TrainError> {
     let site = site.into();
     let sharers = site.num_sharers();
-    match (site.total_bytes(), site.available_bytes(), memory) {
+    match (site.total_bytes(), site.available_bytes_each(), memory) {
         (Some(total), Some(available), Memory::Percent(_)) => {
             // A share is of the whole device; what can be had of it is each process's part.
             let asked = memory.asked_bytes(total).map_or(memory, Memory::Bytes);
-            Ok(Some(asked.resolve(total / sharers, available / sharers)))
+            Ok(Some(asked.resolve(total / sharers, available)))
         }
         (Some(total), Some(available), memory) => {
-            Ok(Some(memory.resolve(total / sharers, available / sharers)))
+            Ok(Some(memory.resolve(total / sharers, available)))
         }
         (_, _, Memory::Auto) => Ok(None),
         (_, _, Memory::Bytes(bytes)) => Ok(Some(bytes)),
@@ -676,5 +694,31 @@ pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
     match budget {
         Some(budget) => format!("{} of {}", show_bytes(bytes), show_bytes(budget)),
         None => show_bytes(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_beyond_the_machine_is_said() {
+        let host = HostMemory {
+            machine_bytes: 16 << 30,
+            machine_available_bytes: 12 << 30,
+            total_bytes: 16 << 30,
+            bound: Bound::Machine,
+            available_bytes: 12 << 30,
+        };
+        let note = |asked: Memory| note_on_host_memory(asked, Some(host));
+        assert_eq!(note(Memory::Auto), None);
+        assert_eq!(note(Memory::Bytes(12 << 30)), None);
+        assert_eq!(
+            note(Memory::Bytes(100 << 30)).as_deref(),
+            Some(
+                "Host memory: planned within 12.00 GiB: host_memory asks for 100.00 GiB, 12.00 GiB of 16.00 GiB can be had \
+                 (this machine)"
+            )
+        );
     }
 }

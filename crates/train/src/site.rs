@@ -115,6 +115,11 @@ impl Site<'_> {
         }
     }
 
+    /// This process's part of that, where several have it between them.
+    pub fn available_bytes_each(self) -> Option<u64> {
+        Some(self.available_bytes()? / self.num_sharers())
+    }
+
     /// Processes that have its memory between them.
     pub fn num_sharers(self) -> u64 {
         match self {

@@ -348,6 +348,8 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
             budget_bytes,
             smallest_bytes,
             changes,
+            available_bytes,
+            note,
         }) => {
             let helps = |change: &Change| {
                 change.change.starts_with("--memory") || change.change.starts_with("--effective")
@@ -356,6 +358,8 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
                 budget_bytes,
                 smallest_bytes,
                 changes: changes.into_iter().filter(helps).collect(),
+                available_bytes,
+                note,
             })
         }
         other => other,

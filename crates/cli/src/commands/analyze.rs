@@ -31,7 +31,7 @@ use crate::screen::{print, print_json, tell};
                   holdall analyze memory.jsonl --limit 24GiB\n\n\
                   Exit code 0: healthy; 1: something was found; 2: the log cannot be read.")]
 pub struct AnalyzeArguments {
-    /// The folder of a run, its memory.jsonl, a CSV or `dmon` of nvidia-smi, JSON lines or a CSV of a script; - reads stdin
+    /// The folder of a run, its memory.jsonl, a CSV or `dmon` of nvidia-smi, JSON lines, a CSV or the text log of a script; - reads stdin
     #[arg(value_name = "LOG|RUN|-")]
     pub log: PathBuf,
     /// What counts as full, instead of what the log says the device has; more than it is a problem

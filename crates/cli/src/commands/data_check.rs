@@ -311,7 +311,7 @@ fn show(report: &Report, width: usize) -> String {
         );
         let room = width.saturating_sub(line.len());
         text += &line;
-        text += &first(report, finding, room);
+        text += &first(report, finding, room, width);
         text.push('\n');
     }
     let captions = &report.captions;
@@ -359,8 +359,8 @@ pub(super) fn near_copies() -> String {
     )
 }
 
-/// The first row of a finding in what room there is.
-fn first(report: &Report, finding: &Finding, room: usize) -> String {
+/// The first row of a finding in what room there is; its image has a line of its own, as wide as the table, where it does not fit.
+fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> String {
     let Some(example) = finding.examples.first() else {
         return String::new();
     };
@@ -372,7 +372,12 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
         ..
     } = example;
     if let (
-        Fault::Row(RowKind::FewOfLabel | RowKind::SameCaption | RowKind::LabelSpelling),
+        Fault::Row(
+            RowKind::FewOfLabel
+            | RowKind::SameCaption
+            | RowKind::LabelSpelling
+            | RowKind::SplitNotUnderstood,
+        ),
         Some(detail),
     ) = (finding.kind, detail)
     {
@@ -392,10 +397,15 @@ fn first(report: &Report, finding: &Finding, room: usize) -> String {
         (_, Some(detail)) => format!(" {detail}"),
         (_, None) => String::new(),
     };
-    let room = room.saturating_sub(place.chars().count() + detail.chars().count() + 1);
-    let image = shortened_left(image, room);
+    let needed = place.chars().count() + detail.chars().count() + 1 + image.chars().count();
+    if needed > room {
+        let image = shortened_left(image, width.saturating_sub(INDENT.len()));
+        return format!("{place}{detail}\n{INDENT}{image}");
+    }
     format!("{place}{detail} {image}").trim_end().to_owned()
 }
+
+const INDENT: &str = "    ";
 
 /// `0.3%`; what is there is never 0%.
 pub(super) fn share(share: f64) -> String {

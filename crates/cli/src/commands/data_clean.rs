@@ -22,7 +22,8 @@ use crate::stop;
                   What it writes: photos_cleaned.csv, the rows whose picture can be read and whose caption is not empty, and\n\
                   photos_filtered.csv, those of them that pass the filters: size, shape, duplicates, pictures per label.\n\
                   photos.csv is not touched; rows are copied byte for byte. `holdall train FOLDER` takes the filtered one.\n\
-                  Of pictures with masks it writes pairs_cleaned.csv: image, mask, fov and split of the pairs that can be used.")]
+                  Of pictures with masks it writes the pairs that can be used: of FOLDER as FOLDER/pairs_cleaned.csv with image, mask,\n\
+                  fov and split, of a CSV as NAME_cleaned.csv, rows copied byte for byte.")]
 pub struct DataCleanArguments {
     /// What becomes of rows that show the same picture
     #[arg(long, value_name = "RULE", default_value = "keep-first")]

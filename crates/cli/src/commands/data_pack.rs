@@ -21,6 +21,7 @@ use crate::commands::next_command::Typed;
 use crate::commands::train::is_yaml;
 use crate::config_file::{self, Differences};
 use crate::failure;
+use crate::invocation::{program, quoted};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
@@ -85,6 +86,7 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     if file.is_none() {
         config.data.train = Some(PathBuf::from(target));
     }
+    check_has_table(&config.data)?;
     let found = find(config.data.train.as_deref()).map_err(TrainError::from)?;
     found.notes.iter().for_each(|note| tell(note));
     if arguments.frames.is_some() {
@@ -108,6 +110,15 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     let Some(packed) = watched(|watch| pack(&config, watch))? else {
         return Ok(stop::exit_code());
     };
+    if packed.samples == 0 {
+        return Err(TrainError::Config(format!(
+            "{}: expected rows whose pictures can be read, found none of {}\nhint: {} says what is wrong with each",
+            config.table.display(),
+            counted(packed.rows, "row"),
+            config.out.join("skipped.csv").display()
+        ))
+        .into());
+    }
     match arguments.output.json {
         true => print_json(&packed)?,
         false => print(&show(&packed, media, stored_bytes(&config).unwrap_or(0)))?,
@@ -124,6 +135,25 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(failure::FOUND),
     })
+}
+
+/// Refuses folders of images and masks: rows are packed, and `data clean` lists them.
+fn check_has_table(data: &DataConfig) -> Result<()> {
+    let Some(folder) = data.train.as_deref().filter(|path| path.is_dir()) else {
+        return Ok(());
+    };
+    if !evidence(data).is_ok_and(|evidence| evidence.kind == EvidenceKind::Masks) {
+        return Ok(());
+    }
+    Err(TrainError::Config(format!(
+        "{}: expected a CSV that names images and masks, found folders of them\n\
+         hint: `{} data clean {}` writes {}, which `data pack` takes",
+        folder.display(),
+        program(),
+        quoted(folder),
+        folder.join("pairs_cleaned.csv").display()
+    ))
+    .into())
 }
 
 /// What rows name, and whether the options are for that.

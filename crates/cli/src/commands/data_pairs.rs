@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_data::check::{
-    CleanPairs, Copies, PairCheck, PairFault, PairReport, check_pairs, clean_pairs,
+    CleanPairs, Copies, PairCheck, PairFault, PairFinding, PairReport, check_pairs, clean_pairs,
 };
+use holdall_data::segmentation::FIELD_OF_VIEW_HINT;
 use holdall_data::source::{EvidenceKind, evidence};
 use holdall_files::{Existing, counted, thousands};
 use holdall_train::tasks::TaskName;
@@ -82,6 +83,11 @@ pub(super) fn clean(
         true => print_json(&clean)?,
         false => print(&show_clean(&clean))?,
     }
+    if clean.is_copy {
+        let line = options.typed().train(&clean.csv, |_| false, &[]);
+        tell(&format!("hint: {line}"));
+        return Ok(ExitCode::SUCCESS);
+    }
     // The list has columns of its own for all of these.
     let is_replaced = |key: &str| {
         let own = [
@@ -121,9 +127,12 @@ fn show(report: &PairReport) -> String {
     }
     for finding in &report.findings {
         let first = finding.examples.first();
-        let first = first.map_or(String::new(), |example| match example.detail.as_str() {
-            "" => example.image.clone(),
-            detail => format!("{}: {detail}", example.image),
+        let first = first.map_or(String::new(), |example| {
+            match (example.image.as_str(), example.detail.as_str()) {
+                (image, "") => image.to_owned(),
+                ("", detail) => detail.to_owned(),
+                (image, detail) => format!("{image}: {detail}"),
+            }
         });
         text += &format!(
             "  {:<24}{:>9}{:>8}  {first}\n",
@@ -138,6 +147,10 @@ fn show(report: &PairReport) -> String {
         .any(|finding| matches!(finding.kind, PairFault::NearDuplicate | PairFault::NearLeak))
     {
         text += &format!("\n{}\n", near_copies());
+    }
+    let fields = |finding: &PairFinding| finding.kind == PairFault::FieldOfView;
+    if report.findings.iter().any(fields) {
+        text += &format!("\nMasks that are fields of view teach nothing: {FIELD_OF_VIEW_HINT}\n");
     }
     text += &match report.findings.is_empty() {
         true => format!("Nothing wrong in {}\n", counted(report.pairs, "pair")),

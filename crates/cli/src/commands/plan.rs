@@ -20,7 +20,7 @@ use holdall_train::setup::{Setup, limit_reading, resolve_budget, show_budget};
 use holdall_train::site::Site;
 use holdall_train::traffic::Traffic;
 
-use crate::arguments::RunOptions;
+use crate::arguments::{DeviceArgument, RunOptions};
 use crate::commands::open_device;
 use crate::commands::plan_chart::{Chart, Point};
 use crate::commands::train::{TrainingOptions, is_yaml};
@@ -127,18 +127,20 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if let Some(card) = card {
         return for_card(&arguments, &config, card);
     }
-    // A plan for several processes is made by one.
+    // A plan for several processes is made by one, with its part of the threads and of the memory.
     config.validate()?;
-    let device = open_device(arguments.options.compute.device, config.num_threads)?;
+    let count = arguments.options.processes.processes.unwrap_or(1);
+    let wish = arguments.options.compute.device;
+    let device = open_device(wish, num_threads_each(&config, count))?;
+    let device = match (wish, device.is_gpu()) {
+        // Each process has a card of its own, unless they are sent to the same.
+        (DeviceArgument::Auto | DeviceArgument::Cuda, true) => device,
+        _ => device.with_sharers(count),
+    };
     limit_reading(&device, resolve_budget(config.memory, &device)?);
     let kind = device.kind();
     // With data the plan is that of `train`; without, that of a model and numbers.
-    let is_alone = arguments
-        .options
-        .processes
-        .processes
-        .is_none_or(|count| count == 1);
-    if config.data.train.is_some() && is_alone {
+    if config.data.train.is_some() && count == 1 {
         let planned = PlannedRun::new(config.clone(), device, None, Choosing::Predicted);
         let planned = fitting(json, kind, planned)?;
         for note in &planned.prepared.notes {
@@ -161,6 +163,14 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     let plan = fitting(json, kind, setup.plan(&device, 0, Choosing::Predicted))?;
     let site = Site::Here(&device);
     tell_plan(json, &config.model, &setup, &plan, (site, among))
+}
+
+/// Threads of one of `count` processes on this machine: as the config says, or its part of the cores.
+fn num_threads_each(config: &RunConfig, count: usize) -> Option<usize> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    config
+        .num_threads
+        .or_else(|| (count > 1).then(|| (cores() / count).max(1)))
 }
 
 /// Plans for a card that is not here.
@@ -350,7 +360,11 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
     text.push_str(&memory_against_speed(plan, setup.budget_bytes));
     if !plan.alternatives.is_empty() {
         text.push_str("\nWhat else there is, and what each knob buys:\n");
-        text.push_str(&alternatives(plan, setup.budget_bytes));
+        text.push_str(&alternatives(
+            plan,
+            setup.budget_bytes,
+            site.available_bytes_each(),
+        ));
         if chosen.choice.weight_copies != WeightCopies::None {
             text.push_str(&format!(
                 "\n  copies: weights in {} for the products, made once a step (resident) or before each use",
@@ -684,7 +698,8 @@ const KEPT_COLUMN: usize = 2;
 const COPIES_COLUMN: usize = 3;
 const HOST_COLUMN: usize = 4;
 
-fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
+/// What else there is, beside what was chosen. A budget is named only where it can be had.
+fn alternatives(plan: &Plan, budget: Option<u64>, available_bytes: Option<u64>) -> String {
     let heading = [
         "batch",
         "recompute",
@@ -705,7 +720,10 @@ fn alternatives(plan: &Plan, budget: Option<u64>) -> String {
             "{time:+.0}% time, {sign}{}",
             show_bytes(memory.unsigned_abs())
         );
-        if !fits {
+        let is_there = available_bytes.is_none_or(|available| candidate.process_bytes <= available);
+        if !fits && !is_there {
+            against.push_str(" (over what can be had)");
+        } else if !fits {
             against.push_str(&format!(
                 " (over the budget: --memory {}MiB)",
                 candidate.process_bytes.div_ceil(1 << 20)

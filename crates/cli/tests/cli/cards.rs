@@ -177,3 +177,25 @@ fn data_is_read_for_a_card_too() {
         assert!(answer.stderr.contains(note), "{}", answer.stderr);
     }
 }
+
+#[test]
+fn a_budget_that_the_card_has_not_got_is_no_advice() {
+    let answer = holdall(&format!("{CLIP} --gpu rtx-4060 --memory 4GiB")).exits(DONE);
+    assert!(
+        answer.stdout.contains("(over what can be had)"),
+        "{}",
+        answer.stdout
+    );
+    for words in answer.stdout.split("--memory ").skip(1) {
+        let mib: u64 = words.split("MiB").next().unwrap().parse().unwrap();
+        assert!(mib < 8 << 10, "{}", answer.stdout);
+    }
+    // All that can be had, and no less for who asks for more.
+    let budget = |memory: &str| {
+        bytes(
+            &planned(&format!("--gpu rtx-4060 --memory {memory}")),
+            "budget_bytes",
+        )
+    };
+    assert!(budget("8GiB") >= budget("7.7GiB"));
+}

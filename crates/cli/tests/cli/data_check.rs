@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::training::Home;
-use crate::typed::{Answer, DONE, FOUND, holdall_words};
+use crate::typed::{Answer, BAD_INPUT, DONE, FOUND, holdall_words};
 
 /// `holdall data COMMAND PATH OPTIONS`.
 pub fn data(command: &str, path: &Path, options: &str) -> Answer {
@@ -136,7 +136,7 @@ fn json_says_every_row() {
     assert_eq!(conflict["rows"], serde_json::json!([2, 7]));
     let details = conflict["examples"].as_array().unwrap();
     let second = details[1]["detail"].as_str().unwrap();
-    assert!(second.ends_with("` as row 2"), "{second}");
+    assert!(second.contains("` as row 2 `"), "{second}");
     // All that were drawn have 32 x 32 pixels.
     let small = finding("too_small").unwrap();
     assert_eq!(small["severity"], "warning");
@@ -293,6 +293,23 @@ fn pairs_are_checked_and_cleaned() {
     let csv = fs::read_to_string(folder.path().join("pairs_cleaned.csv")).unwrap();
     assert_eq!(csv.lines().count(), 1 + 5, "{csv}");
     assert!(csv.contains("images/0.bmp,masks/0.bmp,,train\n"), "{csv}");
+    let again = data("clean", folder.path(), none);
+    assert_eq!(again.code, BAD_INPUT, "{}", again.stderr);
+    let times = again.stderr.matches("expected a new file").count();
+    assert_eq!(times, 1, "said once: {}", again.stderr);
+    let packed = data("pack", folder.path(), "--out shards");
+    packed.refused_with(&["expected a CSV that names images and masks", "data clean "]);
+}
+
+#[test]
+fn shards_without_a_picture_are_no_success() {
+    let folder = TempDir::new().unwrap();
+    let csv = folder.path().join("none.csv");
+    fs::write(&csv, "image,label\na.png,x\nb.png,y\n").unwrap();
+    let out = folder.path().join("shards");
+    let answer = data("pack", &csv, &format!("--out {}", out.display()));
+    assert!(!answer.stderr.contains("train"), "{}", answer.stderr);
+    answer.refused_with(&["expected rows whose pictures can be read, found none of 2 rows"]);
 }
 
 /// The task is told from the data, or typed: labels need no captions.

@@ -70,8 +70,10 @@ fn what_does_not_fit_the_limit_is_refused_whatever_the_budget() {
     let (_, stderr) = answer(limited(LIMIT_KIB, typed), DOES_NOT_FIT);
     for part in [
         "error: the run does not fit: ",
-        "hint: more memory than this machine has to give: ",
+        "Memory: planned within ",
+        ": 64.00 GiB was asked for, ",
     ] {
         assert!(stderr.contains(part), "lacks `{part}`: {stderr}");
     }
+    assert!(!stderr.contains("hint: --memory"), "{stderr}");
 }

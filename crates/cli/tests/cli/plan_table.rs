@@ -191,3 +191,20 @@ fn memory_against_speed_is_drawn_with_the_choice_and_the_budget() {
         "{text}"
     );
 }
+
+#[test]
+fn each_of_several_processes_has_its_part_of_the_memory() {
+    let budget = |options: &str| {
+        let answer = holdall(&format!(
+            "plan small --effective-batch 8 --device cpu --json {options}"
+        ));
+        let plan: serde_json::Value = serde_json::from_str(&answer.exits(DONE).stdout).unwrap();
+        plan["budget_bytes"].as_u64().unwrap()
+    };
+    let tenth = budget("--memory 10%");
+    let each = budget("--memory 90% --processes 2");
+    assert!(
+        each <= 5 * tenth + 10,
+        "{each} for each, a tenth is {tenth}"
+    );
+}

@@ -19,7 +19,7 @@ use crate::config::Validation;
 use crate::error::DataError;
 use crate::find::{cleaned_names, source_of};
 use crate::sides::Side;
-use crate::table::Table;
+use crate::table::{Row, Table};
 use crate::words::thousands;
 
 /// What becomes of rows that show the same picture.
@@ -328,42 +328,65 @@ fn gone(
     gone
 }
 
-/// Copies the rows that have no reason to go. Each file is whole, or what was there before; says which replaced one.
+/// Copies the rows that have no reason to go; says which file replaced one.
 fn write_files(
     all: &AllFacts,
     files: &[(PathBuf, &Vec<Option<Reason>>); 2],
 ) -> Result<[bool; 2], DataError> {
+    let table = &all.source.table;
+    let [cleaned, filtered] = files.each_ref().map(|(_, reasons)| {
+        move |number: usize, _: Row<'_>| reasons.get(number).map(Option::is_none)
+    });
+    let [(cleaned_path, _), (filtered_path, _)] = files;
+    copy_rows(
+        table,
+        Some(all.rows.len()),
+        [(cleaned_path, &cleaned), (filtered_path, &filtered)],
+    )
+}
+
+/// Whether a row of a table, with its number from 0, stays; nothing for one that was not there before.
+pub(super) type Stays<'a> = &'a dyn Fn(usize, Row<'_>) -> Option<bool>;
+
+/// Copies rows of a table byte for byte, all columns of them. Each file is whole, or what was there before; says which replaced one.
+pub(super) fn copy_rows<const N: usize>(
+    table: &Table,
+    num_expected: Option<usize>,
+    files: [(&PathBuf, Stays<'_>); N],
+) -> Result<[bool; N], DataError> {
     let mut partials = Vec::new();
     for (path, _) in files {
         partials.push(Partial::create(path)?);
     }
-    let table = &all.source.table;
     let mut rows = table.rows()?;
     let header = rows.header().to_vec();
     let mut num_rows = 0;
     while let Some(row) = rows.read_any()? {
         let raw = row.raw().to_vec();
+        let mut stay = [false; N];
+        for (stay, (_, stays)) in stay.iter_mut().zip(files) {
+            *stay = stays(num_rows, row).ok_or_else(|| table.changed())?;
+        }
         // Known once the first row is.
         let line_end = rows.line_end();
-        for (partial, (_, reasons)) in partials.iter_mut().zip(files) {
+        for (partial, stay) in partials.iter_mut().zip(stay) {
             // JSON lines have no header.
             if num_rows == 0 && !header.is_empty() {
                 partial.write(&[&header, line_end])?;
             }
-            let reason = reasons.get(num_rows).ok_or_else(|| table.changed())?;
-            if reason.is_none() {
+            if stay {
                 partial.write(&[&raw, line_end])?;
             }
         }
         num_rows += 1;
     }
-    if num_rows != all.rows.len() {
+    if num_expected.is_some_and(|expected| expected != num_rows) {
         return Err(table.changed());
     }
     for partial in &mut partials {
         partial.sync()?;
     }
-    let mut replaced = [false; 2];
+    let mut replaced = [false; N];
     for (partial, replaced) in partials.into_iter().zip(&mut replaced) {
         *replaced = partial.take_its_place()?;
     }

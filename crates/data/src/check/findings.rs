@@ -19,6 +19,8 @@ const MOST_OF_ONE_CAPTION: f64 = 0.5;
 struct Copies {
     equal: Groups,
     near: Groups,
+    /// Rows that show one picture under several labels, by its contents.
+    conflicts: HashMap<u128, Vec<At>>,
 }
 
 /// A row: of the CSV (0) or of the validation file (1), counted from 0.
@@ -51,15 +53,20 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     let null_labels = all.rows_where(|facts| facts.label == LabelCell::Null);
     let empty_labels = all.rows_where(|facts| facts.label == LabelCell::Empty);
     let spellings = spellings(all);
-    let groups = Copies {
+    let mut groups = Copies {
         equal: Groups::equal(all),
         near: Groups::near(all),
+        conflicts: HashMap::new(),
     };
     let leaks = groups.equal.leaks(all);
     let mut near_leaks = groups.near.leaks(all);
     near_leaks.retain(|at| leaks.binary_search(at).is_err());
     let conflicts = with_two_labels(all);
     let in_conflict = all.rows_where(|facts| is_in_conflict(facts, &conflicts));
+    for at in &in_conflict {
+        let rows = groups.conflicts.entry(all.at(*at).look.contents);
+        rows.or_default().push(*at);
+    }
     // What is left of them is not told twice.
     let mut duplicates = duplicates(all);
     duplicates.retain(|at| !is_in_conflict(all.at(*at), &conflicts));
@@ -99,6 +106,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             other_spellings(&spellings, all),
         ),
         (Fault::Row(RowKind::SameCaption), same),
+        (Fault::Row(RowKind::SplitNotUnderstood), rows_of_split(all)),
     ]);
     found.retain(|(_, rows)| !rows.is_empty());
     let images = images_of(all, &found, config.num_examples)?;
@@ -107,7 +115,12 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             let of_sheet = rows.iter().filter(|at| at.0 == sheet);
             of_sheet.map(|at| sheets[sheet].1[at.1].line).collect()
         };
-        let examples = rows.iter().take(config.num_examples);
+        // All rows have this one in common.
+        let num_examples = match kind {
+            Fault::Row(RowKind::SplitNotUnderstood) => config.num_examples.min(1),
+            _ => config.num_examples,
+        };
+        let examples = rows.iter().take(num_examples);
         let examples = examples.map(|at| Example {
             csv: sheets[at.0].0.path(),
             row: sheets[at.0].1[at.1].line,
@@ -281,6 +294,13 @@ fn other_spellings(spellings: &[Vec<usize>], all: &AllFacts) -> Vec<At> {
     rows.map(|(row, _)| (0, row)).collect()
 }
 
+/// All rows, where a column that is called like one of sides is not understood.
+fn rows_of_split(all: &AllFacts) -> Vec<At> {
+    let is_there = all.split_not_understood.is_some();
+    let rows = (0..all.rows.len()).filter(|_| is_there);
+    rows.map(|row| (0, row)).collect()
+}
+
 fn rows_with_caption(all: &AllFacts, caption: &str) -> Vec<At> {
     let hash = xxhash_rust::xxh3::xxh3_64(caption.as_bytes());
     let mut rows = all.rows_where(|facts| facts.has_caption && facts.caption == hash);
@@ -296,13 +316,16 @@ fn detail(
     (labels, spellings): (&Option<LabelFacts>, &[Vec<usize>]),
 ) -> Option<String> {
     let look = all.at(at).look;
+    let as_row = |other: At| {
+        let place = match other.0 == at.0 {
+            true => String::new(),
+            false => format!(" of {}", all.sheets()[other.0].0.path().display()),
+        };
+        format!("as row {}{place}", all.at(other).line)
+    };
     let same_as = |groups: &Groups, side: Side| {
         let first = groups.first(all, at, side).filter(|first| *first != at)?;
-        let place = match first.0 == at.0 {
-            true => String::new(),
-            false => format!(" of {}", all.sheets()[first.0].0.path().display()),
-        };
-        Some(format!("as row {}{place}", all.at(first).line))
+        Some(as_row(first))
     };
     match kind {
         Fault::Picture(State::TooManyPixels)
@@ -314,18 +337,17 @@ fn detail(
         Fault::Row(RowKind::NearLeak) => same_as(&groups.near, groups.near.earlier_side(all, at)?),
         Fault::Row(RowKind::NearDuplicate) => same_as(&groups.near, all.side(at)),
         Fault::Row(RowKind::TwoLabels) => {
-            let label = (at.0 == 0).then(|| all.label_of[at.1]);
-            let label = label.and_then(|label| usize::try_from(label).ok());
-            let label = label.map(|label| format!("`{}`", all.labels[label]));
-            let mut sides = Side::ALL.into_iter();
-            let other = sides.find_map(|side| same_as(&groups.equal, side));
-            Some(
-                [label, other]
-                    .into_iter()
-                    .flatten()
-                    .collect::<Vec<String>>()
-                    .join(" "),
-            )
+            let label_of = |at: At| {
+                let label = (at.0 == 0).then(|| all.label_of[at.1]);
+                let label = label.and_then(|label| usize::try_from(label).ok());
+                label.map(|label| format!("`{}`", all.labels[label]))
+            };
+            let text = all.at(at).label_text;
+            let mut rows = groups.conflicts.get(&look.contents)?.iter().copied();
+            let other = rows.find(|other| all.at(*other).label_text != text)?;
+            let words = [label_of(at), Some(as_row(other)), label_of(other)];
+            let words: Vec<String> = words.into_iter().flatten().collect();
+            Some(words.join(" "))
         }
         Fault::Row(RowKind::GroupLeak) => Some(format!("by `{}`", all.group_column)),
         Fault::Row(RowKind::Duplicate) => same_as(&groups.equal, all.side(at)),
@@ -346,6 +368,7 @@ fn detail(
             let first: Vec<String> = spellings.iter().take(3).map(text).collect();
             Some(first.join(", "))
         }
+        Fault::Row(RowKind::SplitNotUnderstood) => all.split_not_understood.clone(),
         Fault::Row(RowKind::SameCaption) => Some(format!("\"{}\"", all.captions.commonest().0)),
         _ => None,
     }

@@ -34,12 +34,16 @@ pub enum PairFault {
     EmptyMask,
     /// No pixel counts.
     NothingCounted,
+    /// The mask is a field of view and no annotation.
+    FieldOfView,
     /// A side has too few pixels.
     TooSmall,
+    /// A column is called like one of sides, and its values are not understood.
+    SplitNotUnderstood,
 }
 
 impl PairFault {
-    pub(super) const ALL: [PairFault; 13] = [
+    pub(super) const ALL: [PairFault; 15] = [
         PairFault::ImageUnreadable,
         PairFault::MaskUnreadable,
         PairFault::SizesDiffer,
@@ -52,7 +56,9 @@ impl PairFault {
         PairFault::NearDuplicate,
         PairFault::EmptyMask,
         PairFault::NothingCounted,
+        PairFault::FieldOfView,
         PairFault::TooSmall,
+        PairFault::SplitNotUnderstood,
     ];
 
     /// In a few words.
@@ -70,7 +76,9 @@ impl PairFault {
             PairFault::NearDuplicate => "near-duplicate",
             PairFault::EmptyMask => "empty mask",
             PairFault::NothingCounted => "no pixel counts",
+            PairFault::FieldOfView => "mask is a field of view",
             PairFault::TooSmall => "too small",
+            PairFault::SplitNotUnderstood => "split not understood",
         }
     }
 
@@ -79,7 +87,8 @@ impl PairFault {
             PairFault::Duplicate
             | PairFault::NearDuplicate
             | PairFault::EmptyMask
-            | PairFault::TooSmall => Severity::Warning,
+            | PairFault::TooSmall
+            | PairFault::SplitNotUnderstood => Severity::Warning,
             _ => Severity::Problem,
         }
     }
@@ -119,6 +128,8 @@ pub struct PairFinding {
     pub count: usize,
     /// Of all.
     pub share: f64,
+    /// Their rows in the set's table, all of them; empty where the set is folders.
+    pub rows: Vec<u32>,
     /// The first few, or all of them.
     pub examples: Vec<PairExample>,
 }

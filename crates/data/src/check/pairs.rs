@@ -11,15 +11,20 @@ use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::clean::copy_rows;
 use super::pair_report::{PairExample, PairFault, PairFinding, PairReport};
 use super::{Conflicts, Copies, Duplicates, Outcome, Severity, Watch};
 use crate::allowance::Allowance;
 use crate::config::{DataConfig, PairAugment};
 use crate::error::DataError;
+use crate::find::cleaned_names;
 use crate::fingerprint::{Fingerprint, near_pairs};
 use crate::picture::{Limits, ReadAs, Scratch, native_cost, read_native};
 use crate::samples::Samples;
-use crate::segmentation::{Fit, IGNORED, PairFraming, PairSummary, RowShape, SegmentationSet};
+use crate::segmentation::{
+    Fit, IGNORED, Outline, PairFraming, PairSummary, RowShape, SegmentationSet, are_fields_of_view,
+};
+use crate::table::{Row, Table};
 
 /// What is looked at, and with what.
 #[derive(Clone, Debug)]
@@ -51,6 +56,9 @@ pub struct CleanPairs {
     pub rows: usize,
     /// What was left out, and how many.
     pub gone: Vec<(PairFault, usize)>,
+    /// Whether rows of a table were copied, with all of their columns.
+    #[serde(skip)]
+    pub is_copy: bool,
 }
 
 /// What was found of one pair.
@@ -62,6 +70,10 @@ struct Look {
     mask: Option<u128>,
     fingerprint: Option<Fingerprint>,
     counts: Vec<u64>,
+    /// Whether an earlier pair has the same image.
+    is_repeat: bool,
+    /// Of a mask that may be a field of view.
+    outline: Option<Outline>,
 }
 
 struct Looked {
@@ -76,7 +88,8 @@ pub fn check_pairs(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<PairR
     look_at_all(config, set, watch)?.then(|looked| Ok(report(&looked, config.num_examples)))
 }
 
-/// Looks at every pair, and writes a CSV of those that can be used, with their splits in a column.
+/// Looks at every pair, and writes a CSV of those that can be used: the rows of a table as they are, or pairs of folders with
+/// their splits in a column.
 pub fn clean_pairs(
     config: &PairCheck,
     copies: Copies,
@@ -85,7 +98,7 @@ pub fn clean_pairs(
 ) -> Result<Outcome<CleanPairs>, DataError> {
     let set = SegmentationSet::open(&config.data, config.seed)?;
     existing.check_file(&cleaned_csv(&set.place))?;
-    look_at_all(config, set, watch)?.then(|looked| write_clean(&looked, copies))
+    look_at_all(config, set, watch)?.then(|looked| write_clean(&looked, &config.data, copies))
 }
 
 fn lists(set: &SegmentationSet) -> impl Iterator<Item = (&'static str, &Samples)> {
@@ -152,6 +165,7 @@ fn look_at_all(
         looks.push((name, found));
     }
     add_repeats(&mut looks, &set);
+    add_fields_of_view(&mut looks);
     Ok(Outcome::Done(Looked { set, looks }))
 }
 
@@ -170,6 +184,8 @@ fn look_at(
         mask: None,
         fingerprint: None,
         counts: vec![0; framing.coding.classes().len()],
+        is_repeat: false,
+        outline: None,
     };
     match framing.classes_of(samples, sample, scratch) {
         Ok(PairSummary {
@@ -177,10 +193,12 @@ fn look_at(
             counts,
             pixels,
             mask,
+            outline,
             fingerprint,
         }) => {
             look.contents = pixels;
             look.mask = mask;
+            look.outline = outline;
             look.fingerprint = fingerprint;
             for (class, count) in look.counts.iter_mut().enumerate() {
                 *count = counts[class];
@@ -270,11 +288,15 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
         })
         .collect();
     let mut first_of: HashMap<u128, (usize, usize)> = HashMap::new();
-    let mut masks_of: HashMap<u128, HashSet<Option<u128>>> = HashMap::new();
+    // By the image's contents, masks and the pairs that they are of.
+    let mut masks_of: HashMap<u128, Vec<(Option<u128>, (usize, usize))>> = HashMap::new();
     let (mut unique, mut fingerprints) = (Vec::new(), Vec::new());
     for &at in &all {
         let look = &looks[at.0].1[at.1];
-        masks_of.entry(look.contents).or_default().insert(look.mask);
+        let masks = masks_of.entry(look.contents).or_default();
+        if masks.iter().all(|(mask, _)| *mask != look.mask) {
+            masks.push((look.mask, at));
+        }
         let is_first = *first_of.entry(look.contents).or_insert(at) == at;
         if let (true, Some(fingerprint)) = (is_first, look.fingerprint) {
             unique.push(at);
@@ -290,18 +312,16 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
     let names: Vec<&'static str> = looks.iter().map(|(name, _)| *name).collect();
     for at in all {
         let look = &mut looks[at.0].1[at.1];
-        let has_two_masks = masks_of[&look.contents].len() > 1;
+        let mut masks = masks_of[&look.contents].iter();
+        let other = masks.find(|(mask, _)| *mask != look.mask);
         let first = first_of[&look.contents];
         let of = |at: (usize, usize)| format!("{} of {}", samples[at.0].image(at.1), names[at.0]);
         if first != at && first.0 != at.0 {
             look.faults.push((PairFault::Leak, of(first)));
         }
-        if has_two_masks {
-            let detail = match first == at {
-                true => String::new(),
-                false => of(first),
-            };
-            look.faults.push((PairFault::TwoMasks, detail));
+        look.is_repeat = first != at;
+        if let Some((_, other)) = other {
+            look.faults.push((PairFault::TwoMasks, of(*other)));
         } else if first != at && first.0 == at.0 {
             look.faults.push((PairFault::Duplicate, of(first)));
         }
@@ -319,12 +339,28 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
     }
 }
 
+/// Marks masks that are fields of view, where those of the whole set are.
+fn add_fields_of_view(looks: &mut [(&'static str, Vec<Look>)]) {
+    let is_usable = |look: &&Look| !look.faults.iter().any(|(kind, _)| kind.is_fatal());
+    let all = looks.iter().flat_map(|(_, looks)| looks);
+    let outlines: Vec<_> = all.filter(is_usable).map(|look| look.outline).collect();
+    if !are_fields_of_view(&outlines) {
+        return;
+    }
+    let all = looks.iter_mut().flat_map(|(_, looks)| looks);
+    for look in all.filter(|look| look.outline.is_some()) {
+        let detail = "all but a dark border is marked, as in the others".to_owned();
+        look.faults.push((PairFault::FieldOfView, detail));
+    }
+}
+
 fn report(looked: &Looked, num_examples: usize) -> PairReport {
     let samples: Vec<&Samples> = lists(&looked.set).map(|(_, samples)| samples).collect();
     let pairs: usize = looked.looks.iter().map(|(_, looks)| looks.len()).sum();
     let mut findings = Vec::new();
     for kind in PairFault::ALL {
         let mut examples = Vec::new();
+        let mut rows = Vec::new();
         let mut count = 0;
         for ((split, looks), samples) in looked.looks.iter().zip(&samples) {
             for (sample, look) in looks.iter().enumerate() {
@@ -332,6 +368,9 @@ fn report(looked: &Looked, num_examples: usize) -> PairReport {
                     continue;
                 };
                 count += 1;
+                if looked.set.place.is_file() && !is_elsewhere(&looked.set, split) {
+                    rows.push(samples.row(sample));
+                }
                 if examples.len() < num_examples {
                     examples.push(PairExample {
                         split,
@@ -347,9 +386,24 @@ fn report(looked: &Looked, num_examples: usize) -> PairReport {
                 severity: kind.severity(),
                 count,
                 share: count as f64 / pairs as f64,
+                rows,
                 examples,
             });
         }
+    }
+    if let Some(text) = &looked.set.split_not_understood {
+        findings.push(PairFinding {
+            kind: PairFault::SplitNotUnderstood,
+            severity: PairFault::SplitNotUnderstood.severity(),
+            count: pairs,
+            share: 1.0,
+            rows: Vec::new(),
+            examples: vec![PairExample {
+                split: "train",
+                image: String::new(),
+                detail: text.clone(),
+            }],
+        });
     }
     findings.sort_by_key(|finding| finding.severity == Severity::Warning);
     let all = || looked.looks.iter().flat_map(|(_, looks)| looks);
@@ -377,51 +431,129 @@ fn report(looked: &Looked, num_examples: usize) -> PairReport {
     }
 }
 
-/// The CSV that cleaning a set writes: in its folder, or beside its own CSV.
+/// The CSV that cleaning a set writes: in its folder, or beside its own table.
 fn cleaned_csv(place: &Path) -> PathBuf {
     if place.is_dir() {
         return place.join("pairs_cleaned.csv");
     }
-    let stem = place.file_stem().unwrap_or_default().to_string_lossy();
-    place.with_file_name(format!("{stem}_cleaned.csv"))
+    let [cleaned, _] = cleaned_names(place);
+    cleaned
 }
 
-fn write_clean(looked: &Looked, copies: Copies) -> Result<CleanPairs, DataError> {
+/// Whether each pair stays, list by list; what stays and goes is counted. Pairs that are held out in another place all stay there, and go
+/// here.
+fn staying(looked: &Looked, copies: Copies, clean: &mut CleanPairs) -> Vec<Vec<bool>> {
+    let is_elsewhere = |split: &str| is_elsewhere(&looked.set, split);
+    let elsewhere = looked.looks.iter().filter(|(split, _)| is_elsewhere(split));
+    let held_out: HashSet<u128> = elsewhere
+        .flat_map(|(_, looks)| looks.iter().map(|look| look.contents))
+        .collect();
+    let mut stays_of = |look: &Look| {
+        clean.pairs += 1;
+        let is_gone = |kind: PairFault| match kind {
+            PairFault::Leak | PairFault::Duplicate => copies.duplicates != Duplicates::Keep,
+            PairFault::NearLeak | PairFault::NearDuplicate => {
+                copies.duplicates == Duplicates::KeepFirstNear
+            }
+            PairFault::TwoMasks => match copies.conflicts {
+                Conflicts::LeaveOut => true,
+                Conflicts::KeepFirst => look.is_repeat,
+                Conflicts::Keep => false,
+            },
+            kind => kind.is_fatal(),
+        };
+        let mut faults = look.faults.iter();
+        let fault = faults.find(|(kind, _)| is_gone(*kind));
+        let is_leak = copies.duplicates != Duplicates::Keep && held_out.contains(&look.contents);
+        let fault = fault.map(|(kind, _)| *kind);
+        let Some(kind) = fault.or(is_leak.then_some(PairFault::Leak)) else {
+            clean.rows += 1;
+            return true;
+        };
+        match clean.gone.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => clean.gone.push((kind, 1)),
+        }
+        false
+    };
+    let lists = looked.looks.iter();
+    lists
+        .map(|(split, looks)| {
+            if is_elsewhere(split) {
+                vec![true; looks.len()]
+            } else {
+                looks.iter().map(&mut stays_of).collect()
+            }
+        })
+        .collect()
+}
+
+fn write_clean(
+    looked: &Looked,
+    config: &DataConfig,
+    copies: Copies,
+) -> Result<CleanPairs, DataError> {
     let place = &looked.set.place;
     let csv = cleaned_csv(place);
-    let folder = csv.parent().unwrap_or(Path::new(""));
-    let mut text = String::from("image,mask,fov,split\n");
     let mut clean = CleanPairs {
         place: place.clone(),
         pairs: 0,
         csv: csv.clone(),
         rows: 0,
         gone: Vec::new(),
+        is_copy: false,
     };
-    for ((split, looks), (_, samples)) in looked.looks.iter().zip(lists(&looked.set)) {
-        for (sample, look) in looks.iter().enumerate() {
-            clean.pairs += 1;
-            let is_gone = |kind: PairFault, detail: &str| match kind {
-                PairFault::Leak | PairFault::Duplicate => copies.duplicates != Duplicates::Keep,
-                PairFault::NearLeak | PairFault::NearDuplicate => {
-                    copies.duplicates == Duplicates::KeepFirstNear
-                }
-                PairFault::TwoMasks => match copies.conflicts {
-                    Conflicts::LeaveOut => true,
-                    // The first names no other.
-                    Conflicts::KeepFirst => !detail.is_empty(),
-                    Conflicts::Keep => false,
-                },
-                kind => kind.is_fatal(),
-            };
-            let mut faults = look.faults.iter();
-            if let Some((kind, _)) = faults.find(|(kind, detail)| is_gone(*kind, detail)) {
-                match clean.gone.iter_mut().find(|(known, _)| known == kind) {
-                    Some((_, count)) => *count += 1,
-                    None => clean.gone.push((*kind, 1)),
-                }
-                continue;
-            }
+    let stays = staying(looked, copies, &mut clean);
+    if clean.rows == 0 {
+        return Err(DataError::invalid(
+            place.display(),
+            "pairs that can be used",
+            "none: cleaning would remove every pair",
+            "`holdall data check` says what is wrong with each",
+        ));
+    }
+    if place.is_file() {
+        let table = Table::open_separated(place, config.separator)?;
+        if table.has_lines() {
+            let gone = gone_lines(looked, &stays);
+            let stays = |_: usize, row: Row<'_>| Some(!gone.contains(&row.line()));
+            copy_rows(&table, None, [(&csv, &stays)])?;
+            clean.is_copy = true;
+            return Ok(clean);
+        }
+    }
+    let text = listed_pairs(looked, &stays, csv.parent().unwrap_or(Path::new("")))?;
+    holdall_files::write_whole(&csv, text.as_bytes()).map_err(|cause| DataError::Io {
+        path: csv,
+        action: "write it",
+        cause,
+    })?;
+    Ok(clean)
+}
+
+/// Lines of the set's own table whose pairs go.
+fn gone_lines(looked: &Looked, stays: &[Vec<bool>]) -> HashSet<u32> {
+    let mut gone = HashSet::new();
+    for ((_, samples), stays) in lists(&looked.set).zip(stays) {
+        let leaving = (0..samples.len()).filter(|sample| !stays[*sample]);
+        gone.extend(leaving.map(|sample| samples.row(sample)));
+    }
+    gone
+}
+
+/// Whether the pairs of a split are those of another table or folder.
+fn is_elsewhere(set: &SegmentationSet, split: &str) -> bool {
+    split == "validation" && set.validation_place.is_some()
+}
+
+/// Pairs of folders as a CSV, with paths from `folder` on.
+fn listed_pairs(looked: &Looked, stays: &[Vec<bool>], folder: &Path) -> Result<String, DataError> {
+    let mut text = String::from("image,mask,fov,split\n");
+    for ((split, samples), stays) in lists(&looked.set).zip(stays) {
+        if is_elsewhere(&looked.set, split) {
+            continue;
+        }
+        for sample in (0..samples.len()).filter(|sample| stays[*sample]) {
             if samples.further_image_paths(sample).next().is_some() {
                 return Err(DataError::invalid(
                     samples.image_path(sample).display(),
@@ -444,23 +576,9 @@ fn write_clean(looked: &Looked, copies: Copies) -> Result<CleanPairs, DataError>
                 text += &cell(companion);
             }
             text += &format!(",{split}\n");
-            clean.rows += 1;
         }
     }
-    if clean.rows == 0 {
-        return Err(DataError::invalid(
-            place.display(),
-            "pairs that can be used",
-            "none: cleaning would remove every pair",
-            "`holdall data check` says what is wrong with each",
-        ));
-    }
-    holdall_files::write_whole(&csv, text.as_bytes()).map_err(|cause| DataError::Io {
-        path: csv,
-        action: "write it",
-        cause,
-    })?;
-    Ok(clean)
+    Ok(text)
 }
 
 /// A cell of a CSV.

@@ -66,6 +66,8 @@ pub enum RowKind {
     EmptyLabel,
     /// Its label differs from another by case or blanks alone.
     LabelSpelling,
+    /// A column is called like one of sides, and its values are not understood.
+    SplitNotUnderstood,
 }
 
 /// What `holdall data clean` does with such rows.
@@ -114,6 +116,7 @@ impl Fault {
             Fault::Row(RowKind::NullLabel) => "label like nan, None",
             Fault::Row(RowKind::EmptyLabel) => "empty label",
             Fault::Row(RowKind::LabelSpelling) => "label spelt two ways",
+            Fault::Row(RowKind::SplitNotUnderstood) => "split not understood",
         }
     }
 
@@ -141,7 +144,8 @@ impl Fault {
                 | RowKind::NearDuplicate
                 | RowKind::SameCaption
                 | RowKind::EmptyLabel
-                | RowKind::LabelSpelling,
+                | RowKind::LabelSpelling
+                | RowKind::SplitNotUnderstood,
             ) => OnClean::Kept,
         }
     }

@@ -788,8 +788,12 @@ fn the_same_picture_under_two_labels_is_left_out_unless_one_is_chosen() {
     config.min_per_label = 1;
     let report = checked(&config);
     assert_eq!(found(&report), [("two_labels".to_owned(), vec![2, 4])]);
-    let detail = report.findings[0].examples[1].detail.as_deref();
-    assert_eq!(detail, Some("`dog` as row 2"));
+    let examples = report.findings[0].examples.iter();
+    let details: Vec<_> = examples.map(|one| one.detail.as_deref()).collect();
+    assert_eq!(
+        details,
+        [Some("`cat` as row 4 `dog`"), Some("`dog` as row 2 `cat`")]
+    );
     let rows = |conflicts: Conflicts| {
         let copies = Copies {
             conflicts,
@@ -812,4 +816,28 @@ fn the_same_picture_under_two_labels_is_left_out_unless_one_is_chosen() {
         "image,label\n1.png,cat\n2.png,dog\n3.png,cat\n4.png,dog\n"
     );
     assert_eq!(rows(Conflicts::Keep), csv);
+}
+
+#[test]
+fn a_split_that_is_not_understood_is_a_finding() {
+    let folder = Folder::new();
+    for number in [1, 2, 3] {
+        folder.write(&format!("{number}.png"), &png(40, 40, number));
+    }
+    let csv = "image,label,Split\n1.png,cat,0\n2.png,dog,1\n3.png,dog,2\n";
+    let mut config = folder.config(csv.as_bytes());
+    config.captions = crate::source::Captions::None;
+    config.data.label = Some("label".into());
+    config.min_per_label = 1;
+    let report = checked(&config);
+    assert_eq!(
+        found(&report),
+        [("split_not_understood".to_owned(), vec![2, 3, 4])]
+    );
+    let detail = report.findings[0].examples[0].detail.as_deref().unwrap();
+    assert!(
+        detail.contains("`--set 'data.validation={column: Split, value: 1, test: 2}'`"),
+        "{detail}"
+    );
+    assert_eq!(report.findings[0].examples.len(), 1);
 }

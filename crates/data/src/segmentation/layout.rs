@@ -50,6 +50,9 @@ const FOLDER_NAMES: [(&str, &str, Option<&str>); 20] = [
 /// Folders of a field of view whatever the others are called.
 const FIELD_OF_VIEW_NAMES: [&str; 2] = ["fov", "field_of_view"];
 
+/// Folders of images that may lie beside a field of view alone.
+const IMAGES: [&str; 4] = ["images", "image", "imgs", "img"];
+
 const TRAIN: [&str; 2] = ["train", "training"];
 const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
 const TEST: [&str; 2] = ["test", "testing"];
@@ -387,9 +390,10 @@ impl Place {
                         false => (images, Masks::Folder(masks), field),
                     }
                 }
-                None => match pairs_beside(&files) {
-                    Some(end) => (String::new(), Masks::Beside(end), None),
-                    None => return Ok(None),
+                None => match (pairs_beside(&files), alone(&folders)) {
+                    (Some(end), _) => (String::new(), Masks::Beside(end), None),
+                    (None, Some((images, field))) => (images, Masks::Withheld, Some(field)),
+                    (None, None) => return Ok(None),
                 },
             },
         };
@@ -521,6 +525,13 @@ fn is_field_of_view(
     let mut names = entries(&place.join(images))?.files;
     names.retain(|name| is_segmentation_picture(name));
     Ok(!names.is_empty() && names.iter().all(is_of_known_set))
+}
+
+/// Folders of images and of their fields of view, without annotations.
+fn alone(folders: &[String]) -> Option<(String, String)> {
+    let images = named(folders, &IMAGES)?;
+    let field = named(folders, &FIELD_OF_VIEW_NAMES)?;
+    Some((images.to_owned(), field.to_owned()))
 }
 
 /// The end that tells masks from images where both lie in one folder: each mask has its image, and half of the images or more have a mask.

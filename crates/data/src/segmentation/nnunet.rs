@@ -1,5 +1,5 @@
 //! nnU-Net's raw folders: `imagesTr/NAME_0000.png` (a file per channel), `labelsTr/NAME.png`, `imagesTs`, `labelsTs`, and a `dataset.json`
-//! that names channels and classes. Natural images are one RGB file per case, `NAME_0000.png` or `NAME.png`, which has all three channels.
+//! that names channels and classes, or else the names and the values that there are. Natural images are one RGB file per case, `NAME_0000.png` or `NAME.png`, which has all three channels.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -19,10 +19,11 @@ const MOST_BYTES: u64 = 64 << 20;
 
 /// Whether a folder is one of nnU-Net's.
 pub(super) fn is_layout(folder: &Path) -> bool {
-    folder.join(FILE_NAME).is_file() && folder.join("imagesTr").is_dir()
+    let is_there = |name: &str| folder.join(name).is_dir();
+    is_there("imagesTr") && (folder.join(FILE_NAME).is_file() || is_there("labelsTr"))
 }
 
-/// What a `dataset.json` says.
+/// What a `dataset.json` says; without one, what names of files do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Description {
     /// Names of the classes, by their numbers.
@@ -34,6 +35,9 @@ pub(super) struct Description {
 
 pub(super) fn describe(folder: &Path) -> Result<Description, DataError> {
     let path = folder.join(FILE_NAME);
+    if !path.is_file() {
+        return without_description(folder);
+    }
     let bytes = holdall_files::read_regular(&path, MOST_BYTES).map_err(|cause| DataError::Io {
         path: path.clone(),
         action: "read it",
@@ -100,6 +104,23 @@ pub(super) fn describe(folder: &Path) -> Result<Description, DataError> {
     })
 }
 
+/// As many channels as the names of `imagesTr` count, and the classes that the labels hold.
+fn without_description(folder: &Path) -> Result<Description, DataError> {
+    let files = entries(&folder.join("imagesTr"))?.files;
+    let channels: HashSet<&str> = files.iter().filter_map(|name| channel(name)).collect();
+    Ok(Description {
+        num_channels: channels.len().max(1),
+        ..Description::default()
+    })
+}
+
+/// The number of a channel at the end of a name: `0000` of `NAME_0000.png`.
+fn channel(name: &str) -> Option<&str> {
+    let (_, channel) = stem(name).rsplit_once('_')?;
+    let is_number = channel.len() == 4 && channel.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(channel)
+}
+
 /// Finds the pairs.
 pub(super) fn find(folder: &Path) -> Result<Layout, DataError> {
     let description = describe(folder)?;
@@ -134,11 +155,9 @@ fn pairs(
     let mut by_case: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
     let mut strays = Vec::new();
     for name in &image_names {
-        let channel = stem(name).rsplit_once('_').filter(|(_, channel)| {
-            channel.len() == 4 && channel.bytes().all(|byte| byte.is_ascii_digit())
-        });
-        match channel {
-            Some((case, _)) => by_case.entry(case).or_default().push(name),
+        let case = channel(name).and_then(|channel| stem(name).strip_suffix(channel));
+        match case.and_then(|case| case.strip_suffix('_')) {
+            Some(case) => by_case.entry(case).or_default().push(name),
             None if cases.contains(stem(name)) => by_case.entry(stem(name)).or_default().push(name),
             None => strays.push(name.clone()),
         }
@@ -177,7 +196,7 @@ fn pairs(
             image: files.next().unwrap_or_default(),
             further_images: files.collect(),
             mask: Some(format!("{labels}/{label}")),
-            field_of_view: None,
+            ..PairFiles::default()
         });
     }
     missing.extend(by_case.into_keys().map(|case| format!("{case} (no label)")));

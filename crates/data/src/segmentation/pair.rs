@@ -15,6 +15,7 @@ use super::augment::PairDraw;
 use super::buffers::{PairBuffers, PairCost};
 use super::cache::PairCache;
 use super::coding::MaskCoding;
+use super::field_of_view::Outline;
 use super::filters::{add_noise, blur};
 use super::fit::{resize_mask, resize_pixels};
 use super::row::{IGNORED, PixelDepth, RowShape};
@@ -64,6 +65,8 @@ pub(crate) struct PairSummary {
     pub(crate) pixels: u128,
     /// Hash of the mask's classes.
     pub(crate) mask: Option<u128>,
+    /// Of a mask that may be a field of view.
+    pub(crate) outline: Option<Outline>,
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
@@ -299,6 +302,7 @@ impl PairFraming {
                 counts,
                 pixels: xxh3_128_with_seed(&base.pixels, base.width as u64),
                 mask: base.mask.as_deref().map(xxh3_128),
+                outline: Outline::of(base),
                 fingerprint: Fingerprint::of_pixels(base.width, base.height, |column, row| {
                     base.rgb(column, row)
                 }),

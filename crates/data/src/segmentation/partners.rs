@@ -14,6 +14,8 @@ pub(super) struct PairFiles {
     pub further_images: Vec<String>,
     pub mask: Option<String>,
     pub field_of_view: Option<String>,
+    /// Line of the table; 0 where the pair is one of a folder.
+    pub line: u32,
 }
 
 /// Pictures of a folder.

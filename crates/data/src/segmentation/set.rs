@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::coding::{Asked, MaskCoding, decide};
+use super::field_of_view;
 use super::histogram::Histogram;
 use super::layout::{self, Layout, Subfolders};
 use super::nnunet;
@@ -40,8 +41,12 @@ pub struct SegmentationSet {
     pub survey: Survey,
     /// The folder of the set, or the CSV.
     pub place: PathBuf,
+    /// The other folder or CSV that is held out, where it is one.
+    pub validation_place: Option<PathBuf>,
     /// Pairs whose group is on an earlier side of the split.
     pub group_leaks: GroupLeaks,
+    /// What to write where a column is called like one of sides and its values are not understood.
+    pub split_not_understood: Option<String>,
     /// What there is instead of masks, where images come without.
     pub withheld: Option<String>,
     /// What was found and decided, for the log.
@@ -100,6 +105,7 @@ impl SegmentationSet {
             place,
             asked,
             groups,
+            split_not_understood,
         } = Found::of(config, root)?;
         let Layout {
             root: start,
@@ -145,6 +151,7 @@ impl SegmentationSet {
         }
         let samples = |pairs: &[PairFiles]| samples_of(&start, pairs);
         let train = samples(&train);
+        let mut validation_place = None;
         let validation = match validation {
             Held::Own(pairs) => Some(samples(&pairs)).filter(|samples| !samples.is_empty()),
             Held::Other(path) => {
@@ -166,7 +173,9 @@ impl SegmentationSet {
                     counted(pairs.len(), "pair"),
                     path.display()
                 ));
-                Some(samples_of(&other.layout.root, &pairs))
+                let samples = samples_of(&other.layout.root, &pairs);
+                validation_place = Some(path);
+                Some(samples)
             }
         };
         let test = test.map(|pairs| samples(&pairs));
@@ -179,6 +188,7 @@ impl SegmentationSet {
         let survey = survey(&lists)?;
         notes.push(coding.describe());
         notes.push(survey.describe());
+        notes.extend(field_of_view::note(&train, &survey, &coding));
         Ok(SegmentationSet {
             train,
             validation,
@@ -187,7 +197,9 @@ impl SegmentationSet {
             coding,
             survey,
             place,
+            validation_place,
             group_leaks,
+            split_not_understood,
             withheld,
             notes,
         })
@@ -217,6 +229,7 @@ struct Found {
     asked: Asked,
     /// Groups of a table's rows.
     groups: Option<PairGroups>,
+    split_not_understood: Option<String>,
 }
 
 impl Found {
@@ -233,12 +246,13 @@ impl Found {
             _ => root,
         };
         if root.is_file() || (shards::are_meant(root) && !layout::is_layout(root)?) {
-            let (layout, groups) = table::read(config, root)?;
+            let (layout, groups, split_not_understood) = table::read(config, root)?;
             return Ok(Found {
                 layout,
                 place: root.to_owned(),
                 asked,
                 groups,
+                split_not_understood,
             });
         }
         let column = match &config.validation {
@@ -270,6 +284,7 @@ impl Found {
             place,
             asked,
             groups: None,
+            split_not_understood: None,
         })
     }
 }
@@ -373,7 +388,9 @@ fn note_on_groups(groups: &PairGroups, both: usize, is_drawn: bool) -> Option<St
             counted(both, "group")
         );
         if is_drawn && !groups.is_asked {
-            format!("{careful}; `validation: {{share: 10%, group: {column}}}` keeps each on one")
+            format!(
+                "{careful}; `--set 'data.validation={{share: 10%, group: {column}}}'` keeps each on one"
+            )
         } else {
             careful
         }
@@ -401,7 +418,12 @@ fn samples_of(root: &Path, pairs: &[PairFiles]) -> Samples {
             field_of_view: pair.field_of_view.as_deref(),
             further_images: &pair.further_images,
         };
-        builder.push_with(&pair.image, &companions, at as u32 + 1);
+        let row = if pair.line > 0 {
+            pair.line
+        } else {
+            at as u32 + 1
+        };
+        builder.push_with(&pair.image, &companions, row);
     }
     builder.finish(Vec::new())
 }

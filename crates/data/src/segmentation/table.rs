@@ -54,10 +54,11 @@ impl PairGroups {
     }
 }
 
+/// Pairs, their groups, and what to write where a column is called like one of sides and is not understood.
 pub(super) fn read(
     config: &DataConfig,
     csv: &Path,
-) -> Result<(Layout, Option<PairGroups>), DataError> {
+) -> Result<(Layout, Option<PairGroups>, Option<String>), DataError> {
     let table = Table::open_separated(csv, config.separator)?;
     let mut notes = table.notes().to_vec();
     let image = image_column(config, &table, &mut notes)?;
@@ -82,6 +83,7 @@ pub(super) fn read(
         },
     };
     let split = SplitColumn::find(&config.validation, &table, &mut notes)?;
+    let not_understood = SplitColumn::not_understood(&config.validation, &table)?;
     let group = match config.validation.group() {
         Some(name) => Some(table.column("validation", name)?),
         None => group_by_name(&table),
@@ -126,6 +128,7 @@ pub(super) fn read(
             mask: Some(must(mask)?),
             field_of_view: field_of_view.and_then(cell),
             further_images: Vec::new(),
+            line: row.line(),
         };
         if let (Some(groups), Some(group)) = (&mut groups, group.and_then(cell)) {
             groups.group_of.insert(pair.image.clone(), group);
@@ -149,5 +152,5 @@ pub(super) fn read(
             split.describe()
         ));
     }
-    Ok((layout, groups))
+    Ok((layout, groups, not_understood))
 }

@@ -260,6 +260,7 @@ fn a_choice_is_found_again_and_changes_that_are_offered_fit() {
         changes,
         smallest_bytes,
         budget_bytes,
+        ..
     }) = plan(&fixed, &build, &DEVICE)
     else {
         panic!("eight samples at once fit where one did");

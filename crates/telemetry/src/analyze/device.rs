@@ -67,17 +67,19 @@ pub(super) struct DeviceLog {
     most_held: f64,
 }
 
-/// The most that was allocated until now, as the log says it, and its largest rise after it had stood still.
+/// The most that was allocated until now, as the log says it, or else reserved, and its largest rise after it had stood still.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HighWaterMark {
     most: f64,
     num_steady: u64,
+    is_reserved: bool,
     pub rise: Option<PeakRise>,
 }
 
 /// A high-water mark that stood still, and rose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeakRise {
+    pub channel: Channel,
     pub from: f64,
     pub to: f64,
     pub sample: Sample,
@@ -92,21 +94,34 @@ impl HighWaterMark {
     const STEADY: f64 = 1.02;
 
     fn add(&mut self, sample: &Sample, last: &Sample) {
-        let Some(peak) = sample.allocated_peak else {
-            return;
+        let (peak, channel) = match (sample.allocated_peak, sample.reserved) {
+            (Some(peak), _) => (peak, Channel::AllocatedPeak),
+            (None, Some(reserved)) => (reserved, Channel::Reserved),
+            (None, None) => return,
         };
+        let is_reserved = channel == Channel::Reserved;
+        if is_reserved != self.is_reserved {
+            *self = HighWaterMark {
+                is_reserved,
+                ..HighWaterMark::default()
+            };
+        }
         self.num_steady += 1;
         if peak <= self.most {
             return;
         }
         let most_risen = self.rise.map_or(0.0, |rise| rise.to - rise.from);
-        if self.num_steady > Self::FEWEST_STEADY && peak - self.most > most_risen {
-            let ends = matches!(sample.phase, Some(Phase::Evaluate | Phase::Save));
+        let ends = matches!(sample.phase, Some(Phase::Evaluate | Phase::Save));
+        let is_at_epoch_end = ends || sample.epoch != last.epoch;
+        // What is reserved grows with fragmentation too: an end of an epoch tells a spike.
+        let is_told = is_at_epoch_end || !is_reserved;
+        if self.num_steady > Self::FEWEST_STEADY && is_told && peak - self.most > most_risen {
             self.rise = Some(PeakRise {
+                channel,
                 from: self.most,
                 to: peak,
                 sample: *sample,
-                is_at_epoch_end: ends || sample.epoch != last.epoch,
+                is_at_epoch_end,
             });
         }
         if peak > Self::STEADY * self.most {

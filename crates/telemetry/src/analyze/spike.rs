@@ -40,7 +40,8 @@ fn find_rise(log: &DeviceLog) -> Option<Finding> {
         false => "",
     };
     let message = format!(
-        "peak allocated memory rose to {}{} {}{}{end}: {} above the {} that it was until then",
+        "{} rose to {}{} {}{}{end}: {} above the {} that it was until then",
+        rise.channel.words(),
         show_bytes(rise.to),
         share.map_or(String::new(), |share| format!(
             " ({} of the device)",

@@ -60,14 +60,25 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
             percent(share * factor)
         ),
     };
+    // Between steps a script holds little; only a peak says how much larger a batch may be.
+    let outside = [Channel::Process, Channel::Used].map(|channel| log.all.most(channel));
+    let has_peak = peaks.iter().chain(&outside).any(Option::is_some);
+    let advice = if has_peak {
+        advice
+    } else {
+        "the log says what is allocated between steps alone, no peak: add torch.cuda.max_memory_allocated() to it before a larger batch"
+            .to_owned()
+    };
     let mut finding = Finding::new(Symptom::Underused, Severity::Warning, message, advice)
         .with("used_share", share)
-        .with("total_bytes", total)
-        .with("batch_size_factor", factor);
+        .with("total_bytes", total);
+    if has_peak {
+        finding = finding.with("batch_size_factor", factor);
+    }
     if let Some(utilization) = utilization {
         finding = finding.with("gpu_utilization", utilization);
     }
-    if let Some(batch) = log.batch_size {
+    if let Some(batch) = log.batch_size.filter(|_| has_peak) {
         finding = finding.with("suggested_batch_size", batch * factor);
     }
     Some(finding)

@@ -451,3 +451,47 @@ fn spill() {
         },
     );
 }
+
+/// JSON lines of a script, as `of` makes each from its step.
+fn of_script(of: impl Fn(u32) -> String) -> Analysis {
+    let text: String = (0..200).map(|step| of(step) + "\n").collect();
+    let options = AnalyzeOptions {
+        log: "script".to_owned(),
+        ..AnalyzeOptions::default()
+    };
+    analyze(text.as_bytes(), &options).unwrap()
+}
+
+#[test]
+fn without_a_peak_no_larger_batch_is_advised() {
+    let analysis = of_script(|step| {
+        format!(r#"{{"step": {step}, "allocated_mib": 2000, "total_mib": 81920, "batch_size": 8}}"#)
+    });
+    let found = &analysis.findings[0];
+    assert_eq!(found.kind, Symptom::Underused);
+    assert!(
+        found.advice.contains("max_memory_allocated()"),
+        "{}",
+        found.advice
+    );
+}
+
+#[test]
+fn reserved_memory_that_jumps_at_the_end_of_an_epoch_is_a_spike() {
+    let analysis = of_script(|step| {
+        let (epoch, reserved) = (step / 100, if step < 100 { 32_000 } else { 61_000 });
+        format!(
+            r#"{{"step": {step}, "epoch": {epoch}, "allocated_mib": 20000, "reserved_mib": {reserved}, "total_mib": 81920}}"#
+        )
+    });
+    let spike = analysis
+        .findings
+        .iter()
+        .find(|one| one.kind == Symptom::Spike);
+    let message = &spike.unwrap().message;
+    assert!(
+        message.starts_with("reserved memory rose to ")
+            && message.contains("at the end of an epoch"),
+        "{message}"
+    );
+}

@@ -147,6 +147,37 @@ fn a_clean_csv_opens_as_the_same_set_without_them() {
 }
 
 #[test]
+fn rows_of_a_table_keep_all_of_their_columns() {
+    let folder = set();
+    let mut text = String::from("patient_id;image;mask;site\n");
+    for number in [0, 1, 2, 7, 8] {
+        text += &format!("p{number};images/{number:02}.png;masks/{number:02}.png;{number}\n");
+    }
+    let csv = folder.path().join("train/all.csv");
+    fs::write(&csv, text).unwrap();
+    let mut config = config(&csv);
+    let report = done(|watch| check_pairs(&config, watch)).unwrap();
+    assert_eq!(report.findings[0].rows, [4], "one cannot be read");
+    let copies = Copies::default();
+    let clean = done(|watch| clean_pairs(&config, copies, Existing::Refuse, watch)).unwrap();
+    let expected = "patient_id;image;mask;site\np0;images/00.png;masks/00.png;0\np1;images/01.png;masks/01.png;1\n\
+                    p8;images/08.png;masks/08.png;8\n";
+    assert!(clean.is_copy && clean.csv.ends_with("train/all_cleaned.csv"));
+    assert_eq!(fs::read_to_string(&clean.csv).unwrap(), expected);
+    assert_eq!((clean.pairs, clean.rows), (5, 3));
+    // What is held out in another file stays there, and is not trained on.
+    let held = folder.path().join("train/held.csv");
+    fs::write(&held, "image,mask\nimages/01.png,masks/01.png\n").unwrap();
+    config.data.validation = crate::config::Validation::File {
+        path: held,
+        group: None,
+    };
+    let clean = done(|watch| clean_pairs(&config, copies, Existing::Replace, watch)).unwrap();
+    assert_eq!((clean.pairs, clean.rows), (5, 2));
+    assert!(!fs::read_to_string(&clean.csv).unwrap().contains("p1;"));
+}
+
+#[test]
 fn one_picture_with_two_masks_and_near_copies_are_found() {
     let folder = set();
     let root = folder.path();
@@ -168,6 +199,21 @@ fn one_picture_with_two_masks_and_near_copies_are_found() {
         })
     };
     assert_eq!(of(PairFault::TwoMasks), (3, "train/images/00.png"));
+    let masks = report
+        .findings
+        .iter()
+        .find(|one| one.kind == PairFault::TwoMasks);
+    let details: Vec<_> = masks
+        .unwrap()
+        .examples
+        .iter()
+        .map(|one| one.detail.as_str())
+        .collect();
+    let [first, other] = [
+        "train/images/00.png of train",
+        "train/images/08.png of train",
+    ];
+    assert_eq!(details, [other, other, first]);
     assert_eq!(of(PairFault::Duplicate), (0, ""));
     assert_eq!(of(PairFault::NearDuplicate), (1, "train/images/09.png"));
     let rows = |conflicts: Conflicts| {
@@ -208,4 +254,37 @@ fn an_allowance_of_one_pair_is_enough_and_a_stop_is_obeyed() {
             ..
         }
     ));
+}
+
+#[test]
+fn masks_that_are_fields_of_view_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    for inner in ["images", "masks"] {
+        fs::create_dir_all(folder.path().join(inner)).unwrap();
+    }
+    let is_inside = |x: u32, y: u32| (x as f64 - 32.0).hypot(y as f64 - 32.0) < 30.0;
+    for number in 0..3_u8 {
+        let image = RgbImage::from_fn(64, 64, |x, y| {
+            let inside = is_inside(x, y);
+            image::Rgb(if inside {
+                [150, 90 + 20 * number, x as u8]
+            } else {
+                [3, 2, 2]
+            })
+        });
+        let mask = GrayImage::from_fn(64, 64, |x, y| Luma([if is_inside(x, y) { 255 } else { 0 }]));
+        let name = format!("{number:02}.png");
+        image
+            .save(folder.path().join("images").join(&name))
+            .unwrap();
+        mask.save(folder.path().join("masks").join(&name)).unwrap();
+    }
+    let config = config(folder.path());
+    let report = done(|watch| check_pairs(&config, watch)).unwrap();
+    let found = &report.findings[0];
+    assert_eq!((found.kind, found.count), (PairFault::FieldOfView, 3));
+    let set = SegmentationSet::open(&config.data, 0).unwrap();
+    let is_careful =
+        |note: &String| note.starts_with("Careful: the masks mark all but a dark border");
+    assert!(set.notes.iter().any(is_careful), "{:?}", set.notes);
 }

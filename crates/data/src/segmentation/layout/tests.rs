@@ -21,7 +21,7 @@ fn pair(image: &str, mask: &str, field_of_view: Option<&str>) -> PairFiles {
         image: image.to_owned(),
         mask: Some(mask.to_owned()),
         field_of_view: field_of_view.map(str::to_owned),
-        further_images: Vec::new(),
+        ..PairFiles::default()
     }
 }
 
@@ -167,7 +167,7 @@ fn partners_must_be_there() {
     );
     let array = error(&["images/1.png", "masks/1.npy"]);
     assert!(
-        array.contains("1.npy: expected a picture of two dimensions")
+        array.contains("1.npy: expected a picture: PNG")
             && array.contains("found an array of NumPy\nhint: `PIL.Image.fromarray(numpy.load("),
         "{array}"
     );
@@ -289,6 +289,8 @@ fn no_layout_is_one_of_class_folders() {
             "ISIC-2017_Training_Part1_GroundTruth/ISIC_0000000_segmentation.png",
         ],
         &["test/images/01_test.tif", "test/mask/01_test_mask.gif"],
+        &["images/1.jpg", "fov/1.png"],
+        &["Images/1.jpg", "field_of_view/1.png"],
     ] {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), names);
@@ -325,7 +327,7 @@ fn nnunet_raw() {
             image: "imagesTr/b_1_0000.png".to_owned(),
             further_images: vec!["imagesTr/b_1_0001.png".to_owned()],
             mask: Some("labelsTr/b_1.png".to_owned()),
-            field_of_view: None,
+            ..PairFiles::default()
         }
     );
     let description = super::super::nnunet::describe(&layout.root).unwrap();
@@ -360,6 +362,25 @@ fn nnunet_raw() {
     describe(r#"{"labels":{"background":0,"whole":[1,2]}}"#);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();
     assert!(error.contains("regions are not read"), "{error}");
+    // Without a description, names count the channels.
+    fs::remove_file(natural.join("dataset.json")).unwrap();
+    files(
+        root,
+        &[
+            "Dataset007/imagesTr/a_0001.png",
+            "Dataset007/imagesTr/b_1_0001.png",
+        ],
+    );
+    fs::rename(
+        natural.join("imagesTr/b_1.png"),
+        natural.join("imagesTr/b_1_0000.png"),
+    )
+    .unwrap();
+    assert!(is_layout(root).unwrap());
+    let layout = find(root, Subfolders::default()).unwrap();
+    assert_eq!(layout.train[0].further_images, ["imagesTr/a_0001.png"]);
+    let description = super::super::nnunet::describe(&natural).unwrap();
+    assert!(description.classes.is_empty());
     files(root, &["Dataset007/imagesTr/c_0000.nii.gz"]);
     describe(r#"{"labels":{"background":0,"disc":1}}"#);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();

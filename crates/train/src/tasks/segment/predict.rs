@@ -494,7 +494,7 @@ impl SegmentTask {
         let mut sizes: BTreeSet<_> = pictures.iter().map(|&size| self.row_size(size)).collect();
         if sizes.len() > MOST_SIZES_BESIDE_A_STEP {
             return Some(format!(
-                "Validation: pictures of {} sizes, mirrored to {} x {} as for training; `holdall eval` computes each at its own size",
+                "Validation: pictures of {} sizes, mirrored to {} x {} (width x height) as for training; `holdall eval` computes each at its own size",
                 sizes.len(),
                 own[1],
                 own[0]

@@ -140,6 +140,9 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     };
     let sides = model.patch.map(|side| [side; 2]);
     let sides = sides.or(model.image_size).unwrap_or(rounded);
+    if fit == Fit::Resize {
+        notes.extend(note_on_shape(sides, &survey));
+    }
     let mut task = task(config, opened, sides)?;
     task.is_new_head = is_new_head;
     task.largest = own;
@@ -238,8 +241,8 @@ fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainErro
     Ok(())
 }
 
-/// The config with the size that suits the pictures, where it says none and the model has learnt none: their own shape, with at
-/// most as many pixels as the preset has.
+/// The config with the size that suits the pictures, where it says none and the model has learnt none: their own, mirrored to what the
+/// stages halve, or their shape with as many pixels as the preset has where they have more.
 fn with_size(
     config: &RunConfig,
     opened: &OpenedModel,
@@ -251,35 +254,70 @@ fn with_size(
     let is_random = matches!(opened.weights, Weights::Random { .. });
     if let (true, true, Some(most)) = (is_open, is_random, opened.model.image_size) {
         let own = [survey.height as usize, survey.width as usize];
-        let [height, width] = same_shape(own, most, opened.model.size_multiple());
-        config.data.image_size = ImageSize::Exactly {
-            height: height as u32,
-            width: width as u32,
-        };
-        if [height, width] != own {
-            notes.push(format!(
-                "Image size: {height} x {width} (height x width), from pictures of {} x {}{}; `data: {{image_size: ...}}` says another",
-                own[0],
-                own[1],
-                if survey.is_uniform { "" } else { " and less" }
-            ));
+        let up_to = if survey.is_uniform { "" } else { "up to " };
+        let pictures = format!("pictures of {up_to}{} x {}", own[1], own[0]);
+        let multiple = opened.model.size_multiple();
+        let says_another = "`--set data.image_size=...` says another";
+        match smaller(own, most, multiple) {
+            Some([height, width]) => {
+                config.data.image_size = exactly([height, width]);
+                notes.push(format!(
+                    "Image size: {width} x {height} (width x height), from {pictures}; {says_another}"
+                ));
+            }
+            None if survey.is_uniform && own.iter().all(|side| side.is_multiple_of(multiple)) => {
+                config.data.image_size = exactly(own);
+            }
+            None => {
+                let [height, width] = own.map(|side| side.next_multiple_of(multiple));
+                config.data.image_size = ImageSize::None;
+                notes.push(format!(
+                    "Image size: {pictures} at their own size, mirrored to {width} x {height} (width x height); {says_another}"
+                ));
+            }
         }
     }
     config
 }
 
-/// Height and width of the same shape as `own`, in multiples of `multiple`, with about as many pixels as `most` has where `own` has more.
-fn same_shape(own: [usize; 2], most: [usize; 2], multiple: usize) -> [usize; 2] {
+fn exactly([height, width]: [usize; 2]) -> ImageSize {
+    ImageSize::Exactly {
+        height: height as u32,
+        width: width as u32,
+    }
+}
+
+/// Height and width of about the same shape as `own` in multiples of `multiple`, with about as many pixels as `most` has; nothing where
+/// `own` has no more.
+fn smaller(own: [usize; 2], most: [usize; 2], multiple: usize) -> Option<[usize; 2]> {
     let pixels = |[height, width]: [usize; 2]| (height * width) as f64;
     let scale = (pixels(most) / pixels(own)).sqrt();
-    own.map(|side| {
-        if scale >= 1.0 {
-            return side.next_multiple_of(multiple);
-        }
-        let multiples = (side as f64 * scale / multiple as f64).round();
-        multiple * (multiples as usize).max(1)
+    (scale < 1.0).then(|| {
+        own.map(|side| {
+            let multiples = (side as f64 * scale / multiple as f64).round();
+            multiple * (multiples as usize).max(1)
+        })
     })
 }
+
+/// The line that says that pictures are stretched: theirs is another shape than the model's, or they have several.
+fn note_on_shape([height, width]: [usize; 2], survey: &Survey) -> Option<String> {
+    let shape = |width: f64, height: f64| (width / height).ln();
+    let own = shape(f64::from(survey.width), f64::from(survey.height));
+    let stretch = (shape(width as f64, height as f64) - own).abs();
+    if survey.is_uniform && stretch < MIN_STRETCH {
+        return None;
+    }
+    let up_to = if survey.is_uniform { "" } else { "up to " };
+    Some(format!(
+        "Careful: pictures of {up_to}{} x {} are stretched to {width} x {height} (width x height); `--set data.image_size=none` keeps \
+         their own size, `--set data.patch=SIDE` trains on parts of them",
+        survey.width, survey.height
+    ))
+}
+
+/// Logarithm of how much wider or higher pictures may become before it is said: multiples of what the stages halve stretch a little.
+const MIN_STRETCH: f64 = 0.1;
 
 #[cfg(test)]
 mod tests {
@@ -288,14 +326,35 @@ mod tests {
     #[test]
     fn pictures_keep_their_shape() {
         for (own, most, multiple, expected) in [
-            ([64, 80], [1024, 1024], 16, [64, 80]),
-            ([64, 80], [128, 128], 4, [64, 80]),
-            ([2048, 2048], [1024, 1024], 16, [1024, 1024]),
-            ([584, 565], [1024, 1024], 16, [592, 576]),
-            ([2000, 3000], [1024, 1024], 16, [832, 1248]),
-            ([9, 4000], [64, 64], 16, [16, 1344]),
+            // Not more than the preset has: at their own size, mirrored.
+            ([64, 80], [1024, 1024], 64, None),
+            ([584, 565], [1024, 1024], 16, None),
+            ([2048, 2048], [1024, 1024], 16, Some([1024, 1024])),
+            ([2000, 3000], [1024, 1024], 16, Some([832, 1248])),
+            ([9, 4000], [64, 64], 16, Some([16, 1344])),
         ] {
-            assert_eq!(same_shape(own, most, multiple), expected, "{own:?}");
+            assert_eq!(smaller(own, most, multiple), expected, "{own:?}");
         }
+    }
+
+    #[test]
+    fn stretched_pictures_are_said() {
+        let survey = |width: u32, height: u32, is_uniform: bool| Survey {
+            channels: 3,
+            depth: holdall_data::segmentation::PixelDepth::Eight,
+            width,
+            height,
+            is_uniform,
+        };
+        assert_eq!(note_on_shape([64, 64], &survey(128, 128, true)), None);
+        assert_eq!(note_on_shape([592, 576], &survey(565, 584, true)), None);
+        assert!(note_on_shape([64, 64], &survey(128, 128, false)).is_some());
+        let note = note_on_shape([64, 64], &survey(90, 60, true)).unwrap();
+        assert!(
+            note.starts_with(
+                "Careful: pictures of 90 x 60 are stretched to 64 x 64 (width x height)"
+            ),
+            "{note}"
+        );
     }
 }

@@ -92,6 +92,24 @@ impl SavedSegmenter {
         Ok(())
     }
 
+    /// The line that says that tiles are smaller than what the model was trained on.
+    fn note_on_tiles(&self) -> Option<String> {
+        let model = &self.task.model;
+        let side = self.task.tile?;
+        let trained = match (model.patch, model.image_size) {
+            (Some(patch), _) => (side < patch).then(|| format!("parts of {patch} x {patch}"))?,
+            (None, Some([height, width])) if side < height.min(width) => {
+                format!("whole pictures of {width} x {height} (width x height)")
+            }
+            (None, Some(_)) => return None,
+            (None, None) => "whole pictures".to_owned(),
+        };
+        Some(format!(
+            "Careful: tiles of {side} x {side} show less than what the model was trained on, {trained}: scores may drop; \
+             leave `--tiles` out, or train with `--set data.patch={side}`"
+        ))
+    }
+
     /// The model as an ONNX program.
     pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
         Ok(onnx::programs(&self.task, precision)?)
@@ -182,7 +200,7 @@ impl SavedModel for SavedSegmenter {
     fn describe_pictures(&self) -> String {
         let model = &self.task.model;
         let size = match model.image_size {
-            Some([height, width]) => format!("resized to {width} x {height}"),
+            Some([height, width]) => format!("resized to {width} x {height} (width x height)"),
             None => "at their own size".to_owned(),
         };
         let tiles = match self.task.tile {
@@ -198,7 +216,12 @@ impl SavedModel for SavedSegmenter {
             1 => format!("; threshold {:.2}", model.threshold),
             _ => String::new(),
         };
-        format!("Pictures: {size}{tiles}{mirrored}{threshold}")
+        let pictures = format!("Pictures: {size}{tiles}{mirrored}{threshold}");
+        [Some(pictures), self.note_on_tiles()]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<String>>()
+            .join("\n")
     }
 
     fn rows(&self, _data: &DataConfig) -> RowFormat {
