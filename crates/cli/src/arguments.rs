@@ -280,7 +280,7 @@ impl OverwriteOption {
                 )));
             }
             if inputs.contains(&place) {
-                return Err(is_read(option, path));
+                return Err(output_is_input(option, path));
             }
             let checked = self.existing().check_file(path);
             checked.map_err(|occupied| TrainError::Config(format!("{option} {occupied}")))?;
@@ -291,7 +291,7 @@ impl OverwriteOption {
 }
 
 /// An output file that is an input of the same command.
-pub fn is_read(option: &str, path: &Path) -> TrainError {
+pub fn output_is_input(option: &str, path: &Path) -> TrainError {
     TrainError::Config(format!(
         "{option} {}: expected a new file, found one that this command reads\nhint: choose another name",
         path.display()

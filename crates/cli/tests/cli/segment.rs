@@ -158,10 +158,17 @@ fn masks_are_learned_evaluated_and_predicted() {
     // Predictions, and a set's own masks all the more, are not written over.
     let masks = |root: &Path| fs::read(root.join("masks/3.png")).unwrap();
     let truth = masks(&folder);
-    for (place, before) in [(&out, masks(&out)), (&folder, truth.clone())] {
+    for (place, before, parts) in [
+        (&out, masks(&out), ["found one that exists", "--overwrite"]),
+        (
+            &folder,
+            truth.clone(),
+            ["one that this command reads", "another name"],
+        ),
+    ] {
         let options = format!("--out {}", place.display());
         let answer = typed("predict", &[&run, &folder], &options);
-        answer.refused_with(&["--out", "masks/", "found one that exists", "--overwrite"]);
+        answer.refused_with(&["--out", "masks/", parts[0], parts[1]]);
         assert!(masks(place) == before);
     }
 
@@ -459,7 +466,7 @@ fn another_set_has_folders_of_its_own() {
         }
     }
     let run = home.path("run");
-    let mut words = words(&own, &run, "--epochs 1");
+    let mut words = words(&own, &run, "--task segment --epochs 1");
     let layout = "data={image_subdir: fotos, label_subdir: zeich, image_size: 32, validation: 25%}";
     words.extend(["--set", layout].map(OsString::from));
     holdall_words(words).exits(DONE);

@@ -18,7 +18,7 @@ use holdall_train::tasks::Saved;
 
 use super::PredictArguments;
 use super::clip_files::clips_under;
-use crate::arguments::{is_read, resolved};
+use crate::arguments::{output_is_input, resolved};
 use crate::screen::tell;
 
 /// The table among what was named, which then is all that was named.
@@ -71,7 +71,7 @@ pub(super) fn check_outputs(
         let is_input =
             |file: PathBuf| file.file_name() == place.file_name() && resolved(&file) == place;
         if (0..samples.len()).any(|sample| samples.clip_paths(sample).any(is_input)) {
-            return Err(is_read(option, path));
+            return Err(output_is_input(option, path));
         }
     }
     Ok(())

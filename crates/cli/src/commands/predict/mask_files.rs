@@ -23,7 +23,7 @@ use holdall_train::tasks::segment::{PredictedPicture, SavedSegmenter, SegmentTas
 use serde::Serialize;
 
 use super::segment::{ProbabilityFormat, SegmentOptions};
-use crate::arguments::{is_read, resolved};
+use crate::arguments::{output_is_input, resolved};
 use crate::array_file;
 use crate::screen::tell;
 
@@ -106,7 +106,7 @@ impl Writer<'_> {
         });
         let refuse = |path: PathBuf| {
             if path.exists() && inputs.contains(&resolved(&path)) {
-                return Err(is_read("--out", &path));
+                return Err(output_is_input("--out", &path));
             }
             let checked = existing.check_file(&path);
             checked.map_err(|occupied| TrainError::Config(format!("--out {occupied}")))
