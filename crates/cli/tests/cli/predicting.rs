@@ -62,7 +62,7 @@ fn the_label_head_of_clip_is_of_one_target() {
     for (targets, words) in [
         (
             r#"{"make":"make","body":"body"}"#,
-            ["make and body", "`data: {label: make}`"],
+            ["body and make", "`data: {label: body}`"],
         ),
         (
             r#"{"year":{"number":"year"}}"#,

@@ -189,7 +189,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
         (
             "train: {warmup: 0.05}",
             "line 1: train.warmup: `0.05`, expected steps such as 500, or a share of all such as 5%: found `train: {warmup: 0.05}`",
-            "by default it is `warmup: 5%`",
+            "`warmup: 5%`",
         ),
         (
             "train: {eval_every: 0}",
