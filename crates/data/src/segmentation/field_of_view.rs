@@ -151,6 +151,7 @@ mod tests {
             depth: crate::picture::PixelDepth::Eight,
             pixels: pixels.collect(),
             mask: Some(mask.collect()),
+            turn: None,
         }
     }
 
