@@ -180,7 +180,7 @@ fn data_is_read_for_a_card_too() {
 
 #[test]
 fn a_budget_that_the_card_has_not_got_is_no_advice() {
-    let answer = holdall(&format!("{CLIP} --gpu rtx-4060 --memory 4GiB")).exits(DONE);
+    let answer = holdall("plan unet --effective-batch 16 --gpu rtx-4060").exits(DONE);
     assert!(
         answer.stdout.contains("(over what can be had)"),
         "{}",
