@@ -246,7 +246,9 @@ impl SplitColumn {
 }
 
 /// The column that tells sides apart by its name and values, and what to say of one that was not understood.
-fn find_by_name(table: &Table) -> Result<(Option<(usize, Rule)>, Option<String>), DataError> {
+type FoundByName = (Option<(usize, Rule)>, Option<String>);
+
+fn find_by_name(table: &Table) -> Result<FoundByName, DataError> {
     let is_named =
         |column: usize, names: &[&str]| columns_by_name(table, names).any(|named| named == column);
     let mut not_understood = None;

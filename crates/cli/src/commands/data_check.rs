@@ -359,7 +359,8 @@ pub(super) fn near_copies() -> String {
     )
 }
 
-/// The first row of a finding in what room there is; its image has a line of its own, as wide as the table, where it does not fit.
+/// The first row of a finding in what room there is; its image has a line of its own, as wide as the table, where
+/// its name does not fit.
 fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> String {
     let Some(example) = finding.examples.first() else {
         return String::new();
@@ -397,15 +398,34 @@ fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> Strin
         (_, Some(detail)) => format!(" {detail}"),
         (_, None) => String::new(),
     };
-    let needed = place.chars().count() + detail.chars().count() + 1 + image.chars().count();
-    if needed > room {
-        let image = shortened_left(image, width.saturating_sub(INDENT.len()));
-        return format!("{place}{detail}\n{INDENT}{image}");
+    let length = |text: &str| text.chars().count();
+    let name = image.rsplit('/').next().unwrap_or(image);
+    let least = length(image).min(length(name) + ELLIPSIS.len());
+    let left = room.saturating_sub(length(&place) + length(&detail) + 1);
+    if least <= left {
+        let image = shortened_left(image, left);
+        return format!("{place}{detail} {image}").trim_end().to_owned();
     }
-    format!("{place}{detail} {image}").trim_end().to_owned()
+    // What does not fit beside the row goes below it.
+    let (beside, below) = if length(&place) + length(&detail) <= room {
+        (detail.as_str(), "")
+    } else {
+        ("", detail.trim_start())
+    };
+    let indent = if below.is_empty() {
+        INDENT.to_owned()
+    } else {
+        format!("{INDENT}{below} ")
+    };
+    let image = shortened_left(image, width.saturating_sub(length(&indent)));
+    format!("{place}{beside}\n{indent}{image}")
+        .trim_end()
+        .to_owned()
 }
 
 const INDENT: &str = "    ";
+/// Stands for the start of a path.
+const ELLIPSIS: &str = "...";
 
 /// `0.3%`; what is there is never 0%.
 pub(super) fn share(share: f64) -> String {
@@ -434,7 +454,7 @@ fn shortened_left(text: &str, room: usize) -> String {
         .chars()
         .skip(length - room.saturating_sub(3).min(length))
         .collect();
-    format!("...{end}")
+    format!("{ELLIPSIS}{end}")
 }
 
 #[cfg(test)]

@@ -86,11 +86,11 @@ fn more_than_the_card_has_is_planned_within_what_it_has() {
             "plan openai/clip-vit-base-patch32 --gpu rtx-4060 --effective-batch 1024 --memory {memory} --json"
         ));
         let answer = answer.exits(DONE);
-        let note = "Memory: planned within 7.33 GiB: ";
+        let note = "Memory: planned within 7.72 GiB: ";
         assert!(answer.stderr.contains(note), "{}", answer.stderr);
         let (plan, usable) = (answer.json(), (7.72 * f64::from(1 << 30)) as u64);
-        assert!(bytes(&plan, "budget_bytes") < usable, "{plan}");
-        assert!(bytes(&plan["chosen"], "process_bytes") < usable, "{plan}");
+        assert!(bytes(&plan, "budget_bytes") <= usable, "{plan}");
+        assert!(bytes(&plan["chosen"], "process_bytes") <= usable, "{plan}");
     }
     // What cannot fit the card is refused, and more memory is not offered as if it could be typed.
     let refusal = holdall(
@@ -98,10 +98,8 @@ fn more_than_the_card_has_is_planned_within_what_it_has() {
          --recompute none --memory 64GiB",
     );
     let refusal = refusal.exits(DOES_NOT_FIT).stderr;
-    assert!(
-        refusal.contains("hint: more memory than rtx-4060 has to give: "),
-        "{refusal}"
-    );
+    let why = "\nMemory: planned within 7.72 GiB: 64.00 GiB was asked for, ";
+    assert!(refusal.contains(why), "{refusal}");
     assert!(!refusal.contains("hint: --memory"), "{refusal}");
 }
 
@@ -180,7 +178,7 @@ fn data_is_read_for_a_card_too() {
 
 #[test]
 fn a_budget_that_the_card_has_not_got_is_no_advice() {
-    let answer = holdall(&format!("{CLIP} --gpu rtx-4060 --memory 4GiB")).exits(DONE);
+    let answer = holdall("plan unet --effective-batch 16 --gpu rtx-4060").exits(DONE);
     assert!(
         answer.stdout.contains("(over what can be had)"),
         "{}",

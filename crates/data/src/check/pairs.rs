@@ -277,6 +277,9 @@ fn kind_of(
     }
 }
 
+/// Hash of a mask's classes, and the list and sample that it is of.
+type MaskOf = (Option<u128>, (usize, usize));
+
 /// Marks images that an earlier pair shows too, of this split or of another, near copies of them, and images with two masks.
 fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
     let samples: Vec<&Samples> = lists(set).map(|(_, samples)| samples).collect();
@@ -289,7 +292,7 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
         .collect();
     let mut first_of: HashMap<u128, (usize, usize)> = HashMap::new();
     // By the image's contents, masks and the pairs that they are of.
-    let mut masks_of: HashMap<u128, Vec<(Option<u128>, (usize, usize))>> = HashMap::new();
+    let mut masks_of: HashMap<u128, Vec<MaskOf>> = HashMap::new();
     let (mut unique, mut fingerprints) = (Vec::new(), Vec::new());
     for &at in &all {
         let look = &looks[at.0].1[at.1];

@@ -374,6 +374,13 @@ fn split(
                 &held,
                 &format!("{}{grouped} by seed {seed}", percent(share)),
             );
+            if held.is_empty() {
+                notes.push(format!(
+                    "Careful: nothing is held out: {} of {} is less than one; `--set data.validation=30%` holds out more",
+                    percent(share),
+                    counted(kept.len(), "pair")
+                ));
+            }
             Ok((kept, Held::Own(held), own_test))
         }
     }

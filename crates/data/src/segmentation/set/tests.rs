@@ -176,3 +176,18 @@ fn columns_of_sides_and_groups_are_recognised_in_a_table() {
     );
     assert!(set.group_leaks.images.is_empty());
 }
+
+#[test]
+fn a_share_of_less_than_a_pair_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    draw(
+        folder.path(),
+        "images",
+        "masks",
+        &["a.png", "b.png", "c.png", "d.png"],
+    );
+    let set = SegmentationSet::open(&config(folder.path()), 0).unwrap();
+    assert!(set.validation.is_none());
+    let is_said = |note: &String| note.starts_with("Careful: nothing is held out: 10% of 4 pairs");
+    assert!(set.notes.iter().any(is_said), "{:?}", set.notes);
+}
