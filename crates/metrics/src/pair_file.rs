@@ -10,7 +10,7 @@ use crate::retrieval::Side;
 
 const EXPECTED: &str = "two whole numbers, query and gallery item";
 const HINT: &str = "a line is `0,17`: query 0 belongs to gallery item 17, both counted from 0";
-/// Of two numbers, or of a header.
+/// Longest line: two numbers, or a header.
 const MOST_LINE_BYTES: usize = 64 << 10;
 const QUERY_NAMES: [&str; 4] = ["query", "query_index", "query_id", "queries"];
 const GALLERY_NAMES: [&str; 4] = ["gallery", "gallery_index", "gallery_id", "gallery_item"];

@@ -88,7 +88,7 @@ impl Memory {
         self.held_bytes() > self.total_bytes
     }
 
-    /// What allocations may take altogether.
+    /// Upper bound of all allocations.
     fn most_bytes(&self) -> u64 {
         self.total_bytes + self.shared_bytes
     }
@@ -97,18 +97,18 @@ impl Memory {
         self.total_bytes
     }
 
-    /// What all processes together hold.
+    /// Bytes held by all processes together.
     fn taken_bytes(&self) -> u64 {
         let others: u64 = self.others().iter().map(|(_, bytes)| bytes).sum();
         self.held_bytes() + others
     }
 
-    /// What of the card's own memory is in use.
+    /// Bytes of the card's own memory in use.
     pub fn used_bytes(&self) -> u64 {
         self.taken_bytes().min(self.total_bytes)
     }
 
-    /// What the driver calls free: host memory counts, up to the size of the card.
+    /// Bytes that the driver calls free: host memory counts, up to the size of the card.
     pub fn free_bytes(&self) -> u64 {
         let free = self.most_bytes().saturating_sub(self.taken_bytes());
         free.min(self.total_bytes)

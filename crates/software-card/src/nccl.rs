@@ -35,10 +35,10 @@ const INVALID_USAGE: c_int = 5;
 const REMOTE_ERROR: c_int = 6;
 const IN_PROGRESS: c_int = 7;
 
-/// What a communicator takes of the card.
+/// Device memory of a communicator.
 const COMMUNICATOR_BYTES: u64 = 24 << 20;
 
-/// What it takes more once exchanges are captured: 1.0 to 3.4 MiB were seen on a card.
+/// Further device memory once exchanges are captured: 1.0 to 3.4 MiB were seen on a card.
 const CAPTURED_BYTES: u64 = 3_560_000;
 
 /// `ncclUniqueId`: the name of the folder.
@@ -213,7 +213,7 @@ struct Call {
 }
 
 impl Call {
-    /// What this process brings: the call itself, then its data.
+    /// This process's file: the call itself, then its data.
     fn contribution(&self) -> Vec<u8> {
         let mut bytes = self.header();
         let is_silent =

@@ -13,7 +13,7 @@ const NOT_FOUND: c_int = 6;
 const INSUFFICIENT_SIZE: c_int = 7;
 const DRIVER_NOT_LOADED: c_int = 9;
 
-/// What stands for a number that the driver does not tell.
+/// NVML_VALUE_NOT_AVAILABLE.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
 /// Memory that the driver keeps for itself.

@@ -76,12 +76,12 @@ fn ticket_of(task: &dyn Task) -> Option<u64> {
     task.exchange().map(Exchange::take_ticket)
 }
 
-/// What came of looking for work.
+/// Outcome of one attempt to run work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// A piece of work was done.
     Made,
-    /// What could be next waits for another process.
+    /// All work that is left waits for another process.
     WaitsForOthers,
     NothingToDo,
 }
