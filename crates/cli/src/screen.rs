@@ -261,6 +261,7 @@ mod tests {
             [
                 "Image column: `image`; Caption column: `caption`",
                 "Warning: 3 rows",
+                "warning: tokens: no effect",
                 "Task: clip",
                 &long,
                 "Loader: 2 workers",
