@@ -279,7 +279,7 @@ fn a_validation_file_is_read_with_the_labels_of_training() {
     let notes = data.notes.join("\n");
     assert!(notes.contains("Careful: 2 of 2 validation rows"), "{notes}");
     assert!(
-        notes.contains("1 unique texts out of 2 in validation"),
+        notes.contains("1 unique text out of 2 in validation"),
         "{notes}"
     );
 
