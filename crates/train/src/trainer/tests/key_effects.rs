@@ -515,7 +515,7 @@ fn settings_that_others_switch_off_are_warned_of() {
         }
         let prepared = Prepared::new(&config, &device).unwrap();
         let notes = prepared.notes.iter().chain(&prepared.setup.notes);
-        let start = format!("warning: {key}: no effect, ");
+        let start = format!("warning: {key}: no effect");
         let warnings = notes.filter(|note| note.starts_with(&start)).count();
         assert_eq!(warnings, 1, "{}: {key}", task.name());
     }
