@@ -186,9 +186,10 @@ fn rounded(layout: Layout) -> Option<Layout> {
     if !(LEAST_BYTES..=MOST_BYTES).contains(&size) {
         return None;
     }
-    let step = match size < SHARED_BYTES {
-        true => PAGE_BYTES,
-        false => (size.next_power_of_two() / 2 / 4).max(SHARED_BYTES / 4),
+    let step = if size < SHARED_BYTES {
+        PAGE_BYTES
+    } else {
+        (size.next_power_of_two() / 2 / 4).max(SHARED_BYTES / 4)
     };
     let size = size.next_multiple_of(step);
     Layout::from_size_align(size, layout.align()).ok()

@@ -27,9 +27,10 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     screen::everything();
     if let Some(error) = group_error(error) {
         tell(&format!("error: {error}"));
-        return ExitCode::from(match error.is_bad_input() {
-            true => BAD_INPUT,
-            false => FOUND,
+        return ExitCode::from(if error.is_bad_input() {
+            BAD_INPUT
+        } else {
+            FOUND
         });
     }
     if let Some(InputError::HeaderOverBudget { .. }) = error.downcast_ref() {

@@ -82,18 +82,20 @@ impl Understood {
                 let takes_next = takes_value && attached.is_none();
                 let last = position + usize::from(takes_next);
                 let old: Vec<String> = self.words[position..=last].iter().map(written).collect();
-                self.notes.push(match words.is_empty() {
-                    true => format!("{}: not needed, ignored", old.join(" ")),
-                    false => format!("{} is {}", old.join(" "), words.join(" ")),
+                self.notes.push(if words.is_empty() {
+                    format!("{}: not needed, ignored", old.join(" "))
+                } else {
+                    format!("{} is {}", old.join(" "), words.join(" "))
                 });
                 let words = words.into_iter().map(OsString::from);
                 self.words.splice(position..=last, words);
                 Ok(())
             }
             Some(TypedOption::Means { words, .. }) => {
-                let means = match words.is_empty() {
-                    true => "not needed here, leave it out".to_owned(),
-                    false => format!("{} for `holdall train`", words.join(" ")),
+                let means = if words.is_empty() {
+                    "not needed here, leave it out".to_owned()
+                } else {
+                    format!("{} for `holdall train`", words.join(" "))
                 };
                 let text = not_there(option, Some(means), error, &self.words);
                 Err(NotUnderstood::Option(text))

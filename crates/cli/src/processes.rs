@@ -144,9 +144,10 @@ fn start(size: usize) -> Result<ExitCode> {
         is_saved.then_some(Request::Save)
     })?;
     // It passes every request on as SIGTERM, and was asked by what signal it was.
-    Ok(match is_stopped && code == STOPPED {
-        true => stop::exit_code(),
-        false => ExitCode::from(code),
+    Ok(if is_stopped && code == STOPPED {
+        stop::exit_code()
+    } else {
+        ExitCode::from(code)
     })
 }
 

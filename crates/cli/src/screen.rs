@@ -32,9 +32,10 @@ const SHORT_NOTE: usize = 72;
 
 /// Columns of the terminal that stderr is, if it is one.
 fn width() -> Option<usize> {
-    let size = match std::io::stderr().is_terminal() {
-        true => ratatui::crossterm::terminal::size().ok(),
-        false => None,
+    let size = if std::io::stderr().is_terminal() {
+        ratatui::crossterm::terminal::size().ok()
+    } else {
+        None
     };
     size.map(|(columns, _)| usize::from(columns))
         .filter(|&columns| columns >= MIN_WIDTH)
@@ -122,9 +123,10 @@ pub fn table(rows: &[Vec<String>]) -> String {
 
 /// Columns of the terminal that stdout is; 80 where it is none.
 pub fn columns() -> usize {
-    let size = match std::io::stdout().is_terminal() {
-        true => ratatui::crossterm::terminal::size().ok(),
-        false => None,
+    let size = if std::io::stdout().is_terminal() {
+        ratatui::crossterm::terminal::size().ok()
+    } else {
+        None
     };
     size.map_or(80, |(columns, _)| usize::from(columns))
 }

@@ -109,10 +109,7 @@ impl State {
                 return After::End(asked_by);
             }
         }
-        match is_first {
-            true => After::Ask,
-            false => After::Nothing,
-        }
+        if is_first { After::Ask } else { After::Nothing }
     }
 }
 

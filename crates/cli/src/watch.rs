@@ -79,9 +79,10 @@ impl Watcher {
             is_within_step: false,
             peak_bytes: None,
             told_memory: None,
-            memory: match trainer.planned().device.is_gpu() {
-                true => "GPU memory",
-                false => "Memory",
+            memory: if trainer.planned().device.is_gpu() {
+                "GPU memory"
+            } else {
+                "Memory"
             },
             has_told_size: Vec::new(),
             samples_per_s: None,
@@ -276,9 +277,10 @@ fn losses(line: &StepLine) -> String {
 
 /// Steps of fewer samples than usual say so: their contrastive loss is among fewer candidates.
 fn short(line: &StepLine) -> String {
-    match line.is_short {
-        true => format!(" (of {} samples)", line.samples),
-        false => String::new(),
+    if line.is_short {
+        format!(" (of {} samples)", line.samples)
+    } else {
+        String::new()
     }
 }
 
@@ -290,9 +292,10 @@ fn show_chance(chance: Option<f64>) -> String {
     // Of a choice among so many, where it is one.
     let choices = chance.exp();
     let is_whole = choices > 1.5 && (choices - choices.round()).abs() < 1e-6 * choices;
-    let logarithm = match is_whole {
-        true => format!(" = ln {choices:.0}"),
-        false => String::new(),
+    let logarithm = if is_whole {
+        format!(" = ln {choices:.0}")
+    } else {
+        String::new()
     };
     format!(" (chance {chance:.3}{logarithm})")
 }
@@ -315,9 +318,10 @@ fn show_losses(line: &StepLine) -> String {
 fn show_epoch_losses(epoch: &EpochReport) -> String {
     let show = |loss: &TotalLoss| format!("{:.4}{}", loss.value, show_chance(loss.chance));
     let validation = epoch.validation_loss.as_ref().map(|(step, loss)| {
-        let after = match *step == epoch.step {
-            true => String::new(),
-            false => format!(" after step {step}"),
+        let after = if *step == epoch.step {
+            String::new()
+        } else {
+            format!(" after step {step}")
         };
         format!(", validation loss {}{after}", show(loss))
     });
@@ -427,9 +431,10 @@ pub fn tell_outcome(outcome: &Outcome, out: &Path) {
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=".contains(c);
-    match text.chars().all(is_plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', "'\\''")),
+    if text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
     }
 }
 

@@ -156,9 +156,10 @@ impl Claim {
         let allowed_bytes = state.total_bytes;
         drop(state);
         shared.changed.notify_all();
-        match is_allowed {
-            true => Ok(()),
-            false => Err(TooMuch { allowed_bytes }),
+        if is_allowed {
+            Ok(())
+        } else {
+            Err(TooMuch { allowed_bytes })
         }
     }
 

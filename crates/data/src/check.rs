@@ -174,9 +174,10 @@ impl Opened {
         let mut scan = source.scan(&data.validation, LabelsOfTest::Unread)?;
         notes.append(&mut scan.notes);
         let mut num_rows = scan.num_rows;
-        let known = match scan.sides.is_empty() {
-            true => Known::Heads(&[]),
-            false => Known::FromRows,
+        let known = if scan.sides.is_empty() {
+            Known::Heads(&[])
+        } else {
+            Known::FromRows
         };
         let split = source.split(scan, known, &data.validation, config.seed)?;
         let label = split.values.iter().zip(&split.targets);
@@ -292,9 +293,12 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
 /// Labels and sides of the split, which samples have, by row; nothing if the file has other samples by now.
 fn by_row(rows: &[Facts], opened: &Opened) -> Option<(Vec<i32>, Vec<Side>)> {
     let mut known = opened.label_of.iter().zip(&opened.sides);
-    let mut of_row = |facts: &Facts| match facts.is_sample() {
-        true => known.next().map(|(label, side)| (*label, *side)),
-        false => Some((-1, Side::Train)),
+    let mut of_row = |facts: &Facts| {
+        if facts.is_sample() {
+            known.next().map(|(label, side)| (*label, *side))
+        } else {
+            Some((-1, Side::Train))
+        }
     };
     let all: Option<(Vec<i32>, Vec<Side>)> = rows.iter().map(&mut of_row).collect();
     all.filter(|_| known.next().is_none())

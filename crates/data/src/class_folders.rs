@@ -127,9 +127,10 @@ impl List {
         } = entries(&root.join(folder))?;
         self.others.count += num_hidden;
         for name in &files {
-            match is_picture(name) {
-                true => self.strays.add(folder, name),
-                false => self.others.add(folder, name),
+            if is_picture(name) {
+                self.strays.add(folder, name)
+            } else {
+                self.others.add(folder, name)
             }
         }
         for class in folders {
@@ -184,9 +185,10 @@ impl List {
         let found = entries(root)?;
         self.others.count += found.num_hidden;
         for name in &found.files {
-            match is_picture(name) {
-                true => self.strays.add("", name),
-                false => self.others.add("", name),
+            if is_picture(name) {
+                self.strays.add("", name)
+            } else {
+                self.others.add("", name)
             }
         }
         let others = names.iter().filter(|name| !used.contains(&name.as_str()));

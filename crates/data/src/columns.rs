@@ -148,9 +148,10 @@ impl Columns {
         table: &Table,
         notes: &mut Vec<String>,
     ) -> Result<Columns, DataError> {
-        let key = match config.targets.is_empty() {
-            true => "label",
-            false => "targets",
+        let key = if config.targets.is_empty() {
+            "label"
+        } else {
+            "targets"
         };
         let mut targets = Vec::new();
         for (name, target) in config.targets() {
@@ -420,9 +421,10 @@ pub(crate) fn not_downloaded(table: &Table, column: usize) -> String {
 /// A name as a shell takes it.
 fn shell_word(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
-    match name.chars().all(is_plain) {
-        true => name.to_owned(),
-        false => format!("'{}'", name.replace('\'', "'\\''")),
+    if name.chars().all(is_plain) {
+        name.to_owned()
+    } else {
+        format!("'{}'", name.replace('\'', "'\\''"))
     }
 }
 

@@ -103,14 +103,15 @@ pub(crate) fn at_row(path: &Path, row: u32) -> String {
 /// What is said of reading that does not fit.
 fn over_budget(over: &OverLimit, hint: &str, is_all: bool) -> String {
     let [needed, left] = [over.needed_bytes, over.left_bytes].map(show_bytes);
-    match is_all {
-        true => format!(
+    if is_all {
+        format!(
             "takes {needed} to read, and the budget leaves {left}\nhint: {hint}, or --memory {}MiB",
             over.total_bytes.div_ceil(1 << 20)
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "take more than the budget leaves, which is {left}\nhint: {hint}, or a larger --memory"
-        ),
+        )
     }
 }
 

@@ -147,12 +147,11 @@ pub fn is_data(path: &Path) -> bool {
 
 /// Whether a path lists pictures, instead of being one or a folder of them: a table, or shards.
 pub fn is_list(path: &Path) -> bool {
-    match path.is_dir() {
-        false => is_data(path),
-        true => {
-            let has_pictures = || picture_folder::has_pictures(path).unwrap_or(true);
-            folder_of_shards(path).is_some() && !has_pictures()
-        }
+    if !path.is_dir() {
+        is_data(path)
+    } else {
+        let has_pictures = || picture_folder::has_pictures(path).unwrap_or(true);
+        folder_of_shards(path).is_some() && !has_pictures()
     }
 }
 

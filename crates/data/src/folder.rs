@@ -74,9 +74,10 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
         let Some(kind) = kind_of(&entry) else {
             continue;
         };
-        let names = match kind.is_dir() {
-            true => &mut found.folders,
-            false => &mut found.files,
+        let names = if kind.is_dir() {
+            &mut found.folders
+        } else {
+            &mut found.files
         };
         match entry.file_name().into_string() {
             Ok(name) if name.starts_with('.') => found.num_hidden += 1,

@@ -303,9 +303,10 @@ impl PackColumns {
     ) -> Result<PackColumns, DataError> {
         let data = &config.data;
         let is_clips = matches!(config.media, PackedMedia::Clips(_));
-        let image = match is_clips {
-            true => video_column(data, table, notes)?,
-            false => image_column(data, table, notes)?,
+        let image = if is_clips {
+            video_column(data, table, notes)?
+        } else {
+            image_column(data, table, notes)?
         };
         let mask = match (&data.mask, mask_by_name(table)) {
             _ if is_clips => None,
@@ -326,9 +327,10 @@ impl PackColumns {
                 Some(root) if !table.has_own_root() => root.clone(),
                 _ => table.folder().to_owned(),
             },
-            read_mask_as: match data.colours.list().is_empty() {
-                true => ReadAs::Mask,
-                false => ReadAs::ColourMask,
+            read_mask_as: if data.colours.list().is_empty() {
+                ReadAs::Mask
+            } else {
+                ReadAs::ColourMask
             },
         })
     }
@@ -591,9 +593,10 @@ impl Manifest {
         let is_same = found.is_some_and(|(checksum, bytes)| {
             checksum.to_string() == shard.checksum && bytes == shard.bytes
         });
-        match is_same {
-            true => Ok(()),
-            false => Err(DataError::invalid(
+        if is_same {
+            Ok(())
+        } else {
+            Err(DataError::invalid(
                 path.display(),
                 "the shard that was written",
                 "another, or none",
@@ -601,7 +604,7 @@ impl Manifest {
                     "remove {} and its shards, and pack again",
                     folder.join(MANIFEST).display()
                 ),
-            )),
+            ))
         }
     }
 }
@@ -630,9 +633,12 @@ fn first_line(error: &DataError) -> String {
 
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let plain = |c: char| match c.is_alphanumeric() || c == '_' || c == '-' {
-        true => c,
-        false => '_',
+    let plain = |c: char| {
+        if c.is_alphanumeric() || c == '_' || c == '-' {
+            c
+        } else {
+            '_'
+        }
     };
     match stem.chars().map(plain).collect::<String>().as_str() {
         "" => "shard".to_owned(),
@@ -665,9 +671,10 @@ pub fn stored_bytes(config: &PackConfig) -> Result<u64, DataError> {
         let path = columns
             .root
             .join(row.cell(columns.image).trim().replace('\\', "/"));
-        bytes += match path.is_dir() {
-            true => folder_bytes(&path),
-            false => stored_file::stamp(&path).map_or(0, |stamp| stamp.num_bytes),
+        bytes += if path.is_dir() {
+            folder_bytes(&path)
+        } else {
+            stored_file::stamp(&path).map_or(0, |stamp| stamp.num_bytes)
         };
     }
     Ok(bytes)

@@ -73,17 +73,18 @@ pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
     if list.num_rows == 0 {
         return Err(DataError::no_pictures(root, "pictures", ""));
     }
-    let mut notes = vec![match list.has_captions {
-        true => format!(
+    let mut notes = vec![if list.has_captions {
+        format!(
             "Data: {} of {}, captions from the .txt beside each",
             counted(list.num_rows, "picture"),
             root.display()
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "Data: {} of {}, without labels or captions",
             counted(list.num_rows, "picture"),
             root.display()
-        ),
+        )
     }];
     if !list.unread.is_empty() {
         notes.push(format!(

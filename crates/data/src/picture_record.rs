@@ -110,9 +110,10 @@ impl Stamp {
         let is_there = self.num_bytes != NOT_THERE && other.num_bytes != NOT_THERE;
         let contents = self.contents.zip(other.contents);
         Stamp {
-            num_bytes: match is_there {
-                true => self.num_bytes + other.num_bytes,
-                false => NOT_THERE,
+            num_bytes: if is_there {
+                self.num_bytes + other.num_bytes
+            } else {
+                NOT_THERE
             },
             modified_ns: self
                 .modified_ns

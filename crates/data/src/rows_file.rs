@@ -80,9 +80,10 @@ impl RowsHeader {
         let changed: Vec<&str> = names
             .filter(|name| of(self, name) != of(found, name))
             .collect();
-        Some(match changed.is_empty() {
-            true => "rows of other sizes".to_owned(),
-            false => format!("computed from other {}", changed.join(", other ")),
+        Some(if changed.is_empty() {
+            "rows of other sizes".to_owned()
+        } else {
+            format!("computed from other {}", changed.join(", other "))
         })
     }
 }

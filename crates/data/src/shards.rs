@@ -80,14 +80,14 @@ struct Listed {
 
 /// Whether a path means shards: a file, a pattern, or a folder that has them and nothing else to go by.
 pub(crate) fn are_meant(path: &Path) -> bool {
-    match path.is_dir() {
-        false if pattern::is_pattern(path) => {
-            let first = pattern::expand(path).ok();
-            let first = first.and_then(|files| files.into_iter().next());
-            first.is_some_and(|file| Kind::of(&file).is_some())
-        }
-        false => Kind::of(path).is_some(),
-        true => folder_of_shards(path).is_some(),
+    if path.is_dir() {
+        folder_of_shards(path).is_some()
+    } else if pattern::is_pattern(path) {
+        let first = pattern::expand(path).ok();
+        let first = first.and_then(|files| files.into_iter().next());
+        first.is_some_and(|file| Kind::of(&file).is_some())
+    } else {
+        Kind::of(path).is_some()
     }
 }
 
@@ -210,9 +210,10 @@ impl Index {
             };
             let is_made = made.is_ok();
             listed = Some(made);
-            match is_made {
-                true => Ok(()),
-                false => Err(io::Error::other("not listed")),
+            if is_made {
+                Ok(())
+            } else {
+                Err(io::Error::other("not listed"))
             }
         });
         let Listed {
@@ -329,9 +330,10 @@ fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
         let names = names.filter(|name| Kind::of(Path::new(name)).is_some());
         (names.map(|name| folder.join(name)).collect(), folder)
     } else {
-        let files = match pattern::is_pattern(path) {
-            true => pattern::expand(path)?,
-            false => vec![path.to_owned()],
+        let files = if pattern::is_pattern(path) {
+            pattern::expand(path)?
+        } else {
+            vec![path.to_owned()]
         };
         // What all of them are in.
         let mut folder = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -415,12 +417,11 @@ fn key(shards: &[Shard]) -> Result<String, DataError> {
 
 /// Where a list may be kept: beside the files, or else where caches are.
 fn places(path: &Path, folder: &Path) -> Vec<PathBuf> {
-    let name = match path.is_dir() {
-        true => "shards".to_owned(),
-        false => {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.replace(['{', '}', '*', ','], "_")
-        }
+    let name = if path.is_dir() {
+        "shards".to_owned()
+    } else {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.replace(['{', '}', '*', ','], "_")
     };
     let beside = folder.join(format!(".{name}.index"));
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

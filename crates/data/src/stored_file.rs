@@ -29,9 +29,12 @@ impl<'a> FilePart<'a> {
         let (rest, numbers) = path.to_str()?.rsplit_once('@')?;
         let (offset, num_bytes) = numbers.split_once('+')?;
         let (file, _) = rest.rsplit_once('#')?;
-        let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => text.parse::<u64>().ok(),
-            false => None,
+        let number = |text: &str| {
+            if text.bytes().all(|byte| byte.is_ascii_digit()) {
+                text.parse::<u64>().ok()
+            } else {
+                None
+            }
         };
         Some(FilePart {
             file,

@@ -78,9 +78,10 @@ impl Table {
             return Ok(table(columns, RowsFrom::Index(index), notes));
         }
         if path.is_dir() {
-            let listing = match has_classes {
-                true => class_folders::list(path)?,
-                false => picture_folder::list(path)?,
+            let listing = if has_classes {
+                class_folders::list(path)?
+            } else {
+                picture_folder::list(path)?
             };
             let text: Arc<str> = Arc::from(listing.csv);
             let columns = text_records::open_listing(path, Arc::clone(&text)).read_header()?;
@@ -123,12 +124,12 @@ impl Table {
     /// The rows, from the first. An error if the file is no longer the one that was opened.
     pub fn rows(&self) -> Result<Rows, DataError> {
         let rows = |records, stamp| Rows::new(records, &self.path, &self.columns, stamp);
-        let is_same = |columns: &[String], opened: Stamp, stamp: Stamp| match columns
-            == self.columns
-            && opened == stamp
-        {
-            true => Ok(Some((self.path.clone(), stamp))),
-            false => Err(self.changed()),
+        let is_same = |columns: &[String], opened: Stamp, stamp: Stamp| {
+            if columns == self.columns && opened == stamp {
+                Ok(Some((self.path.clone(), stamp)))
+            } else {
+                Err(self.changed())
+            }
         };
         match &self.rows {
             RowsFrom::Listing(text) => {
@@ -149,9 +150,10 @@ impl Table {
             }
             RowsFrom::Index(index) => {
                 let mut records = index.records(&self.path)?;
-                match records.read_header()? == self.columns {
-                    true => Ok(rows(Box::new(records), None)),
-                    false => Err(self.changed()),
+                if records.read_header()? == self.columns {
+                    Ok(rows(Box::new(records), None))
+                } else {
+                    Err(self.changed())
                 }
             }
         }

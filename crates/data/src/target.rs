@@ -125,10 +125,13 @@ impl<'de> Deserialize<'de> for TargetConfig {
                         separator: None,
                         columns: Some(columns),
                         number: None,
-                    } => match columns.is_empty() {
-                        true => wrong("columns: expected at least one column, found none"),
-                        false => Ok(TargetConfig::Columns { columns }),
-                    },
+                    } => {
+                        if columns.is_empty() {
+                            wrong("columns: expected at least one column, found none")
+                        } else {
+                            Ok(TargetConfig::Columns { columns })
+                        }
+                    }
                     Keys {
                         column: None,
                         separator: None,

@@ -101,9 +101,10 @@ impl DynamicMap {
     #[inline(always)]
     pub fn signed_code(&self, is_negative: bool, magnitude: f32) -> u8 {
         let level = self.level(magnitude);
-        match is_negative {
-            true => SIGNED_ZERO - level.clamp(1, SIGNED_ZERO),
-            false => SIGNED_ZERO + level,
+        if is_negative {
+            SIGNED_ZERO - level.clamp(1, SIGNED_ZERO)
+        } else {
+            SIGNED_ZERO + level
         }
     }
 }

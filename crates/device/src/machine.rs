@@ -194,10 +194,7 @@ impl Device {
 
     /// `cpu`, or `cuda`: for JSON.
     pub fn kind(&self) -> &'static str {
-        match self.is_gpu() {
-            true => "cuda",
-            false => "cpu",
-        }
+        if self.is_gpu() { "cuda" } else { "cpu" }
     }
 
     /// For people: what it is, and what it was found with.

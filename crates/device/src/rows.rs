@@ -56,19 +56,16 @@ pub(crate) fn rows(
     is_pinned: bool,
 ) -> Result<Vec<HostRow>, DeviceError> {
     let all = count * bytes;
-    let (start, block) = match is_pinned {
-        true => {
-            let mut pinned = Pinned::new(all)?;
-            (
-                pinned.bytes_mut().as_mut_ptr(),
-                Block::Pinned { _memory: pinned },
-            )
-        }
-        false => {
-            // Not zeros: those the system would hand out one by one later, and a plan counts what is held.
-            let memory = Box::into_raw(vec![0x7f; all].into_boxed_slice());
-            (memory.cast::<u8>(), Block::Plain(memory))
-        }
+    let (start, block) = if is_pinned {
+        let mut pinned = Pinned::new(all)?;
+        (
+            pinned.bytes_mut().as_mut_ptr(),
+            Block::Pinned { _memory: pinned },
+        )
+    } else {
+        // Not zeros: those the system would hand out one by one later, and a plan counts what is held.
+        let memory = Box::into_raw(vec![0x7f; all].into_boxed_slice());
+        (memory.cast::<u8>(), Block::Plain(memory))
     };
     let block = Arc::new(block);
     let row = |index: usize| {

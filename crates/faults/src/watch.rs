@@ -147,12 +147,13 @@ fn parse(text: &str) -> Option<Fault> {
 /// # Safety
 /// `path` is null or ends with a zero, as the call that it was given to demands.
 unsafe fn text(path: *const c_char) -> String {
-    match path.is_null() {
-        true => String::new(),
+    if path.is_null() {
+        String::new()
+    } else {
         // SAFETY: not null; the caller says that it ends.
-        false => unsafe { CStr::from_ptr(path) }
+        unsafe { CStr::from_ptr(path) }
             .to_string_lossy()
-            .into_owned(),
+            .into_owned()
     }
 }
 

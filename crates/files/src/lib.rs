@@ -44,13 +44,16 @@ pub fn cache_folder() -> Option<PathBuf> {
             .filter(|value| !value.is_empty())
             .map(PathBuf::from)
     };
-    let base = || match cfg!(windows) {
-        true => Some(folder("LOCALAPPDATA")?.join("holdall")),
-        false => Some(
-            folder("XDG_CACHE_HOME")
-                .or_else(|| Some(folder("HOME")?.join(".cache")))?
-                .join("holdall"),
-        ),
+    let base = || {
+        if cfg!(windows) {
+            Some(folder("LOCALAPPDATA")?.join("holdall"))
+        } else {
+            Some(
+                folder("XDG_CACHE_HOME")
+                    .or_else(|| Some(folder("HOME")?.join(".cache")))?
+                    .join("holdall"),
+            )
+        }
     };
     folder(CACHE_VARIABLE).or_else(base)
 }

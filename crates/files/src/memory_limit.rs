@@ -49,13 +49,14 @@ pub fn check_memory(needed_bytes: u64) -> Result<(), OverLimit> {
 
 fn check_within(limit: u64, held_bytes: u64, needed_bytes: u64) -> Result<(), OverLimit> {
     let total_bytes = held_bytes.saturating_add(needed_bytes);
-    match total_bytes <= limit {
-        true => Ok(()),
-        false => Err(OverLimit {
+    if total_bytes <= limit {
+        Ok(())
+    } else {
+        Err(OverLimit {
             needed_bytes,
             left_bytes: limit.saturating_sub(held_bytes),
             total_bytes,
-        }),
+        })
     }
 }
 

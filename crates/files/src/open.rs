@@ -17,12 +17,13 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     }
     let file = options.open(path)?;
     let metadata = file.metadata()?;
-    match metadata.is_file() {
-        true => Ok((file, metadata)),
-        false => Err(io::Error::new(
+    if metadata.is_file() {
+        Ok((file, metadata))
+    } else {
+        Err(io::Error::new(
             ErrorKind::InvalidInput,
             format!("expected a regular file, found {}", kind(&metadata)),
-        )),
+        ))
     }
 }
 
@@ -38,9 +39,10 @@ pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(metadata.len() as usize);
     file.take(most_bytes + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > most_bytes {
-        true => Err(too_large()),
-        false => Ok(bytes),
+    if bytes.len() as u64 > most_bytes {
+        Err(too_large())
+    } else {
+        Ok(bytes)
     }
 }
 

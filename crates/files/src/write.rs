@@ -66,9 +66,10 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(());
     }
-    let folder = match folder.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => folder,
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
     };
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         // Some network file systems cannot; they keep names in order by themselves, or nothing can be done.

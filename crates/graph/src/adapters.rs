@@ -166,9 +166,10 @@ impl Graph {
         let samples = self.shape(dropout.sample_ids_b).num_elements();
         let shape = self.shape(x);
         // Frames of a clip are rows of one sample.
-        let x = match shape.dims()[0] == samples {
-            true => x,
-            false => self.rows_by_sample(x, samples),
+        let x = if shape.dims()[0] == samples {
+            x
+        } else {
+            self.rows_by_sample(x, samples)
         };
         let op = Dropout {
             rate: dropout.rate,

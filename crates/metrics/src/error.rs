@@ -157,10 +157,7 @@ pub enum InputError {
     #[error(
         "{}: expected {expected_bytes} bytes, found {found_bytes}\nhint: {}",
         path.display(),
-        match *expected_bytes > u128::from(*found_bytes) {
-            true => "the file was cut short: copy or write it again",
-            false => "something was written behind the array: write the file again",
-        }
+        if *expected_bytes > u128::from(*found_bytes) { "the file was cut short: copy or write it again" } else { "something was written behind the array: write the file again" }
     )]
     Length {
         /// The file.

@@ -124,10 +124,12 @@ mod tests {
             sum.add_dot(&[left.0], &[left.1]);
             let backwards = |values: &[f32]| values[..a.len()].iter().rev().copied().collect::<Vec<_>>();
             sum.subtract_dot(&backwards(&b), &backwards(&a));
-            let expected = match left.0 == 0.0 || left.1 == 0.0 {
-                true => Ordering::Equal,
-                false if left.0.is_sign_positive() == left.1.is_sign_positive() => Ordering::Greater,
-                false => Ordering::Less,
+            let expected = if left.0 == 0.0 || left.1 == 0.0 {
+                Ordering::Equal
+            } else if left.0.is_sign_positive() == left.1.is_sign_positive() {
+                Ordering::Greater
+            } else {
+                Ordering::Less
             };
             prop_assert_eq!(sum.sign(), expected);
         }

@@ -213,16 +213,20 @@ pub(crate) fn npy(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, 
     let data = &file[header.data_start..];
     let value = |at: usize| {
         let bytes = &data[at * value_bytes..][..value_bytes];
-        let mut wide = match is_signed && bytes[value_bytes - 1] >= 0x80 {
-            true => [0xff; 16],
-            false => [0; 16],
+        let mut wide = if is_signed && bytes[value_bytes - 1] >= 0x80 {
+            [0xff; 16]
+        } else {
+            [0; 16]
         };
         wide[..value_bytes].copy_from_slice(bytes);
         i128::from_le_bytes(wide)
     };
-    let at = |row: usize, column: usize| match header.columns_first {
-        true => column * num_pairs + row,
-        false => row * 2 + column,
+    let at = |row: usize, column: usize| {
+        if header.columns_first {
+            column * num_pairs + row
+        } else {
+            row * 2 + column
+        }
     };
     let rows = (0..num_pairs).map(|row| {
         let both = [value(at(row, 0)), value(at(row, 1))];

@@ -47,9 +47,10 @@ pub(crate) fn find(path: &Path, file: &[u8], wanted: Option<&str>) -> Result<Fou
     };
     let [(name, info)] = choice.as_slice() else {
         // Where none has rows and columns, or none has that name: all that are there.
-        let tensors = match choice.is_empty() {
-            true => names(&tensors.iter().collect::<Vec<_>>()),
-            false => names(&choice),
+        let tensors = if choice.is_empty() {
+            names(&tensors.iter().collect::<Vec<_>>())
+        } else {
+            names(&choice)
         };
         return Err(InputError::Tensor {
             path: path.into(),
@@ -128,8 +129,9 @@ fn header(path: &Path, file: &[u8]) -> Result<(Vec<(String, TensorInfo)>, usize)
     let data_start = LENGTH_BYTES + text.len();
     let last = tensors.iter().map(|(_, info)| info.data_offsets.1).max();
     let expected_bytes = data_start as u128 + last.unwrap_or(0) as u128;
-    match expected_bytes == file.len() as u128 {
-        true => Ok((tensors, data_start)),
-        false => Err(length(expected_bytes)),
+    if expected_bytes == file.len() as u128 {
+        Ok((tensors, data_start))
+    } else {
+        Err(length(expected_bytes))
     }
 }

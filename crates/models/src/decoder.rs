@@ -96,9 +96,10 @@ pub(crate) fn states(
 
 /// The matrix of the head, `[v, d]`: its own, or the words'.
 pub fn head_weight(graph: &mut Graph, config: &DecoderConfig) -> ValueId {
-    match config.tied {
-        true => words(graph, config),
-        false => graph.parameter(HEAD, &[config.vocab_size, config.width], Decay::Yes),
+    if config.tied {
+        words(graph, config)
+    } else {
+        graph.parameter(HEAD, &[config.vocab_size, config.width], Decay::Yes)
     }
 }
 
@@ -139,9 +140,10 @@ pub fn next(
     }
     let x_r1d = last_norm(graph, config, x_r1d);
     let full = graph.full();
-    let x_r1d = match graph.dtype(x_r1d) == full {
-        true => x_r1d,
-        false => graph.cast("decoder.state", x_r1d, full),
+    let x_r1d = if graph.dtype(x_r1d) == full {
+        x_r1d
+    } else {
+        graph.cast("decoder.state", x_r1d, full)
     };
     let weight = head_weight(graph, config);
     let x_rd = graph.reshape(x_r1d, &[rows, config.width]);
@@ -158,9 +160,10 @@ fn embed_next(graph: &mut Graph, config: &DecoderConfig, token: &TokenInputs) ->
     let index = graph.reshape(token.position_1, &[1, 1]);
     let position_11d = graph.embedding("decoder.position", index, table, zeros_1d, None);
     let full = graph.full();
-    let position_11d = match graph.dtype(position_11d) == full {
-        true => position_11d,
-        false => graph.cast("decoder.position in full", position_11d, full),
+    let position_11d = if graph.dtype(position_11d) == full {
+        position_11d
+    } else {
+        graph.cast("decoder.position in full", position_11d, full)
     };
     let position_1d = graph.reshape(position_11d, &[1, width]);
     let words_vd = words(graph, config);

@@ -237,9 +237,10 @@ impl<'a> Hub<'a> {
     fn from_environment(model: &'a ModelName, stop: &'a AtomicBool) -> Hub<'a> {
         let endpoint = env::var("HF_ENDPOINT").unwrap_or_default();
         let endpoint = endpoint.trim_end_matches('/');
-        let endpoint = match endpoint.is_empty() {
-            true => "https://huggingface.co",
-            false => endpoint,
+        let endpoint = if endpoint.is_empty() {
+            "https://huggingface.co"
+        } else {
+            endpoint
         };
         Hub {
             curl: Curl {

@@ -70,9 +70,10 @@ pub fn video(
         let tokens_bsd = frame_tokens(graph, config, clips);
         pooling::write(graph, config, tokens_bsd, counts, features_bp);
         let decoder = config.decoder.as_ref()?;
-        let tokens_bsd = match config.frame_positions {
-            true => add_frame_positions(graph, config, tokens_bsd),
-            false => tokens_bsd,
+        let tokens_bsd = if config.frame_positions {
+            add_frame_positions(graph, config, tokens_bsd)
+        } else {
+            tokens_bsd
         };
         let sizes = [decoder.width, config.vision.hidden_size];
         let [weight, bias] = linear_parameters(graph, FRAME_PROJECTION, sizes);

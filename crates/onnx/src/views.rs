@@ -34,9 +34,10 @@ impl Writer<'_> {
     /// A result of a node, whose tensor has the value's shape up to dimensions that are merged or of one element.
     pub(crate) fn write(&mut self, to: ValueId, tensor: String, dims: &[usize]) {
         let value = *self.graph.value(to);
-        let tensor = match value.shape.dims() == dims {
-            true => tensor,
-            false => self.reshape(&tensor, value.shape.dims()),
+        let tensor = if value.shape.dims() == dims {
+            tensor
+        } else {
+            self.reshape(&tensor, value.shape.dims())
         };
         self.put(value, tensor, Layout::AsInGraph);
     }
@@ -121,9 +122,10 @@ impl Writer<'_> {
             if size < from.dims()[axis] {
                 first.push(start as i64);
                 end.push((start + size) as i64);
-                axes.push(match channels_first {
-                    true => [0, 2, 3, 1][axis],
-                    false => axis as i64,
+                axes.push(if channels_first {
+                    [0, 2, 3, 1][axis]
+                } else {
+                    axis as i64
                 });
             }
         }
@@ -165,9 +167,10 @@ impl Writer<'_> {
         let rows: usize = tensors.iter().map(|(_, shape)| shape.dims()[0]).sum();
         let mut dims = shape.dims().to_vec();
         dims[0] = rows;
-        Some(match dims == value.shape.dims() {
-            true => joined,
-            false => self.reshape(&joined, value.shape.dims()),
+        Some(if dims == value.shape.dims() {
+            joined
+        } else {
+            self.reshape(&joined, value.shape.dims())
         })
     }
 
@@ -197,12 +200,13 @@ impl Writer<'_> {
             return None;
         }
         let rank = first.shape.dims().len();
-        let own = match found
+        let own = if found
             .iter()
             .any(|piece| piece.layout == Layout::ChannelsFirst)
         {
-            true => Layout::ChannelsFirst,
-            false => Layout::AsInGraph,
+            Layout::ChannelsFirst
+        } else {
+            Layout::AsInGraph
         };
         let axis = match own {
             Layout::ChannelsFirst => 1,
@@ -266,9 +270,10 @@ fn base_shape(num_elements: usize, value: &Value) -> Option<Shape> {
 
 /// Where a view begins on each axis of `base`, a shape of the elements of `from`; `None` where it is no part of it.
 fn starts_within(from: &Value, base: &Shape, value: &Value) -> Option<Vec<usize>> {
-    let strides = match *base == from.shape {
-        true => from.strides,
-        false => base.contiguous_strides(),
+    let strides = if *base == from.shape {
+        from.strides
+    } else {
+        base.contiguous_strides()
     };
     if base.dims().len() != value.shape.dims().len()
         || !strides_agree(&strides, &value.strides, &value.shape)

@@ -146,9 +146,10 @@ impl<'g> Writer<'g> {
 
     fn unique(&mut self, operator: &str) -> String {
         let operator = operator.to_lowercase();
-        let start = match self.label.is_empty() {
-            true => operator,
-            false => format!("{}/{operator}", self.label),
+        let start = if self.label.is_empty() {
+            operator
+        } else {
+            format!("{}/{operator}", self.label)
         };
         let mut name = start.clone();
         let mut count = 1;
@@ -258,9 +259,10 @@ impl<'g> Writer<'g> {
 
 /// A dimension as a Reshape has it.
 pub(crate) fn size_or_any(dim: usize) -> i64 {
-    match dim.is_multiple_of(BATCH) {
-        true => -1,
-        false => dim as i64,
+    if dim.is_multiple_of(BATCH) {
+        -1
+    } else {
+        dim as i64
     }
 }
 

@@ -112,9 +112,12 @@ impl Layout {
         let items = self.lifetimes.regions(
             kept,
             accumulation,
-            |stage| match stage.has_slot() {
-                true => 0,
-                false => self.packings[stage.id().0].peak_bytes,
+            |stage| {
+                if stage.has_slot() {
+                    0
+                } else {
+                    self.packings[stage.id().0].peak_bytes
+                }
             },
             self.slots_bytes(kept),
         );
@@ -182,13 +185,15 @@ impl Layout {
         placed.extend(caches.map(|(&id, offset)| (id, on_device(base(CACHES) + offset))));
         let graph = &lifetimes.rewritten.graph;
         let instructions = |stage: Stage, of: Nodes<'_>| {
-            let (local_base, slot_stride) = match stage.has_slot() {
-                true => (base(SLOTS), lifetimes.slot_bytes),
-                false => (base(FIRST_PROGRAM + stage.id().0), 0),
+            let (local_base, slot_stride) = if stage.has_slot() {
+                (base(SLOTS), lifetimes.slot_bytes)
+            } else {
+                (base(FIRST_PROGRAM + stage.id().0), 0)
             };
-            match lifetimes.present(stage, kept, accumulation) {
-                false => Vec::new(),
-                true => self.instructions(stage, of, &placed, local_base, slot_stride),
+            if !lifetimes.present(stage, kept, accumulation) {
+                Vec::new()
+            } else {
+                self.instructions(stage, of, &placed, local_base, slot_stride)
             }
         };
         let full = Nodes {
@@ -386,9 +391,12 @@ impl StepPlan {
             .chain((kept..first_pass).map(move |micro| run(Stage::FirstPass, micro, 0)))
             .chain(kept_forward)
             .chain(once(Stage::Loss))
-            .chain(kept_backward.map(move |micro| match kept == all {
-                true => marked(run(Stage::KeptBackward, micro, micro)),
-                false => run(Stage::KeptBackward, micro, micro),
+            .chain(kept_backward.map(move |micro| {
+                if kept == all {
+                    marked(run(Stage::KeptBackward, micro, micro))
+                } else {
+                    run(Stage::KeptBackward, micro, micro)
+                }
             }))
             .chain((kept..all).map(move |micro| marked(run(Stage::ForwardBackward, micro, 0))))
             .chain(reduces.then(|| run(Stage::Reduce, 0, 0)))

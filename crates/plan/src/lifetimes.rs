@@ -150,9 +150,10 @@ pub(crate) fn lifetimes_of_rewritten(
     let locals: Vec<Locals> = rewritten
         .stages()
         .map(|stage| {
-            let outside = match stage.has_slot() {
-                true => &rewritten.kept,
-                false => &HashSet::new(),
+            let outside = if stage.has_slot() {
+                &rewritten.kept
+            } else {
+                &HashSet::new()
             };
             locals_of(
                 &rewritten.graph,
@@ -343,9 +344,10 @@ impl Lifetimes {
             from_to(self.outliving.cache_bytes, forward[0], forward[1]),
         ];
         items.extend(self.rewritten.stages().map(|stage| {
-            let bytes = match self.present(stage, kept, accumulation) {
-                true => size(stage),
-                false => 0,
+            let bytes = if self.present(stage, kept, accumulation) {
+                size(stage)
+            } else {
+                0
             };
             from_to(bytes, stage, stage)
         }));
@@ -377,20 +379,23 @@ impl Lifetimes {
     pub fn process_bytes(&self, arena_bytes: u64, kept: usize, accumulation: usize) -> u64 {
         let replays = self.rewritten.stages().map(|stage| {
             // A program that runs into slots is made ready for each of them.
-            let times = match stage.has_slot() {
-                true => kept as u64,
-                false => u64::from(self.present(stage, kept, accumulation)),
+            let times = if stage.has_slot() {
+                kept as u64
+            } else {
+                u64::from(self.present(stage, kept, accumulation))
             };
             // The last pass of several processes is made ready once more, with gradients that travel meanwhile.
-            let last = match kept == accumulation {
-                true => Stage::KeptBackward,
-                false => Stage::ForwardBackward,
+            let last = if kept == accumulation {
+                Stage::KeptBackward
+            } else {
+                Stage::ForwardBackward
             };
             let times = times + u64::from(self.reduces && stage == last);
             // ... and, where it depends on the length of texts, for each length.
-            let lengths = match stage.is_per_micro_batch() {
-                true => 1 + self.rewritten.graph.shorter().len() as u64,
-                false => 1,
+            let lengths = if stage.is_per_micro_batch() {
+                1 + self.rewritten.graph.shorter().len() as u64
+            } else {
+                1
             };
             times * lengths * self.local(stage).replay_bytes
         });

@@ -110,9 +110,10 @@ impl Layout {
         }
         let last_slot = base(SLOTS) + lifetimes.slot_bytes * kept.saturating_sub(1) as u64;
         for program in map.programs.clone() {
-            let local_base = match program.stage.has_slot() {
-                true => last_slot,
-                false => base(FIRST_PROGRAM + program.stage.id().0),
+            let local_base = if program.stage.has_slot() {
+                last_slot
+            } else {
+                base(FIRST_PROGRAM + program.stage.id().0)
             };
             self.draw_locals(&program, local_base, &mut map.boxes);
         }

@@ -95,10 +95,13 @@ impl RecomputePolicy {
 
     /// What is recomputed together with a block, as a number.
     fn group_of(&self, block: Option<BlockId>) -> Option<usize> {
-        block.map(|BlockId(index)| match index < self.recomputed_blocks {
-            true => index / self.group,
-            // Beyond all groups: each by itself.
-            false => self.recomputed_blocks + index,
+        block.map(|BlockId(index)| {
+            if index < self.recomputed_blocks {
+                index / self.group
+            } else {
+                // Beyond all groups: each by itself.
+                self.recomputed_blocks + index
+            }
         })
     }
 

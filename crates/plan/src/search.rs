@@ -310,10 +310,11 @@ impl<'a> Field<'a> {
             let per_use = is_narrow.then(|| of((size, Copies::PerUse)));
             [Some(resident), per_use].into_iter().flatten()
         };
-        let found: Vec<Vec<Entry>> = match target.has_lanes() {
-            // A device of its own: what threads leave behind in this process counts in no budget.
-            true => side_by_side(batches, &of),
-            false => batches.iter().flat_map(|&size| in_turn(size)).collect(),
+        let found: Vec<Vec<Entry>> = if target.has_lanes() {
+            // On a device of its own, what threads leave behind in this process counts in no budget.
+            side_by_side(batches, &of)
+        } else {
+            batches.iter().flat_map(|&size| in_turn(size)).collect()
         };
         let mut entries: Vec<Entry> = found.into_iter().flatten().collect();
         entries.sort_by(|a, b| {

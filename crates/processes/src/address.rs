@@ -100,9 +100,10 @@ fn first_host(list: &str) -> Option<String> {
     let first = numbers.split([',', '-']).next()?;
     let is_number = !first.is_empty() && first.bytes().all(|byte| byte.is_ascii_digit());
     // `rack[1-2]node[3-4]` begins with rack1node3.
-    let tail = match behind.is_empty() || behind.starts_with(',') {
-        true => String::new(),
-        false => first_host(behind)?,
+    let tail = if behind.is_empty() || behind.starts_with(',') {
+        String::new()
+    } else {
+        first_host(behind)?
     };
     is_number.then(|| format!("{head}{first}{tail}"))
 }

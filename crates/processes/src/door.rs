@@ -170,9 +170,10 @@ impl Visitor {
         if self.expected == Some(self.said.len()) {
             return Hello::parse_details(&self.said[PREFIX_BYTES..]).map(Some);
         }
-        match is_open && Instant::now() < self.end {
-            true => Ok(None),
-            false => Err(NotAHello::Garbage),
+        if is_open && Instant::now() < self.end {
+            Ok(None)
+        } else {
+            Err(NotAHello::Garbage)
         }
     }
 

@@ -259,9 +259,10 @@ impl Meeting<'_> {
     /// Rank 0 listens where all know to find it.
     fn by_tcp(&self) -> Result<Group, GroupError> {
         let (name, port, token) = meeting_point(self.launch, self.variables)?;
-        let own_way = match self.launch.local_size == Some(self.launch.size) {
-            true => None,
-            false => way_out_of(&name, port),
+        let own_way = if self.launch.local_size == Some(self.launch.size) {
+            None
+        } else {
+            way_out_of(&name, port)
         };
         let place = match (self.launch.rank, own_way) {
             (0, Some(address)) => Place::Here(listen(address)?),

@@ -288,9 +288,12 @@ impl Shape {
             }
             [all[0], all[1], all[2], all[3]]
         };
-        let extents = |layout: Layout, is_transposed: bool| match is_transposed {
-            false => (layout.rows, layout.columns),
-            true => (layout.columns, layout.rows),
+        let extents = |layout: Layout, is_transposed: bool| {
+            if !is_transposed {
+                (layout.rows, layout.columns)
+            } else {
+                (layout.columns, layout.rows)
+            }
         };
         let (rows, inner) = extents(a, operation.is_a_transposed);
         let (other_inner, columns) = extents(b, operation.is_b_transposed);
@@ -428,13 +431,15 @@ impl ProductTask {
             ..
         } = &self.shape;
         // Transposed, D is B A, row-major.
-        let (a_inner, a_row) = match operation.is_a_transposed {
-            false => (a_layout.stride, 1),
-            true => (1, a_layout.stride),
+        let (a_inner, a_row) = if !operation.is_a_transposed {
+            (a_layout.stride, 1)
+        } else {
+            (1, a_layout.stride)
         };
-        let (b_column, b_inner) = match operation.is_b_transposed {
-            false => (b_layout.stride, 1),
-            true => (1, b_layout.stride),
+        let (b_column, b_inner) = if !operation.is_b_transposed {
+            (b_layout.stride, 1)
+        } else {
+            (1, b_layout.stride)
         };
         let left = Matrix {
             values: &b[inner.start * b_inner..],

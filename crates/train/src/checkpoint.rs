@@ -463,9 +463,12 @@ impl Checkpoints {
         let [last, previous] =
             ["last", "previous"].map(|name| self.folder.join(format!("{name}.safetensors")));
         let keeps_last = self.is_last_sound && last.exists();
-        let written = write_state(&last, &text, &tensors, || match keeps_last {
-            true => fs::rename(&last, &previous),
-            false => Ok(()),
+        let written = write_state(&last, &text, &tensors, || {
+            if keeps_last {
+                fs::rename(&last, &previous)
+            } else {
+                Ok(())
+            }
         });
         step.release_state();
         let checksum = written.map_err(|cause| {
@@ -473,9 +476,10 @@ impl Checkpoints {
                 // Should that fail too, the run goes on from the other name.
                 let _ = fs::rename(&previous, &last);
             }
-            let before = match keeps_last {
-                true => "the checkpoint before it is untouched: free some space, then go on with --resume",
-                false => "free some space, then go on with --resume",
+            let before = if keeps_last {
+                "the checkpoint before it is untouched: free some space, then go on with --resume"
+            } else {
+                "free some space, then go on with --resume"
             };
             TrainError::Run(format!(
                 "checkpoint of step {}: {}\nhint: {before}",

@@ -157,9 +157,10 @@ mod tests {
         let report = StepReport {
             loss,
             gradient_norm,
-            gradients: match gradient_norm.is_finite() {
-                true => Gradients::Finite,
-                false => Gradients::Overflowed,
+            gradients: if gradient_norm.is_finite() {
+                Gradients::Finite
+            } else {
+                Gradients::Overflowed
             },
         };
         in_report(&losses, &sums, &report, scaler)

@@ -173,9 +173,10 @@ fn check_shared(graph: &Graph, frozen: &BTreeSet<String>) -> Result<(), TrainErr
         let storage = graph.value(one.value).storage;
         let other = *first.entry(storage).or_insert(&one.name);
         if frozen.contains(other) != frozen.contains(&one.name) {
-            let (cold, warm) = match frozen.contains(other) {
-                true => (other, one.name.as_str()),
-                false => (one.name.as_str(), other),
+            let (cold, warm) = if frozen.contains(other) {
+                (other, one.name.as_str())
+            } else {
+                (one.name.as_str(), other)
             };
             return Err(TrainError::Config(format!(
                 "train.freeze: {cold} is frozen and {warm} is not, expected both or neither: one product computes them\n\

@@ -131,11 +131,12 @@ impl Reading {
             kept,
         } = decode(most);
         let is_auto = config.host_memory == Memory::Auto;
-        let limit = match is_auto {
-            true => host.free_bytes / AUTO_SHARE,
-            false => config
+        let limit = if is_auto {
+            host.free_bytes / AUTO_SHARE
+        } else {
+            config
                 .host_memory
-                .resolve(host.total_bytes, host.free_bytes),
+                .resolve(host.total_bytes, host.free_bytes)
         };
         let wanted = effective_batch + ahead;
         let is_fixed = takes_turns || config.prefetch.exactly().is_some();
@@ -144,22 +145,24 @@ impl Reading {
         let decode_bytes = together.min(limit.saturating_sub(bytes(least_rows)).max(largest));
         let room = limit.saturating_sub(decode_bytes);
         let fitting = (room / row_bytes as u64).min(wanted as u64) as usize;
-        let num_rows = match is_auto {
-            // A batch must fit; what the user says about the rest goes.
-            true if is_fixed => wanted,
-            true => fitting.max(effective_batch),
-            false if fitting < least_rows => {
-                let needed = bytes(least_rows) + decode_bytes;
-                return Err(TrainError::Config(format!(
-                    "host_memory: {}, expected at least {}: {least_rows} pictures of {} and {} to decode the largest\n\
-                     hint: a smaller --effective-batch, less --prefetch, smaller pictures on disk, or more host_memory",
-                    show_bytes(limit),
-                    show_bytes(needed),
-                    show_bytes(row_bytes as u64),
-                    show_bytes(decode_bytes)
-                )));
-            }
-            false => fitting,
+        if !is_auto && fitting < least_rows {
+            let needed = bytes(least_rows) + decode_bytes;
+            return Err(TrainError::Config(format!(
+                "host_memory: {}, expected at least {}: {least_rows} pictures of {} and {} to decode the largest\n\
+                 hint: a smaller --effective-batch, less --prefetch, smaller pictures on disk, or more host_memory",
+                show_bytes(limit),
+                show_bytes(needed),
+                show_bytes(row_bytes as u64),
+                show_bytes(decode_bytes)
+            )));
+        }
+        // A batch must fit; a number of the user's goes before the rest.
+        let num_rows = if !is_auto {
+            fitting
+        } else if is_fixed {
+            wanted
+        } else {
+            fitting.max(effective_batch)
         };
         // What is left, last of all: rows that wait help in the first epoch too.
         let cache_bytes = kept.min(room.saturating_sub(bytes(num_rows)));
@@ -336,9 +339,10 @@ impl ReadingReport {
 /// Threads that read and compute by turns always wait for the one while they do the other: up to a tenth, computing is what the time went into.
 fn bottleneck(reading: &Reading, waits: &Waits) -> Bottleneck {
     const LITTLE: f64 = 0.1;
-    match reading.takes_turns && waits.waiting() <= LITTLE {
-        true => Bottleneck::Compute,
-        false => waits.bottleneck(),
+    if reading.takes_turns && waits.waiting() <= LITTLE {
+        Bottleneck::Compute
+    } else {
+        waits.bottleneck()
     }
 }
 
@@ -360,25 +364,21 @@ fn advice(reading: &Reading, waits: &Waits, num_threads: usize) -> String {
             format!("Bottleneck: the same threads read and compute ({waited}){smaller}")
         }
         Bottleneck::Room => {
-            let why = match reading.workers.ahead < 2 * reading.batch {
-                true => format!("--prefetch {} would even it out", reading.two_batches()),
-                false => {
-                    "reading stalls now and then, or begins anew after many evaluations".to_owned()
-                }
+            let why = if reading.workers.ahead < 2 * reading.batch {
+                format!("--prefetch {} would even it out", reading.two_batches())
+            } else {
+                "reading stalls now and then, or begins anew after many evaluations".to_owned()
             };
             format!("Bottleneck: loader and trainer alternate ({waited}; {idle}): {why}")
         }
         Bottleneck::Reading => {
             let needed = waits.needed_workers().ceil() as usize;
-            let more = match needed <= num_threads {
-                true => format!("--num-workers {needed} would keep up"),
-                false => {
-                    let smaller = smaller_pictures(reading, waits);
-                    let smaller = smaller.map_or(String::new(), |advice| format!("; {advice}"));
-                    format!(
-                        "it takes {needed} cores to keep up and there are {num_threads}{smaller}"
-                    )
-                }
+            let more = if needed <= num_threads {
+                format!("--num-workers {needed} would keep up")
+            } else {
+                let smaller = smaller_pictures(reading, waits);
+                let smaller = smaller.map_or(String::new(), |advice| format!("; {advice}"));
+                format!("it takes {needed} cores to keep up and there are {num_threads}{smaller}")
             };
             format!(
                 "Bottleneck: reading pictures ({waited}; {} workers): {more}",

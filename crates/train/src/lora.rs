@@ -348,9 +348,10 @@ fn check_rank(rank: usize, modules: &BTreeSet<String>, graph: &Graph) -> Result<
 fn target_modules(modules: &BTreeSet<String>, every_linear: &BTreeSet<String>) -> Vec<String> {
     let short = last_parts(modules);
     let meant = short.iter().flat_map(|name| targeted(name, every_linear));
-    match meant.collect::<BTreeSet<String>>() == *modules {
-        true => short,
-        false => modules.iter().cloned().collect(),
+    if meant.collect::<BTreeSet<String>>() == *modules {
+        short
+    } else {
+        modules.iter().cloned().collect()
     }
 }
 

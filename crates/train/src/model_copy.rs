@@ -101,9 +101,10 @@ fn adapter_for(model: &ModelFolder, path: &Path) -> Result<SavedAdapter, TrainEr
             )));
         };
         // A [rank, inputs], B [outputs, rank].
-        let expected = match name.ends_with("lora_A.weight") {
-            true => [adapter.rank, weight.shape[1]],
-            false => [weight.shape[0], adapter.rank],
+        let expected = if name.ends_with("lora_A.weight") {
+            [adapter.rank, weight.shape[1]]
+        } else {
+            [weight.shape[0], adapter.rank]
         };
         if *shape != expected {
             return Err(refused(format!(

@@ -281,15 +281,14 @@ fn run_for_real(
         processes: Processes::default(),
         ..setup.step.clone()
     };
-    let mut made = match setup.step.processes.is_alone() {
-        true => plan.step.clone(),
-        false => {
-            let build = |shape: &StepShape| write_step(&config, shape);
-            let target = device.target(config.arithmetic, 0)?;
-            let alone = plan_of(&plan.chosen.choice, &setup.request, &build, &*target)?;
-            let alone = alone.ok_or_else(|| does_not_fit_here(&plan.chosen.choice));
-            alone?.step
-        }
+    let mut made = if setup.step.processes.is_alone() {
+        plan.step.clone()
+    } else {
+        let build = |shape: &StepShape| write_step(&config, shape);
+        let target = device.target(config.arithmetic, 0)?;
+        let alone = plan_of(&plan.chosen.choice, &setup.request, &build, &*target)?;
+        let alone = alone.ok_or_else(|| does_not_fit_here(&plan.chosen.choice));
+        alone?.step
     };
     let runs = RunsOfStep {
         kept: made.kept,

@@ -213,83 +213,78 @@ impl PlannedRun {
         let evaluation = copies * evaluated.max().unwrap_or(0);
         let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
         recorder.enter(Phase::Plan);
-        let plan = match device.is_gpu() {
-            true => {
-                // The card's budget is no bound for the host; `host_memory` is. State comes before decoded samples.
-                let reading = feed.reading();
-                let rows = reading.bytes() + reading.decode_bytes;
-                let room = &mut prepared.setup.request.host_bytes;
-                if config.host_memory != Memory::Auto {
-                    *room = room.map(|bytes| bytes.saturating_sub(rows));
-                }
-                let room = *room;
-                let setup = &prepared.setup;
-                let plan = setup.plan_together(&device, host_bytes, choosing)?;
-                let left =
-                    room.map_or(u64::MAX, |bytes| bytes.saturating_sub(plan.step.host_bytes));
-                feed.keep_decoded(left);
-                plan
+        let plan = if device.is_gpu() {
+            // The card's budget is no bound for the host; `host_memory` is. State comes before decoded samples.
+            let reading = feed.reading();
+            let rows = reading.bytes() + reading.decode_bytes;
+            let room = &mut prepared.setup.request.host_bytes;
+            if config.host_memory != Memory::Auto {
+                *room = room.map(|bytes| bytes.saturating_sub(rows));
             }
-            false => {
-                feed.rest(stop);
-                let setup = &prepared.setup;
-                let planned = |decode_bytes: u64, choosing: Choosing<'_>| {
-                    setup.plan(&device, host_bytes + decode_bytes, choosing)
-                };
-                let is_resumed = checkpoint.is_some();
-                let mut least = 0;
-                let mut refused = Vec::new();
-                let (mut plan, left_out) = plan_as_first(&group, |taken| {
-                    if let Some(taken) = &taken {
-                        for &(list, sample) in &taken.left_out {
-                            costs.leave_out(list, &[sample]);
-                        }
+            let room = *room;
+            let setup = &prepared.setup;
+            let plan = setup.plan_together(&device, host_bytes, choosing)?;
+            let left = room.map_or(u64::MAX, |bytes| bytes.saturating_sub(plan.step.host_bytes));
+            feed.keep_decoded(left);
+            plan
+        } else {
+            feed.rest(stop);
+            let setup = &prepared.setup;
+            let planned = |decode_bytes: u64, choosing: Choosing<'_>| {
+                setup.plan(&device, host_bytes + decode_bytes, choosing)
+            };
+            let is_resumed = checkpoint.is_some();
+            let mut least = 0;
+            let mut refused = Vec::new();
+            let (mut plan, left_out) = plan_as_first(&group, |taken| {
+                if let Some(taken) = &taken {
+                    for &(list, sample) in &taken.left_out {
+                        costs.leave_out(list, &[sample]);
                     }
-                    let plan = match taken {
-                        // What was trained on is trained on again.
-                        None if !is_resumed => {
-                            let planned = |least| planned(least, Choosing::Predicted);
-                            let plan;
-                            (plan, least, refused) = costs.plan(&config.data, planned)?;
-                            plan
-                        }
-                        taken => {
-                            least = costs.largest_bytes();
-                            let taken = taken.map(|taken| Choosing::Taken(taken.choice));
-                            planned(least, taken.unwrap_or(Choosing::Predicted))?
-                        }
-                    };
-                    let left_out = refused.iter().map(|one| (one.list, one.skipped.sample));
-                    Ok((plan, left_out.collect()))
-                })?;
-                prepared.notes.extend(picture_costs::describe(&refused));
-                if !left_out.is_empty() {
-                    let of_train = left_out.iter().filter(|(list, _)| *list == TRAIN);
-                    feed.leave_out(&prepared.train, of_train.map(|(_, sample)| *sample));
-                    let of_train = refused.into_iter().filter(|one| one.list == TRAIN);
-                    let of_train = of_train.map(|one| one.skipped).collect();
-                    feed.begin_without(of_train, &prepared);
                 }
-                let process_bytes = plan.step.process_bytes;
-                let decode_bytes =
-                    picture_costs::share(&costs, workers, least, process_bytes, budget);
-                // The first batch may have held more than the plan will: that was within the budget, and is part of the forecast.
-                let held = device.peak_bytes().unwrap_or(0);
-                let more = (decode_bytes - least).max(held.saturating_sub(process_bytes));
-                // Decoded samples stay in memory as far as the budget leaves any, and are part of the forecast too.
-                let left = budget.map_or(u64::MAX, |budget| {
-                    budget.saturating_sub(process_bytes + more)
-                });
-                let more = more + feed.keep_decoded(left);
-                plan.step.process_bytes += more;
-                plan.chosen.process_bytes += more;
-                check_fits(plan.step.process_bytes, budget)?;
-                for one in &mut plan.curve {
-                    one.process_bytes += more;
-                }
-                feed.allow(decode_bytes);
-                plan
+                let plan = match taken {
+                    // What was trained on is trained on again.
+                    None if !is_resumed => {
+                        let planned = |least| planned(least, Choosing::Predicted);
+                        let plan;
+                        (plan, least, refused) = costs.plan(&config.data, planned)?;
+                        plan
+                    }
+                    taken => {
+                        least = costs.largest_bytes();
+                        let taken = taken.map(|taken| Choosing::Taken(taken.choice));
+                        planned(least, taken.unwrap_or(Choosing::Predicted))?
+                    }
+                };
+                let left_out = refused.iter().map(|one| (one.list, one.skipped.sample));
+                Ok((plan, left_out.collect()))
+            })?;
+            prepared.notes.extend(picture_costs::describe(&refused));
+            if !left_out.is_empty() {
+                let of_train = left_out.iter().filter(|(list, _)| *list == TRAIN);
+                feed.leave_out(&prepared.train, of_train.map(|(_, sample)| *sample));
+                let of_train = refused.into_iter().filter(|one| one.list == TRAIN);
+                let of_train = of_train.map(|one| one.skipped).collect();
+                feed.begin_without(of_train, &prepared);
             }
+            let process_bytes = plan.step.process_bytes;
+            let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
+            // The first batch may have held more than the plan will: that was within the budget, and is part of the forecast.
+            let held = device.peak_bytes().unwrap_or(0);
+            let more = (decode_bytes - least).max(held.saturating_sub(process_bytes));
+            // Decoded samples stay in memory as far as the budget leaves any, and are part of the forecast too.
+            let left = budget.map_or(u64::MAX, |budget| {
+                budget.saturating_sub(process_bytes + more)
+            });
+            let more = more + feed.keep_decoded(left);
+            plan.step.process_bytes += more;
+            plan.chosen.process_bytes += more;
+            check_fits(plan.step.process_bytes, budget)?;
+            for one in &mut plan.curve {
+                one.process_bytes += more;
+            }
+            feed.allow(decode_bytes);
+            plan
         };
         if !bring(&mut feed, &prepared) {
             return Ok(None);

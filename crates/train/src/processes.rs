@@ -81,14 +81,15 @@ pub(crate) fn listed_by_first<T: Serialize + DeserializeOwned>(
         return Ok(listed);
     }
     let bytes = group.gather_bytes(&[])?.swap_remove(0);
-    match bytes.is_empty() {
-        true => failing(group, list),
-        false => postcard::from_bytes(&bytes).map_err(|cause| {
-            TrainError::Run(format!(
-                "the list of samples of {} cannot be read: {cause}\nhint: this is a bug; please report it",
-                name_of(group, 0)
-            ))
-        }),
+    if bytes.is_empty() {
+        failing(group, list)
+    } else {
+        postcard::from_bytes(&bytes).map_err(|cause| {
+        TrainError::Run(format!(
+            "the list of samples of {} cannot be read: {cause}\nhint: this is a bug; please report it",
+            name_of(group, 0)
+        ))
+    })
     }
 }
 

@@ -104,11 +104,13 @@ impl Passes {
         }
         let share = if all > 0.0 { share / all } else { 0.0 };
         let by_share = elapsed / share;
-        let step_seconds = match self.is_known && self.step_seconds > elapsed {
-            true => self.step_seconds,
+        let step_seconds = if self.is_known && self.step_seconds > elapsed {
+            self.step_seconds
+        } else if share < 1e-3 || !by_share.is_finite() {
             // Not enough is done to tell.
-            false if share < 1e-3 || !by_share.is_finite() => self.step_seconds.max(elapsed),
-            false => by_share,
+            self.step_seconds.max(elapsed)
+        } else {
+            by_share
         };
         StepProgress {
             step,

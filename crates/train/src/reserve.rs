@@ -171,9 +171,10 @@ fn within_what_is_left<M>(
     tell(who);
     tell(&format!(
         "{}: planned again for {} instead of {}: {}",
-        match too_much {
-            true => "That is more than there is",
-            false => "Another process took memory",
+        if too_much {
+            "That is more than there is"
+        } else {
+            "Another process took memory"
         },
         show_bytes(budget),
         show_bytes(was),
@@ -215,9 +216,10 @@ fn differences(old: &Candidate, new: &Candidate) -> String {
             words.push(format!("{name} {new} instead of {old}"));
         }
     }
-    match words.is_empty() {
-        true => "the same plan".to_owned(),
-        false => words.join(", "),
+    if words.is_empty() {
+        "the same plan".to_owned()
+    } else {
+        words.join(", ")
     }
 }
 

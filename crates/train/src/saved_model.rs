@@ -211,9 +211,10 @@ const TRAINED: &str = "a folder that `holdall train` or transformers wrote";
 /// Opens the weights of a model folder, of the folder of a run, or of a name in the local Hugging Face cache.
 pub fn open_folder(name: &str) -> Result<ModelFolder, TrainError> {
     let path = resolve(name)?;
-    let path = match path.exists() {
-        true => path,
-        false => hub_cache::find(name).ok_or_else(|| not_trained(name))?,
+    let path = if path.exists() {
+        path
+    } else {
+        hub_cache::find(name).ok_or_else(|| not_trained(name))?
     };
     let folder = ModelFolder::open(&path)?;
     folder.check()?;

@@ -37,15 +37,14 @@ pub fn check(path: &Path) -> Result<(), TrainError> {
         .ok_or_else(|| wrong("a checksum in its last line", "none"))?;
     let (text, last) = bytes.split_at(start);
     let (found, expected) = (Checksum::of(text).to_string(), &last[MARK.len()..]);
-    match expected == format!("{found}\n").as_bytes() {
-        true => Ok(()),
-        false => {
-            let expected = String::from_utf8_lossy(expected);
-            Err(wrong(
-                &format!("the checksum {}", expected.trim_end()),
-                &found,
-            ))
-        }
+    if expected == format!("{found}\n").as_bytes() {
+        Ok(())
+    } else {
+        let expected = String::from_utf8_lossy(expected);
+        Err(wrong(
+            &format!("the checksum {}", expected.trim_end()),
+            &found,
+        ))
     }
 }
 

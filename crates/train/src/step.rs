@@ -144,9 +144,10 @@ impl Step {
         plan: StepPlan,
         batch_size: usize,
     ) -> Result<Step, TrainError> {
-        let group = match config.processes.is_alone() {
-            true => Group::alone(),
-            false => device.group().clone(),
+        let group = if config.processes.is_alone() {
+            Group::alone()
+        } else {
+            device.group().clone()
         };
         assert_eq!(
             config.processes,
@@ -399,9 +400,10 @@ impl Step {
     fn run_one(&mut self, device: &Device, run: Run) {
         let (machine, plan) = (&mut self.machine, &self.plan);
         let (micro, slot) = (run.micro_batch, run.slot);
-        match run.is_last {
-            true => machine.run_last(device, plan, run.program, micro, slot),
-            false => machine.run(device, plan, run.program, micro, slot),
+        if run.is_last {
+            machine.run_last(device, plan, run.program, micro, slot)
+        } else {
+            machine.run(device, plan, run.program, micro, slot)
         }
     }
 
@@ -453,9 +455,12 @@ impl Step {
         self.load_whole(batch, 1.0);
         let mut times = Times::new();
         let kept = self.plan.kept;
-        let is_timed = |run: &Run| match run.stage.has_slot() {
-            true => run.slot < MOST_TIMED_RUNS,
-            false => run.micro_batch < kept + MOST_TIMED_RUNS,
+        let is_timed = |run: &Run| {
+            if run.stage.has_slot() {
+                run.slot < MOST_TIMED_RUNS
+            } else {
+                run.micro_batch < kept + MOST_TIMED_RUNS
+            }
         };
         for run in self.plan.passes().filter(is_timed) {
             let run = self.load(batch, run);
@@ -593,9 +598,10 @@ impl Step {
             size: self.batch_size,
         };
         let (machine, plan, task) = (&mut self.machine, &self.plan, &self.config.task);
-        let shorter = match plan.shorter.is_empty() {
-            true => None,
-            false => plan.shorter_for(task.longest_text(&micro)),
+        let shorter = if plan.shorter.is_empty() {
+            None
+        } else {
+            plan.shorter_for(task.longest_text(&micro))
         };
         let run = Run {
             program: plan.program_of(run.stage, shorter),
@@ -688,9 +694,10 @@ fn copy_padded<T: Copy>(from: &[T], to: &mut [T], padding: T) {
 /// Runs `work` on the pool where that is what computes: programs that run inside do not pass through its queue again, so
 /// they allocate nothing. A GPU is driven from where we are.
 pub(crate) fn on_its_threads<R: Send>(device: &Device, work: impl FnOnce() -> R + Send) -> R {
-    match device.is_gpu() {
-        true => work(),
-        false => device.cpu().scope(work),
+    if device.is_gpu() {
+        work()
+    } else {
+        device.cpu().scope(work)
     }
 }
 

@@ -105,9 +105,10 @@ impl StepConfig {
         };
         let start = lora.read_start()?;
         Ok(Box::new(move |name, values| {
-            match lora.fill(start.as_ref(), seed, name, values) {
-                true => Ok(()),
-                false => fill(name, values),
+            if lora.fill(start.as_ref(), seed, name, values) {
+                Ok(())
+            } else {
+                fill(name, values)
             }
         }))
     }

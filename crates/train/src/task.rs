@@ -372,9 +372,10 @@ pub(crate) fn nothing_of(num_pictures: usize, first: Option<(u32, &str)>) -> Tra
         format!("; the first, of row {row}: {error}")
     });
     // What is wrong with a picture comes with a hint of its own.
-    let hint = match first.is_empty() {
-        true => "\nhint: `holdall data check` says what is wrong with them",
-        false => "",
+    let hint = if first.is_empty() {
+        "\nhint: `holdall data check` says what is wrong with them"
+    } else {
+        ""
     };
     TrainError::Config(format!(
         "none of {num_pictures} pictures could be read{first}{hint}"

@@ -57,19 +57,17 @@ pub fn run(arguments: AnalyzeArguments) -> Result<ExitCode> {
         columns: arguments.columns,
         limit_bytes: arguments.limit,
     };
-    let analysis = match arguments.log.as_os_str() == "-" {
-        true => {
-            options.log = "stdin".to_owned();
-            analyze(std::io::stdin().lock(), &options)?
-        }
-        false if arguments.log.is_dir() => {
-            let path = arguments.log.join(FILE_NAME);
-            options.log = path.display().to_string();
-            // Opened for its message: a folder without a log is not a run's.
-            drop(open(&path)?);
-            analyze_run(&arguments.log, &options)?
-        }
-        false => analyze(open(&arguments.log)?, &options)?,
+    let analysis = if arguments.log.as_os_str() == "-" {
+        options.log = "stdin".to_owned();
+        analyze(std::io::stdin().lock(), &options)?
+    } else if arguments.log.is_dir() {
+        let path = arguments.log.join(FILE_NAME);
+        options.log = path.display().to_string();
+        // Opened for its message: a folder without a log is not a run's.
+        drop(open(&path)?);
+        analyze_run(&arguments.log, &options)?
+    } else {
+        analyze(open(&arguments.log)?, &options)?
     };
     if arguments.output.json {
         print_json(&analysis)?;

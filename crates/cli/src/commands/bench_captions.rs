@@ -85,9 +85,10 @@ struct BenchJson<'a> {
 }
 
 pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
-    let (model, clips, batch) = match arguments.small {
-        true => ("video-text-small", 64, 16),
-        false => (arguments.model.as_str(), 1024, 128),
+    let (model, clips, batch) = if arguments.small {
+        ("video-text-small", 64, 16)
+    } else {
+        (arguments.model.as_str(), 1024, 128)
     };
     let batch = arguments.batch_size.unwrap_or(batch);
     // Whole batches: a smaller one would take as long.

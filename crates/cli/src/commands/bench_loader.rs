@@ -252,13 +252,14 @@ fn pass(
     let (mut read, mut skipped) = (0, Vec::new());
     let batch = arguments.batch.min(images);
     let mut loaded = Loaded::default();
-    let begin = |loader: &mut Loader<Vec<u8>>, epoch: u64| match arguments.eval {
-        true => loader.begin(
-            Arc::clone(samples),
-            Course::Once(Share::default()),
-            View::Evaluation,
-        ),
-        false => {
+    let begin = |loader: &mut Loader<Vec<u8>>, epoch: u64| {
+        if arguments.eval {
+            loader.begin(
+                Arc::clone(samples),
+                Course::Once(Share::default()),
+                View::Evaluation,
+            )
+        } else {
             let course = Course::Epochs(Epochs {
                 seed: 0,
                 sampling: Sampling::Shuffle,

@@ -109,9 +109,10 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
         pairs: &pairs,
     };
     let options = Options::default();
-    let before_bytes = match device.is_gpu() {
-        true => device.held_bytes(),
-        false => resident_bytes(),
+    let before_bytes = if device.is_gpu() {
+        device.held_bytes()
+    } else {
+        resident_bytes()
     };
     // On a GPU the features are uploaded before the clock starts, as in the PyTorch script beside this.
     let on_gpu = device.gpu().map(|card| OnGpu::new(card, &job, &options));

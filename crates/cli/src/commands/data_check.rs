@@ -141,9 +141,10 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
             ));
         }
     }
-    Ok(match is_clean {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if is_clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 
@@ -258,11 +259,10 @@ pub(super) fn watched<T>(
             num_rows,
             is_kept,
         } => {
-            let hint = match is_kept {
-                true => "the same command goes on from there",
-                false => {
-                    "the same command begins anew: what was looked at could not be written down"
-                }
+            let hint = if is_kept {
+                "the same command goes on from there"
+            } else {
+                "the same command begins anew: what was looked at could not be written down"
             };
             tell(&format!(
                 "Stopped after {} of {}\nhint: {hint}",
@@ -340,13 +340,14 @@ fn show(report: &Report, width: usize) -> String {
     }) {
         text += &format!("{}\n", near_copies());
     }
-    text += &match report.findings.is_empty() {
-        true => format!("Nothing wrong in {}\n", counted(num_rows, "row")),
-        false => format!(
+    text += &if report.findings.is_empty() {
+        format!("Nothing wrong in {}\n", counted(num_rows, "row"))
+    } else {
+        format!(
             "{} of {} can be used\n",
             thousands(report.usable_rows),
             counted(num_rows, "row")
-        ),
+        )
     };
     text
 }
@@ -385,9 +386,10 @@ fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> Strin
         return shortened(detail, room);
     }
     let name = csv.file_name().unwrap_or(csv.as_os_str()).to_string_lossy();
-    let place = match *csv == report.csv {
-        true => format!("row {row}"),
-        false => format!("{name} row {row}"),
+    let place = if *csv == report.csv {
+        format!("row {row}")
+    } else {
+        format!("{name} row {row}")
     };
     let detail = match (finding.kind, detail) {
         // Which CSV the other row is of shows in the row of this one.

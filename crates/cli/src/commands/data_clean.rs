@@ -86,9 +86,10 @@ pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
             ));
         }
     }
-    match arguments.options.output.json {
-        true => print_json(&cleaned)?,
-        false => print(&show(&cleaned))?,
+    if arguments.options.output.json {
+        print_json(&cleaned)?
+    } else {
+        print(&show(&cleaned))?
     }
     let is_conflict = |gone: &&Gone| gone.reason == Fault::Row(RowKind::TwoLabels);
     if let Some(gone) = cleaned.filtered.gone.iter().find(is_conflict) {

@@ -119,9 +119,10 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
         ))
         .into());
     }
-    match arguments.output.json {
-        true => print_json(&packed)?,
-        false => print(&show(&packed, media, stored_bytes(&config).unwrap_or(0)))?,
+    if arguments.output.json {
+        print_json(&packed)?
+    } else {
+        print(&show(&packed, media, stored_bytes(&config).unwrap_or(0)))?
     }
     let typed = Typed {
         target: Some(target),
@@ -131,9 +132,10 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     };
     let line = typed.train(&packed.out, is_packed_key, &packed_keys(&config));
     tell(&format!("hint: {line}"));
-    Ok(match packed.skipped.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if packed.skipped.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 

@@ -64,9 +64,10 @@ pub(super) fn check(config: &PairCheck, options: &CheckOptions) -> Result<ExitCo
             ));
         }
     }
-    Ok(match is_clean {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if is_clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 
@@ -79,9 +80,10 @@ pub(super) fn clean(
     let Some(clean) = watched(|watch| clean_pairs(config, copies, existing, watch))? else {
         return Ok(stop::exit_code());
     };
-    match options.output.json {
-        true => print_json(&clean)?,
-        false => print(&show_clean(&clean))?,
+    if options.output.json {
+        print_json(&clean)?
+    } else {
+        print(&show_clean(&clean))?
     }
     if clean.is_copy {
         let line = options.typed().train(&clean.csv, |_| false, &[]);
@@ -152,13 +154,14 @@ fn show(report: &PairReport) -> String {
     if report.findings.iter().any(fields) {
         text += &format!("\nMasks that are fields of view teach nothing: {FIELD_OF_VIEW_HINT}\n");
     }
-    text += &match report.findings.is_empty() {
-        true => format!("Nothing wrong in {}\n", counted(report.pairs, "pair")),
-        false => format!(
+    text += &if report.findings.is_empty() {
+        format!("Nothing wrong in {}\n", counted(report.pairs, "pair"))
+    } else {
+        format!(
             "\n{} of {} can be used\n",
             thousands(report.usable_pairs),
             counted(report.pairs, "pair")
-        ),
+        )
     };
     text
 }

@@ -113,15 +113,16 @@ impl DataSampleArguments {
     fn size(&self) -> Result<u32, TrainError> {
         let size = self.size.unwrap_or(self.kind.default_size());
         let sizes = self.kind.sizes();
-        match sizes.contains(&size) {
-            true => Ok(size),
-            false => Err(TrainError::Config(format!(
+        if sizes.contains(&size) {
+            Ok(size)
+        } else {
+            Err(TrainError::Config(format!(
                 "--size {size}: {} are drawn from {} to {} pixels wide\nhint: --size {}",
                 self.kind.name(),
                 sizes.start(),
                 sizes.end(),
                 size.clamp(*sizes.start(), *sizes.end())
-            ))),
+            )))
         }
     }
 }
@@ -141,12 +142,13 @@ impl DataSampleArguments {
         }
         let frames = self.frames.unwrap_or(MovingShapesConfig::default().frames);
         let (least, most) = (moving_shapes::MIN_FRAMES, moving_shapes::MAX_FRAMES);
-        match (least..=most).contains(&frames) {
-            true => Ok(frames),
-            false => refused(
+        if (least..=most).contains(&frames) {
+            Ok(frames)
+        } else {
+            refused(
                 format!("--frames {frames}: a clip is drawn with {least} to {most} frames"),
                 "--frames 16",
-            ),
+            )
         }
     }
 }

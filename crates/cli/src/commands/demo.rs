@@ -202,10 +202,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         TaskArgument::VideoText => learn_motion(data, &mut config),
     }
     // A GPU's own context takes several hundred MiB before anything is computed.
-    let memory = match device.is_gpu() {
-        true => 2 << 30,
-        false => 512 << 20,
-    };
+    let memory = if device.is_gpu() { 2 << 30 } else { 512 << 20 };
     config.memory = arguments.memory.unwrap_or(Memory::Bytes(memory));
     config
 }

@@ -104,9 +104,10 @@ pub fn run(arguments: DoctorArguments) -> Result<ExitCode> {
         device: if gpus.can_compute() { "cuda" } else { "cpu" },
         checks,
     };
-    match arguments.json {
-        true => print_json(&diagnosis)?,
-        false => print(&show(&diagnosis))?,
+    if arguments.json {
+        print_json(&diagnosis)?
+    } else {
+        print(&show(&diagnosis))?
     }
     Ok(match diagnosis.status {
         Status::Ok | Status::Warning => ExitCode::SUCCESS,

@@ -71,9 +71,10 @@ struct FileJson<'a> {
 const ROOM_TO_OPEN: u64 = 1 << 32;
 
 pub fn run(arguments: ExportArguments) -> Result<ExitCode> {
-    match arguments.onnx {
-        true => export_onnx(&arguments),
-        false => export_folder(&arguments),
+    if arguments.onnx {
+        export_onnx(&arguments)
+    } else {
+        export_folder(&arguments)
     }
 }
 
@@ -89,9 +90,10 @@ fn export_onnx(arguments: &ExportArguments) -> Result<ExitCode> {
     };
     let checked = arguments.overwrite.existing().check_folder(&folder);
     checked.map_err(|occupied| TrainError::Config(format!("{option}{occupied}")))?;
-    let precision = match arguments.half {
-        true => Precision::Half,
-        false => Precision::Full,
+    let precision = if arguments.half {
+        Precision::Half
+    } else {
+        Precision::Full
     };
     let written = onnx::export(&saved, &folder, precision)?;
     if arguments.output.json {
@@ -119,11 +121,12 @@ fn export_onnx(arguments: &ExportArguments) -> Result<ExitCode> {
 /// A run's own folder; what lies elsewhere is nobody's to add to.
 fn beside(model: &str) -> Result<PathBuf, TrainError> {
     let run = Path::new(model);
-    match run.join("config.yml").is_file() {
-        true => Ok(run.join("onnx")),
-        false => Err(TrainError::Config(format!(
+    if run.join("config.yml").is_file() {
+        Ok(run.join("onnx"))
+    } else {
+        Err(TrainError::Config(format!(
             "{model}: is no run, and --out is not given\nhint: --out FOLDER says where the files go"
-        ))),
+        )))
     }
 }
 
@@ -135,9 +138,10 @@ fn export_folder(arguments: &ExportArguments) -> Result<ExitCode> {
         .into());
     };
     let model = open_folder(&arguments.model)?;
-    let format = match arguments.half {
-        true => WeightFormat::F16,
-        false => WeightFormat::F32,
+    let format = if arguments.half {
+        WeightFormat::F16
+    } else {
+        WeightFormat::F32
     };
     let merge = arguments.merge.as_deref();
     stop::whole(|| copy_model(&model, out, format, merge))?;

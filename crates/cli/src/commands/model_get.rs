@@ -46,9 +46,10 @@ struct ModelJson<'a> {
 fn revision(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte);
     let is_name = |part: &str| !part.is_empty() && !part.starts_with('.');
-    match text.bytes().all(is_plain) && text.split('/').all(is_name) {
-        true => Ok(text.to_owned()),
-        false => Err("expected a branch, a tag or a commit\nhint: --revision main".to_owned()),
+    if text.bytes().all(is_plain) && text.split('/').all(is_name) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a branch, a tag or a commit\nhint: --revision main".to_owned())
     }
 }
 

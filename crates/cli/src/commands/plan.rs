@@ -376,10 +376,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
                 "\n  kept: micro-batches that keep their activations and run forward once; the others run it twice",
             );
         }
-        text.push_str(match site.is_gpu() {
-            true => "\n  on the host: optimizer state and weights that the update alone reads may lie in host memory; the same bits",
-            false => "\n  on the host: nothing; the CPU's memory is the host's, so there is nothing to offload to",
-        });
+        text.push_str(if site.is_gpu() { "\n  on the host: optimizer state and weights that the update alone reads may lie in host memory; the same bits" } else { "\n  on the host: nothing; the CPU's memory is the host's, so there is nothing to offload to" });
         text.push_str(
             "\n  recompute: cheap recomputes norms and activations, blocks 2/8 the first two of eight blocks whole\n",
         );
@@ -649,9 +646,10 @@ fn sentence(candidate: &Candidate) -> String {
         ),
     };
     let time = show_time(candidate.step_ms);
-    let time = match candidate.measured {
-        true => format!("{time} a step, measured"),
-        false => format!("about {time} a step"),
+    let time = if candidate.measured {
+        format!("{time} a step, measured")
+    } else {
+        format!("about {time} a step")
     };
     format!(
         "{} x {}, recompute {}; {passes}; {time}",

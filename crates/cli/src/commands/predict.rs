@@ -380,9 +380,10 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
     } else if arguments.csv.is_none() {
         print(&show(all))?;
     }
-    Ok(match skipped.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if skipped.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 

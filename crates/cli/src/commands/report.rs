@@ -56,9 +56,10 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
     for note in &written.notes {
         tell(note);
     }
-    match arguments.json {
-        true => print_json(&written)?,
-        false => tell(&show(&written)),
+    if arguments.json {
+        print_json(&written)?
+    } else {
+        tell(&show(&written))
     }
     Ok(ExitCode::SUCCESS)
 }

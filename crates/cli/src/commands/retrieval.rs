@@ -149,16 +149,18 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     let meter = mapped_bytes.map(|bytes| inputs.meter(bytes));
     let job = Job {
         queries: &metered(inputs.queries.features(), &meter),
-        gallery: &match inputs.gallery_stays(mapped_bytes) {
-            true => inputs.gallery(),
-            false => metered(inputs.gallery(), &meter),
+        gallery: &if inputs.gallery_stays(mapped_bytes) {
+            inputs.gallery()
+        } else {
+            metered(inputs.gallery(), &meter)
         },
         pairs: &inputs.pairs,
     };
-    let mut forecast = match device.is_gpu() {
-        true => Forecast::default(),
-        // Before the scan of all values, which takes time too.
-        false => Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0)),
+    let mut forecast = if device.is_gpu() {
+        Forecast::default()
+    } else {
+        // Estimated before all values are scanned, which takes time too.
+        Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0))
     };
     if let Some(line) = forecast.at_start() {
         tell(&line);
@@ -206,9 +208,10 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         threads: device.cpu().num_threads(),
         seconds,
         memory_bytes,
-        peak_bytes: match device.is_gpu() {
-            true => device.peak_bytes(),
-            false => peak_resident_bytes(),
+        peak_bytes: if device.is_gpu() {
+            device.peak_bytes()
+        } else {
+            peak_resident_bytes()
         },
         peak_private_bytes,
     })?;
@@ -287,9 +290,10 @@ fn explained(
         } => match limit {
             // What ranking may have is what everything else leaves.
             Some((memory_bytes, shares)) => {
-                let features_bytes = match shares.work_bytes == shares.free_bytes {
-                    true => 0,
-                    false => inputs.num_bytes(),
+                let features_bytes = if shares.work_bytes == shares.free_bytes {
+                    0
+                } else {
+                    inputs.num_bytes()
                 };
                 let held_bytes = memory_bytes.saturating_sub(shares.free_bytes);
                 let least = Shares::least_free_bytes(needed_bytes, features_bytes);

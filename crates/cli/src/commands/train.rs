@@ -366,12 +366,13 @@ fn disk_space(planned: &PlannedRun, out: &Path) -> Result<Vec<String>> {
     let free_bytes = there
         .or(Some(Path::new(".")))
         .and_then(holdall_files::free_bytes);
-    let used_bytes = match planned.is_resumed() {
-        true => ["checkpoints", "model"]
+    let used_bytes = if planned.is_resumed() {
+        ["checkpoints", "model"]
             .map(|name| folder_bytes(&out.join(name)))
             .into_iter()
-            .sum(),
-        false => 0,
+            .sum()
+    } else {
+        0
     };
     Ok(DiskSpace::new(planned).check(out, free_bytes, used_bytes)?)
 }

@@ -93,9 +93,10 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     tell(&task.describe_weights());
     let bar = progress(splits.len() as u64, "Verifying splits");
     let told = |_: &SplitResult| bar.inc(1);
-    let verified = match arguments.plain_accumulation {
-        true => verify_plain_accumulation(&setup, &device, &batch, &splits, told),
-        false => verify(&setup, &device, &batch, &splits, Arc::clone(task), told),
+    let verified = if arguments.plain_accumulation {
+        verify_plain_accumulation(&setup, &device, &batch, &splits, told)
+    } else {
+        verify(&setup, &device, &batch, &splits, Arc::clone(task), told)
     };
     bar.finish_and_clear();
     if let (true, Err(error)) = (arguments.options.output.json, &verified)

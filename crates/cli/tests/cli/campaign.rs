@@ -95,9 +95,10 @@ fn all_go_well<T: Sync>(
 fn came_out_as(run: &RunFiles, expected: &RunFiles) -> Result<(), String> {
     same_results(run, expected)?;
     let litter = half_written(&run.path);
-    match litter.is_empty() {
-        true => Ok(()),
-        false => Err(format!("left half written: {litter:?}")),
+    if litter.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("left half written: {litter:?}"))
     }
 }
 

@@ -94,9 +94,10 @@ fn a_config_that_cannot_be_written() {
     let answer = with_small_files(0, home.words("run", options));
     let hints_at_resume = answer.stderr.contains("--resume");
     answer.ends_with(FOUND, &["config.yml"]);
-    let again = match hints_at_resume {
-        true => home.run().resume(""),
-        false => home.train(options),
+    let again = if hints_at_resume {
+        home.run().resume("")
+    } else {
+        home.train(options)
     };
     again.exits(DONE);
 }

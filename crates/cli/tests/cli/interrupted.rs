@@ -221,10 +221,10 @@ fn a_signal_in_the_first_moments_leaves_nothing_half_made() {
             "{status}"
         );
         let run = home.run();
-        match run.file("config.yml").exists() {
-            true if code == Some(DONE) => {}
-            true => drop(run.resume("").exits(DONE)),
-            false => drop(home.train(options).exits(DONE)),
+        if !run.file("config.yml").exists() {
+            home.train(options).exits(DONE);
+        } else if code != Some(DONE) {
+            run.resume("").exits(DONE);
         }
         assert!(run.file("summary.json").exists());
         fs::remove_dir_all(&run.path).unwrap();
@@ -244,9 +244,10 @@ fn other_commands_end_at_once() {
     let is_drawn = || fs::read_dir(cars.join("images")).is_ok_and(|all| all.count() > 2);
     for line in [ranking, verifying, &drawing] {
         let mut running = start(line.split_whitespace());
-        match line == drawing {
-            true => while !is_drawn() && running.goes_on() {},
-            false => running.until_said("Device: "),
+        if line == drawing {
+            while !is_drawn() && running.goes_on() {}
+        } else {
+            running.until_said("Device: ")
         }
         running.signal("USR1");
         std::thread::sleep(std::time::Duration::from_millis(50));

@@ -48,9 +48,12 @@ impl Home {
                 .iter()
                 .any(|end| word.contains(end))
         };
-        let words = line.split_whitespace().map(|word| match is_file(word) {
-            true => self.path(word).into_os_string(),
-            false => word.into(),
+        let words = line.split_whitespace().map(|word| {
+            if is_file(word) {
+                self.path(word).into_os_string()
+            } else {
+                word.into()
+            }
         });
         std::iter::once("retrieval".into()).chain(words).collect()
     }

@@ -82,12 +82,11 @@ fn signalled(
     lines: usize,
     (rank, name): (usize, &str),
 ) -> Running {
-    let mut running = match run.file("config.yml").is_file() {
-        true => crate::typed::start(run.resume_words(&format!("--processes {count}"))),
-        false => {
-            let name = run.path.file_name().unwrap().to_str().unwrap();
-            home.start(name, &with_processes(count))
-        }
+    let mut running = if run.file("config.yml").is_file() {
+        crate::typed::start(run.resume_words(&format!("--processes {count}")))
+    } else {
+        let name = run.path.file_name().unwrap().to_str().unwrap();
+        home.start(name, &with_processes(count))
     };
     run.wait_until(&mut running, |run| run.num_lines() >= lines);
     let processes = children_of(running.id());
@@ -229,9 +228,10 @@ fn a_run_that_is_killed_twenty_times_has_the_same_losses() {
     let mut below = |bound: usize| random.bits() as usize % bound;
     for _ in 0..KILLS {
         let is_begun = run.file("config.yml").is_file();
-        let mut running = match is_begun {
-            true => crate::typed::start(run.resume_words("--processes 2")),
-            false => home.start("killed", options),
+        let mut running = if is_begun {
+            crate::typed::start(run.resume_words("--processes 2"))
+        } else {
+            home.start("killed", options)
         };
         // When this is said, lines beyond the checkpoint are gone.
         running.until_said(match (is_begun, run.last().is_file()) {

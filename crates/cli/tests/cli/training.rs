@@ -198,13 +198,14 @@ pub fn same_lines(found: &RunFiles, expected: &RunFiles) -> Result<(), String> {
             ));
         }
     }
-    match found.len() == expected.len() {
-        true => Ok(()),
-        false => Err(format!(
+    if found.len() == expected.len() {
+        Ok(())
+    } else {
+        Err(format!(
             "expected {} lines, found {}",
             expected.len(),
             found.len()
-        )),
+        ))
     }
 }
 
@@ -251,9 +252,10 @@ pub fn copy_folder(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target)
+        } else {
+            drop(fs::copy(entry.path(), target).unwrap())
         }
     }
 }

@@ -107,9 +107,10 @@ pub fn clean(
         return Err(DataError::invalid(
             config.csv.display(),
             "a CSV or JSON lines to clean",
-            match table.is_listing() {
-                true => "class folders",
-                false => "pictures in folders or shards",
+            if table.is_listing() {
+                "class folders"
+            } else {
+                "pictures in folders or shards"
             },
             format_args!(
                 "`holdall data check {} --json` names the files to move or remove",

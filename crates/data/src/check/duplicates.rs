@@ -53,9 +53,12 @@ impl Groups {
     pub(super) fn first(&self, all: &AllFacts, at: At, side: Side) -> Option<At> {
         let row = self.first_rows.get(&self.near_key(all.at(at)))?[side.index()];
         let (row, num_rows) = (row as usize, all.rows.len());
-        (row != NO_ROW as usize).then(|| match row < num_rows {
-            true => (0, row),
-            false => (1, row - num_rows),
+        (row != NO_ROW as usize).then(|| {
+            if row < num_rows {
+                (0, row)
+            } else {
+                (1, row - num_rows)
+            }
         })
     }
 

@@ -77,9 +77,10 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     let few = few_of_label(&labels, all);
     let (commonest, commonest_rows) = all.captions.commonest();
     let is_same = commonest_rows as f64 > MOST_OF_ONE_CAPTION * all.rows.len() as f64;
-    let same = match is_same && commonest_rows > 1 {
-        true => rows_with_caption(all, commonest),
-        false => Vec::new(),
+    let same = if is_same && commonest_rows > 1 {
+        rows_with_caption(all, commonest)
+    } else {
+        Vec::new()
     };
     found.extend([
         (Fault::Row(RowKind::EmptyCaption), empty),
@@ -317,9 +318,10 @@ fn detail(
 ) -> Option<String> {
     let look = all.at(at).look;
     let as_row = |other: At| {
-        let place = match other.0 == at.0 {
-            true => String::new(),
-            false => format!(" of {}", all.sheets()[other.0].0.path().display()),
+        let place = if other.0 == at.0 {
+            String::new()
+        } else {
+            format!(" of {}", all.sheets()[other.0].0.path().display())
         };
         format!("as row {}{place}", all.at(other).line)
     };

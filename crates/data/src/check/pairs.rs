@@ -271,9 +271,10 @@ fn kind_of(
         return PairFault::MaskUnreadable;
     }
     let mut all = images.iter().chain(&masks);
-    match all.all(|size| *size == images[0]) {
-        true => PairFault::UnknownValue,
-        false => PairFault::SizesDiffer,
+    if all.all(|size| *size == images[0]) {
+        PairFault::UnknownValue
+    } else {
+        PairFault::SizesDiffer
     }
 }
 
@@ -333,9 +334,10 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
             look.faults.push((PairFault::GroupLeak, detail));
         }
         if let Some(&near) = near_of.get(&at) {
-            let kind = match near.0 == at.0 {
-                true => PairFault::NearDuplicate,
-                false => PairFault::NearLeak,
+            let kind = if near.0 == at.0 {
+                PairFault::NearDuplicate
+            } else {
+                PairFault::NearLeak
             };
             look.faults.push((kind, of(near)));
         }
@@ -586,9 +588,10 @@ fn listed_pairs(looked: &Looked, stays: &[Vec<bool>], folder: &Path) -> Result<S
 
 /// A cell of a CSV.
 fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }
 

@@ -157,20 +157,22 @@ impl Animation {
         decoder
             .set_limits(limits)
             .map_err(|cause| broken(path, cause))?;
-        match decoder.dimensions() == self.size {
-            true => Ok(()),
-            false => Err(broken_clip(path, "another size than its header says")),
+        if decoder.dimensions() == self.size {
+            Ok(())
+        } else {
+            Err(broken_clip(path, "another size than its header says"))
         }
     }
 }
 
 fn check_file(path: &Path, num_bytes: u64, limits: Limits) -> Result<(), DataError> {
-    match num_bytes > limits.most_file_bytes {
-        true => Err(DataError::PictureFileTooLarge {
+    if num_bytes > limits.most_file_bytes {
+        Err(DataError::PictureFileTooLarge {
             path: path.to_owned(),
             most_bytes: limits.most_file_bytes,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -137,14 +137,15 @@ impl Avi {
 
     /// Some cards store the odd rows of a picture as one JPEG and the even ones as another.
     fn check_fields(&self, path: &Path, (_, height): (u32, u32)) -> Result<(), DataError> {
-        match height > 0 && self.size.1 == 2 * height {
-            true => Err(DataError::invalid(
+        if height > 0 && self.size.1 == 2 * height {
+            Err(DataError::invalid(
                 path.display(),
                 "a JPEG for each frame",
                 "one for each field (interlaced)",
                 "`ffmpeg -i FILE -vf yadif -c:v mjpeg -q:v 3 OUT.avi` writes it frame by frame",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

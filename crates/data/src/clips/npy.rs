@@ -177,8 +177,9 @@ fn value_of<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     })?;
     let value = header[at..].trim_start().strip_prefix(':')?;
     // A shape has commas of its own.
-    Some(match value.trim_start().starts_with('(') {
-        true => value,
-        false => value.split([',', '}']).next().unwrap_or_default(),
+    Some(if value.trim_start().starts_with('(') {
+        value
+    } else {
+        value.split([',', '}']).next().unwrap_or_default()
     })
 }

@@ -83,9 +83,10 @@ impl From<SpreadKeys> for Spread {
 
 impl From<Spread> for SpreadKeys {
     fn from(Spread { most, chance }: Spread) -> SpreadKeys {
-        match chance == 1.0 {
-            true => SpreadKeys::Most(most),
-            false => SpreadKeys::Section(SpreadSection { most, chance }),
+        if chance == 1.0 {
+            SpreadKeys::Most(most)
+        } else {
+            SpreadKeys::Section(SpreadSection { most, chance })
         }
     }
 }
@@ -139,14 +140,15 @@ impl PairAugment {
     pub fn validate(&self) -> Result<(), DataError> {
         let most_of = |key, spread: Spread, most: f64, hint| {
             let is_share = (0.0..=1.0).contains(&spread.chance);
-            match (0.0..=most).contains(&spread.most) && is_share {
-                true => Ok(()),
-                false => Err(DataError::Setting {
+            if (0.0..=most).contains(&spread.most) && is_share {
+                Ok(())
+            } else {
+                Err(DataError::Setting {
                     key,
                     expected: "a spread of at least 0 within its range, and a chance of 0 to 1",
                     found: format!("{} with a chance of {}", spread.most, spread.chance),
                     hint,
-                }),
+                })
             }
         };
         most_of(

@@ -80,11 +80,12 @@ impl TryFrom<ImageSizeKeys> for ImageSize {
             ImageSizeKeys::Side(side) => [side; 2],
             ImageSizeKeys::Sides(sides) => sides,
         };
-        match (8..=1 << 16).contains(&height) && (8..=1 << 16).contains(&width) {
-            true => Ok(ImageSize::Exactly { height, width }),
-            false => Err(format!(
+        if (8..=1 << 16).contains(&height) && (8..=1 << 16).contains(&width) {
+            Ok(ImageSize::Exactly { height, width })
+        } else {
+            Err(format!(
                 "image_size {height} x {width}: expected at least 8 and at most 65536 pixels"
-            )),
+            ))
         }
     }
 }

@@ -170,9 +170,10 @@ impl Pace {
         self.at_look = *times;
         self.for_data_since = 0.0;
         let mut wished = wished(&waits, self.allowed);
-        self.idle_looks = match wished < self.workers {
-            true => self.idle_looks + 1,
-            false => 0,
+        self.idle_looks = if wished < self.workers {
+            self.idle_looks + 1
+        } else {
+            0
         };
         if (1..IDLE_LOOKS).contains(&self.idle_looks) {
             wished = self.workers;

@@ -340,9 +340,10 @@ impl<R> State<R> {
 
     /// The ticket of a job, if it is of this course.
     fn ticket(&mut self, (course, number): (u64, u64)) -> Option<&mut Ticket<R>> {
-        match course == self.course {
-            true => self.queue.get_mut((number - self.first) as usize),
-            false => None,
+        if course == self.course {
+            self.queue.get_mut((number - self.first) as usize)
+        } else {
+            None
         }
     }
 

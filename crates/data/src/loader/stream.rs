@@ -154,9 +154,10 @@ impl Place {
             return false;
         };
         let below = self.at + width;
-        self.at = match below < self.order.len() {
-            true => below,
-            false => self.at % width,
+        self.at = if below < self.order.len() {
+            below
+        } else {
+            self.at % width
         };
         self.at != self.home
     }

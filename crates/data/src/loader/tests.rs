@@ -20,10 +20,11 @@ fn pictures(folder: &Path, count: usize, is_bad: impl Fn(usize) -> bool) -> Arc<
     for index in 0..count {
         let name = format!("{index}.png");
         let colour = Rgb([index as u8, 2 * index as u8, 200]);
-        let picture = RgbImage::from_fn(12, 10, |x, y| match x == y {
-            true => Rgb([255, 0, 0]),
-            false => colour,
-        });
+        let picture = RgbImage::from_fn(
+            12,
+            10,
+            |x, y| if x == y { Rgb([255, 0, 0]) } else { colour },
+        );
         let path = folder.join(&name);
         picture.save(&path).unwrap();
         if is_bad(index) {

@@ -202,9 +202,10 @@ fn label_rows(config: &MovingShapesConfig) -> Result<Vec<u8>, MovingShapesError>
         writer.write_record([
             config.format.name(index).as_str(),
             &story.caption,
-            match index < num_train {
-                true => "train",
-                false => "validation",
+            if index < num_train {
+                "train"
+            } else {
+                "validation"
             },
             story.direction.name(),
             story.speed.name(),

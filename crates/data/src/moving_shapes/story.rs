@@ -249,9 +249,10 @@ pub fn describe(index: usize, seed: u64) -> Story {
     };
     // Before or after the middle, each as often, and never near it.
     let early = 0.3 + 0.1 * random.unit();
-    let change_time = match random.unit() < 0.5 {
-        true => early,
-        false => 1.0 - early,
+    let change_time = if random.unit() < 0.5 {
+        early
+    } else {
+        1.0 - early
     };
     let mut story = Story {
         shape,

@@ -86,9 +86,10 @@ impl Codec {
                 }
             }
         }
-        match out.len() - start == num_bytes {
-            true => Ok(()),
-            false => Err(wrong()),
+        if out.len() - start == num_bytes {
+            Ok(())
+        } else {
+            Err(wrong())
         }
     }
 }

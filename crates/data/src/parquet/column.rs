@@ -191,9 +191,10 @@ impl ColumnReader {
                 let levels = levels.ok_or_else(|| Fault::damaged("levels beyond their page"))?;
                 self.page.clear();
                 self.page.extend_from_slice(&self.packed[..levels]);
-                let codec = match header.is_packed {
-                    true => self.codec,
-                    false => Codec::Plain,
+                let codec = if header.is_packed {
+                    self.codec
+                } else {
+                    Codec::Plain
                 };
                 let values = &self.packed[levels..];
                 // Where every cell is null, some writers store nothing.
@@ -236,9 +237,10 @@ impl ColumnReader {
             let end = end.filter(|end| *end <= self.page.len());
             let end = end.ok_or_else(|| Fault::damaged("levels beyond their page"))?;
             let levels = Hybrid::new(width_of(most), at + 4, end)?;
-            match is_repetition {
-                true => self.repetition = levels,
-                false => self.definition = levels,
+            if is_repetition {
+                self.repetition = levels
+            } else {
+                self.definition = levels
             }
             at = end;
         }

@@ -348,9 +348,10 @@ impl Deltas {
         self.first_bit = self.at as u64 * 8;
         let num_bits = self.left_in_miniblock * self.width as usize;
         self.at += num_bits.div_ceil(8);
-        match self.at <= page.len() {
-            true => Ok(()),
-            false => Err(cut_short()),
+        if self.at <= page.len() {
+            Ok(())
+        } else {
+            Err(cut_short())
         }
     }
 }

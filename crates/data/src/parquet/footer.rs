@@ -143,9 +143,10 @@ fn parse(bytes: &[u8]) -> Result<Footer, Fault> {
     }
     let num_leaves = footer.leaves.len();
     let is_whole = |group: &RowGroup| group.chunks.len() == num_leaves;
-    match num_leaves > 0 && footer.row_groups.iter().all(is_whole) {
-        true => Ok(footer),
-        false => Err(Fault::damaged("row groups of other columns")),
+    if num_leaves > 0 && footer.row_groups.iter().all(is_whole) {
+        Ok(footer)
+    } else {
+        Err(Fault::damaged("row groups of other columns"))
     }
 }
 

@@ -66,9 +66,10 @@ impl Hybrid {
         let cut_short = || Fault::damaged("a page that is cut short");
         let mut head: u64 = 0;
         for shift in (0..36).step_by(7) {
-            let byte = match self.at < self.end {
-                true => *page.get(self.at).ok_or_else(cut_short)?,
-                false => return Err(cut_short()),
+            let byte = if self.at < self.end {
+                *page.get(self.at).ok_or_else(cut_short)?
+            } else {
+                return Err(cut_short());
             };
             self.at += 1;
             head |= u64::from(byte & 0x7f) << shift;

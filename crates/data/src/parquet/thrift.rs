@@ -167,9 +167,10 @@ impl<'a> Thrift<'a> {
             I16 | I32 | I64 => self.varint().map(|_| ()),
             DOUBLE => {
                 self.at += 8;
-                match self.at <= self.bytes.len() {
-                    true => Ok(()),
-                    false => Err(Thrift::cut_short()),
+                if self.at <= self.bytes.len() {
+                    Ok(())
+                } else {
+                    Err(Thrift::cut_short())
                 }
             }
             BINARY => self.binary().map(|_| ()),

@@ -171,9 +171,10 @@ impl Header {
 
     /// A second copy of its own pixels while it is turned.
     pub(super) fn turned_bytes(&self) -> u64 {
-        match self.is_turned {
-            true => self.num_pixels() * self.pixel_bytes,
-            false => 0,
+        if self.is_turned {
+            self.num_pixels() * self.pixel_bytes
+        } else {
+            0
         }
     }
 
@@ -201,9 +202,10 @@ impl Header {
         let num_pixels = width * height;
         let pixels = num_pixels * self.pixel_bytes.max(CHANNELS as u64);
         let turned = num_pixels * CHANNELS as u64;
-        let (turned, upright) = match self.is_turned {
-            true => (turned, (height, width)),
-            false => (0, (width, height)),
+        let (turned, upright) = if self.is_turned {
+            (turned, (height, width))
+        } else {
+            (0, (width, height))
         };
         let resized = framing.map_or(0, |framing| resize_bytes(upright, framing));
         Cost {
@@ -251,12 +253,12 @@ impl JpegFrame {
             })
             .sum();
         // A coefficient has 16 bits, and a block a byte of its own.
-        let coefficients: u64 = match self.is_progressive {
-            true => used
-                .iter()
+        let coefficients: u64 = if self.is_progressive {
+            used.iter()
                 .map(|component| blocks_of(component) * 129)
-                .sum(),
-            false => 0,
+                .sum()
+        } else {
+            0
         };
         let is_full = |&(h, v): &(u8, u8)| (u64::from(h), u64::from(v)) == (most_h, most_v);
         let num_enlarged = used.iter().filter(|component| !is_full(component)).count() as u64;
@@ -264,9 +266,10 @@ impl JpegFrame {
             && used[1] == used[2]
             && used[1] == (1, 1)
             && matches!(used[0], (1 | 2, 1) | (2, 2));
-        let enlarged = match is_usual {
-            true => 0,
-            false => full_plane * num_enlarged,
+        let enlarged = if is_usual {
+            0
+        } else {
+            full_plane * num_enlarged
         };
         let inks = match self.num_components {
             4 => full_plane * 4,
@@ -283,19 +286,21 @@ impl WebpFrame {
         // Codes of a lossless picture: a table of up to 4 KiB for each part of it that has its own.
         let codes = num_pixels + (4 * file_bytes).min(48 << 20);
         let lossy = padded * 3 / 2 + padded / 16 + file_bytes;
-        let alpha = match self.has_alpha {
-            true => num_pixels * 5 + codes,
-            false => 0,
+        let alpha = if self.has_alpha {
+            num_pixels * 5 + codes
+        } else {
+            0
         };
         let frame = match (self.is_lossless, self.has_alpha) {
             (true, true) => codes,
             (true, false) => num_pixels * 4 + codes,
             (false, _) => lossy + alpha,
         };
-        match self.is_animated {
+        if self.is_animated {
             // The frame and the canvas that it is laid on.
-            true => lossy + alpha.max(codes) + num_pixels * 8,
-            false => frame,
+            lossy + alpha.max(codes) + num_pixels * 8
+        } else {
+            frame
         }
     }
 }

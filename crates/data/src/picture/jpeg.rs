@@ -44,9 +44,10 @@ pub(super) fn decode(
         decoder.jpeg_color_space(),
         ColorSpace::Cmyk | ColorSpace::Ycck
     );
-    decoder.set_output_format(match is_cmyk {
-        true => PixelFormat::Cmyk,
-        false => PixelFormat::Rgb,
+    decoder.set_output_format(if is_cmyk {
+        PixelFormat::Cmyk
+    } else {
+        PixelFormat::Rgb
     });
     let rgb = &mut scratch.rgb;
     sized(rgb, decoder.output_buffer_size().map_err(failed)?);

@@ -84,14 +84,16 @@ impl Native {
     /// the image has in its file.
     pub(crate) fn turn_of(&self, mask: &Native) -> Orientation {
         let is_on_its_side = super::header::is_on_its_side(self.orientation);
-        let in_file = match is_on_its_side {
-            true => (self.height, self.width),
-            false => (self.width, self.height),
+        let in_file = if is_on_its_side {
+            (self.height, self.width)
+        } else {
+            (self.width, self.height)
         };
         let is_alike = mask.orientation == Orientation::NoTransforms;
-        match is_alike && (mask.width, mask.height) == in_file {
-            true => self.orientation,
-            false => Orientation::NoTransforms,
+        if is_alike && (mask.width, mask.height) == in_file {
+            self.orientation
+        } else {
+            Orientation::NoTransforms
         }
     }
     /// The same picture of one byte for each pixel.
@@ -164,9 +166,10 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
             header.width,
             header.height,
             usize::from(header.channels),
-            match header.is_deep {
-                true => PixelDepth::Sixteen,
-                false => PixelDepth::Eight,
+            if header.is_deep {
+                PixelDepth::Sixteen
+            } else {
+                PixelDepth::Eight
             },
         ),
         file: cost.file,
@@ -354,9 +357,10 @@ fn decode_jpeg(
     let (width, height, orientation) = decoded?;
     let native = Native::upright(width, height, 3, PixelDepth::Eight);
     let is_grey = Header::of(bytes).is_some_and(|header| header.channels == 1);
-    let native = match is_grey {
-        true => to_grey(pixels, native),
-        false => native,
+    let native = if is_grey {
+        to_grey(pixels, native)
+    } else {
+        native
     };
     Ok(turned(pixels, native, orientation))
 }
@@ -418,9 +422,10 @@ pub(crate) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientat
     let (width, height) = (native.width as usize, native.height as usize);
     let place = place_in_file(orientation);
     let is_on_its_side = super::header::is_on_its_side(orientation);
-    let (upright_width, upright_height) = match is_on_its_side {
-        true => (height, width),
-        false => (width, height),
+    let (upright_width, upright_height) = if is_on_its_side {
+        (height, width)
+    } else {
+        (width, height)
     };
     let pixel = native.channels * native.depth.bytes();
     let source = std::mem::take(pixels);

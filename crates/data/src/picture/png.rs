@@ -62,16 +62,13 @@ pub(super) fn decode(
         _ => 1,
     };
     let native = Native::upright(width, height, channels, depth);
-    let native = match is_indexed {
-        true => {
-            unpack(pixels, frame.line_size, frame.bit_depth, native);
-            let palette = info.palette.as_deref().unwrap_or(&[]);
-            look_up(path, pixels, palette, read_as, native)?
-        }
-        false => {
-            drop_alpha(pixels, frame.color_type.samples(), native);
-            native
-        }
+    let native = if is_indexed {
+        unpack(pixels, frame.line_size, frame.bit_depth, native);
+        let palette = info.palette.as_deref().unwrap_or(&[]);
+        look_up(path, pixels, palette, read_as, native)?
+    } else {
+        drop_alpha(pixels, frame.color_type.samples(), native);
+        native
     };
     Ok(turned(pixels, native, orientation))
 }

@@ -193,12 +193,11 @@ impl SmallerFrames {
         size: (u32, u32),
         scratch: &mut Scratch,
     ) -> Result<SmallerFrame, DataError> {
-        let (pixels, size) = match size.0.min(size.1) > self.size {
-            true => smaller_pixels(path, size, self.size, scratch)?,
-            false => {
-                let num_bytes = size.0 as usize * size.1 as usize * CHANNELS;
-                (scratch.rgb[..num_bytes].to_vec(), size)
-            }
+        let (pixels, size) = if size.0.min(size.1) > self.size {
+            smaller_pixels(path, size, self.size, scratch)?
+        } else {
+            let num_bytes = size.0 as usize * size.1 as usize * CHANNELS;
+            (scratch.rgb[..num_bytes].to_vec(), size)
         };
         let bytes = match self.coding {
             FrameCoding::Jpeg => encoded(path, &pixels, size, SmallerFormat::Jpeg)?,

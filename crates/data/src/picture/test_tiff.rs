@@ -24,10 +24,11 @@ pub(crate) fn grey_pages(
             (279, width * height),
         ];
         let pixels_at = file.len() + 2 + 12 * tags.len() + 4;
-        let next = match number + 1 == pages.len() {
-            true => 0,
-            // Directories begin at even places.
-            false => (pixels_at + pixels.len()).next_multiple_of(2),
+        let next = if number + 1 == pages.len() {
+            0
+        } else {
+            // Directories begin at even offsets.
+            (pixels_at + pixels.len()).next_multiple_of(2)
         };
         file.extend((tags.len() as u16).to_le_bytes());
         for (tag, value) in tags {

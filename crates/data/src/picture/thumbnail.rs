@@ -14,9 +14,10 @@ pub fn thumbnail(pixels: &[u8], at_most: u32) -> Option<Vec<u8>> {
     }
     let mut jpeg = Vec::new();
     let mut encoder = JpegEncoder::new_with_quality(&mut jpeg, 82);
-    let written = match side > at_most {
-        true => encoder.encode_image(&imageops::thumbnail(&square, at_most, at_most)),
-        false => encoder.encode_image(&square),
+    let written = if side > at_most {
+        encoder.encode_image(&imageops::thumbnail(&square, at_most, at_most))
+    } else {
+        encoder.encode_image(&square)
     };
     written.ok().map(|()| jpeg)
 }

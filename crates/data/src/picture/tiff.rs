@@ -69,9 +69,10 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
         while let Some(next) = tags.filter(|next| !seen.contains(&next.start)) {
             num_pages += usize::from(is_page(&next));
             seen.push(next.start);
-            tags = match seen.len() < MOST_DIRECTORIES {
-                true => next.next(),
-                false => None,
+            tags = if seen.len() < MOST_DIRECTORIES {
+                next.next()
+            } else {
+                None
             };
         }
         num_pages
@@ -105,17 +106,19 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
 
     fn half(&self, at: usize) -> Option<u16> {
         let bytes = self.bytes.at(at)?;
-        Some(match self.is_little_endian {
-            true => u16::from_le_bytes(bytes),
-            false => u16::from_be_bytes(bytes),
+        Some(if self.is_little_endian {
+            u16::from_le_bytes(bytes)
+        } else {
+            u16::from_be_bytes(bytes)
         })
     }
 
     fn word(&self, at: usize) -> Option<u32> {
         let bytes = self.bytes.at(at)?;
-        Some(match self.is_little_endian {
-            true => u32::from_le_bytes(bytes),
-            false => u32::from_be_bytes(bytes),
+        Some(if self.is_little_endian {
+            u32::from_le_bytes(bytes)
+        } else {
+            u32::from_be_bytes(bytes)
         })
     }
 }

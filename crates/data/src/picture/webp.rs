@@ -30,9 +30,10 @@ fn largest(mut chunks: &[u8], nesting: Nesting) -> Result<(u32, u32), CutShort> 
             let is_ours = [
                 b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ANIM", b"ANMF", b"EXIF", b"ICCP", b"XMP ",
             ];
-            return match is_ours.iter().any(|ours| *ours == name) {
-                true => Err(CutShort),
-                false => Ok(largest),
+            return if is_ours.iter().any(|ours| *ours == name) {
+                Err(CutShort)
+            } else {
+                Ok(largest)
             };
         };
         let frame = match name {

@@ -330,19 +330,20 @@ pub(super) fn decide(
     }
     if asked.classes.len() > 2 {
         let numbers = MaskCoding::numbers(asked.classes.clone()).ignoring(asked.ignore);
-        return match values
+        return if values
             .iter()
             .all(|value| usize::from(*value) < asked.classes.len())
         {
-            true => Ok(numbers),
-            false => refused(
+            Ok(numbers)
+        } else {
+            refused(
                 &format!(
                     "class numbers from 0 to {} for the {} `classes`",
                     asked.classes.len() - 1,
                     asked.classes.len()
                 ),
                 "name every class in the order of its number; `ignore: 255` leaves a value out",
-            ),
+            )
         };
     }
     let white = if histogram.is_deep() { u16::MAX } else { 255 };

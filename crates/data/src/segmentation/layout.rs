@@ -377,17 +377,19 @@ impl Place {
                     return Ok(None);
                 }
                 let is_there = root.join(folder).join(masks).is_dir();
-                let masks = match is_there {
-                    true => Masks::Folder(text(masks)),
-                    false => Masks::Withheld,
+                let masks = if is_there {
+                    Masks::Folder(text(masks))
+                } else {
+                    Masks::Withheld
                 };
                 (text(images), masks, usual.and_then(|(.., field)| field))
             }
             _ => match usual {
                 Some((images, masks, field)) => {
-                    match is_field_of_view(root, folder, &images, &masks)? {
-                        true => (images, Masks::Withheld, Some(masks)),
-                        false => (images, Masks::Folder(masks), field),
+                    if is_field_of_view(root, folder, &images, &masks)? {
+                        (images, Masks::Withheld, Some(masks))
+                    } else {
+                        (images, Masks::Folder(masks), field)
                     }
                 }
                 None => match (pairs_beside(&files), alone(&folders)) {

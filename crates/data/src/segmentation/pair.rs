@@ -90,9 +90,10 @@ impl PairFraming {
         let is_one_file = samples.further_image_paths(sample).next().is_none();
         let is_alike = (native.channels, native.depth) == (self.shape.channels, self.shape.depth);
         // What the decoder wrote becomes the picture where it is of the same kind.
-        let decoded = match is_one_file && is_alike {
-            true => image.pixels.saturating_sub(kept),
-            false => image.pixels,
+        let decoded = if is_one_file && is_alike {
+            image.pixels.saturating_sub(kept)
+        } else {
+            image.pixels
         };
         let (mut file, mut beside) = (image.file, decoded + image.beside);
         for path in samples.companion_paths(sample) {
@@ -222,10 +223,11 @@ impl PairFraming {
 
     /// What a row takes of a pair that is in memory.
     fn drawing_cost(&self) -> PairCost {
-        let filtered = match self.augment.has_filters() {
-            // And the places of a coarser picture.
-            true => self.shape.pixels().len() + self.shape.num_pixels(),
-            false => 0,
+        let filtered = if self.augment.has_filters() {
+            // The second term: the source positions of a coarser picture.
+            self.shape.pixels().len() + self.shape.num_pixels()
+        } else {
+            0
         };
         PairCost {
             filtered: filtered as u64,

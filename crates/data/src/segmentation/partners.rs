@@ -165,9 +165,10 @@ impl Files {
 
 /// A name without its extension, and without the one before `.gz`.
 pub(super) fn stem(name: &str) -> &str {
-    let name = match name.to_ascii_lowercase().ends_with(".gz") {
-        true => &name[..name.len() - 3],
-        false => name,
+    let name = if name.to_ascii_lowercase().ends_with(".gz") {
+        &name[..name.len() - 3]
+    } else {
+        name
     };
     crate::folder::stem(name)
 }

@@ -316,11 +316,11 @@ fn split(
     };
     match &config.validation {
         Validation::None => Ok((pairs, Held::Own(Vec::new()), own_test)),
-        Validation::Unsplit { .. } => Ok((
-            pairs,
-            Held::Own(own_validation.unwrap_or_default()),
-            own_test,
-        )),
+        Validation::Unsplit { .. } => {
+            let marked = [own_validation, own_test].into_iter().flatten();
+            pairs.extend(marked.flatten());
+            Ok((pairs, Held::Own(Vec::new()), None))
+        }
         // The name of a split, where there is no such file.
         Validation::File { path, .. } if !path.exists() && !shards::are_meant(path) => {
             let name = path
@@ -443,9 +443,10 @@ fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCod
     let stride = samples.len().div_ceil(NUM_PROBED).max(1);
     let mut num_probed = 0;
     let mut first_error = None;
-    let read_as = match asked.colours.is_empty() {
-        true => picture::ReadAs::Mask,
-        false => picture::ReadAs::ColourMask,
+    let read_as = if asked.colours.is_empty() {
+        picture::ReadAs::Mask
+    } else {
+        picture::ReadAs::ColourMask
     };
     for sample in (0..samples.len()).step_by(stride) {
         let Some(path) = samples.mask_path(sample) else {

@@ -56,9 +56,10 @@ pub(super) fn list(
     let has_pictures = columns
         .iter()
         .any(|column| matches!(column.kind, ColumnKind::Picture { .. }));
-    let mut pictures = match has_pictures {
-        true => Some(Pictures::create(place, folder)?),
-        false => None,
+    let mut pictures = if has_pictures {
+        Some(Pictures::create(place, folder)?)
+    } else {
+        None
     };
     let is_split = shards.iter().any(|shard| shard.side.is_some());
     let mut rows = csv::Writer::from_writer(out);
@@ -183,13 +184,14 @@ fn columns(file: &ParquetFile) -> Result<(Vec<Column>, Vec<String>), DataError> 
             kind,
         });
     }
-    let notes = match left_out.is_empty() {
-        true => Vec::new(),
-        false => vec![format!(
+    let notes = if left_out.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!(
             "Not read of {}: {} (lists of pictures, or of lists)",
             file.path.display(),
             listed(&left_out)
-        )],
+        )]
     };
     if columns.is_empty() {
         return Err(DataError::invalid(
@@ -344,13 +346,13 @@ struct Pictures {
 impl Pictures {
     fn create(place: &Path, folder: &Path) -> Result<Pictures, DataError> {
         let path = place.with_extension("pictures");
-        let name = match place.parent() == Some(folder) {
-            true => path
-                .file_name()
+        let name = if place.parent() == Some(folder) {
+            path.file_name()
                 .unwrap_or_default()
                 .to_string_lossy()
-                .into_owned(),
-            false => path.to_string_lossy().into_owned(),
+                .into_owned()
+        } else {
+            path.to_string_lossy().into_owned()
         };
         let partial = holdall_files::partial(&path);
         Ok(Pictures {

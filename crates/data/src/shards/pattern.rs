@@ -28,14 +28,16 @@ pub(super) fn expand(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     let names = braces(&text).map_err(wrong)?;
     let mut files = Vec::new();
     for name in names {
-        match name.contains('*') {
-            false => files.push(PathBuf::from(name)),
-            true => files.extend(starred(Path::new(&name))?),
+        if !name.contains('*') {
+            files.push(PathBuf::from(name))
+        } else {
+            files.extend(starred(Path::new(&name))?)
         }
     }
-    match files.is_empty() {
-        true => Err(wrong("no file that fits")),
-        false => Ok(files),
+    if files.is_empty() {
+        Err(wrong("no file that fits"))
+    } else {
+        Ok(files)
     }
 }
 
@@ -67,9 +69,10 @@ fn choices(inside: &str) -> Result<Vec<String>, &'static str> {
     };
     let number = |text: &str| -> Result<u64, &'static str> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        match is_number {
-            true => text.parse().map_err(|_| "a number that is too large"),
-            false => Err("no number in its braces"),
+        if is_number {
+            text.parse().map_err(|_| "a number that is too large")
+        } else {
+            Err("no number in its braces")
         }
     };
     let (start, end) = (number(first)?, number(last)?);
@@ -84,9 +87,10 @@ fn choices(inside: &str) -> Result<Vec<String>, &'static str> {
 fn starred(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let place = match folder.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => folder,
+    let place = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
     };
     let files = entries(place)?.files;
     let fitting = files.iter().filter(|file| fits(file, &name));

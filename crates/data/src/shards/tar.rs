@@ -85,9 +85,10 @@ impl Members {
                 number(&header[124..136]).ok_or_else(|| self.wrong("a size that is no number"))?;
             let kind = header[156];
             let is_meta = matches!(kind, b'L' | b'K' | b'x' | b'g');
-            let num_bytes = match is_meta {
-                true => size,
-                false => announced.num_bytes.unwrap_or(size),
+            let num_bytes = if is_meta {
+                size
+            } else {
+                announced.num_bytes.unwrap_or(size)
             };
             let offset = self.at + BLOCK;
             let end = offset
@@ -140,9 +141,10 @@ impl Members {
             self.file.seek(SeekFrom::Start(at))?;
             bytes.reserve_exact(num_bytes as usize);
             (&mut self.file).take(num_bytes).read_to_end(bytes)?;
-            match bytes.len() as u64 == num_bytes {
-                true => Ok(()),
-                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            if bytes.len() as u64 == num_bytes {
+                Ok(())
+            } else {
+                Err(io::ErrorKind::UnexpectedEof.into())
             }
         };
         read().map_err(|cause| DataError::Io {
@@ -189,9 +191,12 @@ fn is_sound(header: &[u8]) -> bool {
     let sum: u64 = header
         .iter()
         .enumerate()
-        .map(|(at, byte)| match (148..156).contains(&at) {
-            true => u64::from(b' '),
-            false => u64::from(*byte),
+        .map(|(at, byte)| {
+            if (148..156).contains(&at) {
+                u64::from(b' ')
+            } else {
+                u64::from(*byte)
+            }
         })
         .sum();
     number(&header[148..156]) == Some(sum)
@@ -221,9 +226,10 @@ fn text(field: &[u8]) -> String {
 
 fn name_in(header: &[u8]) -> String {
     let name = text(&header[..100]);
-    let prefix = match header[257..].starts_with(b"ustar\0") {
-        true => text(&header[345..500]),
-        false => String::new(),
+    let prefix = if header[257..].starts_with(b"ustar\0") {
+        text(&header[345..500])
+    } else {
+        String::new()
     };
     match prefix.as_str() {
         "" => name,

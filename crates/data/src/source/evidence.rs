@@ -82,9 +82,10 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     }
     let targets = config.targets();
     if let Some((name, _)) = targets.first() {
-        let reason = match config.label.is_some() {
-            true => "a `label` is named".to_owned(),
-            false => format!("the config has `targets: {{{name}: ...}}`"),
+        let reason = if config.label.is_some() {
+            "a `label` is named".to_owned()
+        } else {
+            format!("the config has `targets: {{{name}: ...}}`")
         };
         let reason = format!("{reason}, and {} has no captions", csv.display());
         return is(EvidenceKind::Labels, reason);

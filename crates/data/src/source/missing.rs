@@ -78,13 +78,15 @@ pub(super) fn check_images(
     Err(DataError::MissingImages {
         path: source.path(),
         row,
-        hint: match stored_file::is_url(samples.image(sample)) {
-            true => not_downloaded(&source.table, source.columns.image),
-            false => hint_on_root(source, &image),
+        hint: if stored_file::is_url(samples.image(sample)) {
+            not_downloaded(&source.table, source.columns.image)
+        } else {
+            hint_on_root(source, &image)
         },
-        image: match stored_file::is_url(samples.image(sample)) {
-            true => PathBuf::from(samples.image(sample)),
-            false => image,
+        image: if stored_file::is_url(samples.image(sample)) {
+            PathBuf::from(samples.image(sample))
+        } else {
+            image
         },
         num_missing,
         num_images,
@@ -102,12 +104,13 @@ fn missing_images(samples: &Samples, media: Media) -> Missing {
             // A clip may be a folder of frames.
             Media::Clips => path.exists() || stored_file::stamp(path).is_some(),
         };
-        match is_there {
-            true => Missing::default(),
-            false => Missing {
+        if is_there {
+            Missing::default()
+        } else {
+            Missing {
                 count: 1,
                 first: Some((samples.row(sample), sample)),
-            },
+            }
         }
     };
     let all = 0..samples.len();

@@ -47,9 +47,10 @@ impl Encoding {
             length = kept + fill(&mut reader, &mut piece[kept..])?;
         }
         seen.num_alone += carried;
-        Ok(match seen.is_western() {
-            true => Encoding::Windows1252,
-            false => Encoding::Utf8,
+        Ok(if seen.is_western() {
+            Encoding::Windows1252
+        } else {
+            Encoding::Utf8
         })
     }
 }
@@ -90,9 +91,10 @@ impl Seen {
                 Some(None) => return bytes.len() - found,
                 Some(Some(length)) => {
                     for at in found..found + length {
-                        match is_beyond(at.checked_sub(1)) || is_beyond(Some(at + 1)) {
-                            true => self.num_in_rows += 1,
-                            false => self.num_alone += 1,
+                        if is_beyond(at.checked_sub(1)) || is_beyond(Some(at + 1)) {
+                            self.num_in_rows += 1
+                        } else {
+                            self.num_alone += 1
                         }
                     }
                     start = found + length;

@@ -154,13 +154,14 @@ impl Rows {
             self.check_memory(line)?;
         }
         let is_text = |cell: &[u8]| std::str::from_utf8(cell).is_ok();
-        match self.record.iter().all(is_text) {
-            true => Ok(Some(Row {
+        if self.record.iter().all(is_text) {
+            Ok(Some(Row {
                 line,
                 cells: &self.record,
                 raw: self.records.raw(),
-            })),
-            false => Err(DataError::not_utf8(&self.path, line)),
+            }))
+        } else {
+            Err(DataError::not_utf8(&self.path, line))
         }
     }
 

@@ -132,10 +132,7 @@ impl TextRecords {
             .flexible(true)
             .delimiter(separator.delimiter())
             .from_reader(Separated::new(RetainingReader::new(bytes), separator));
-        let mark = match has_mark {
-            true => BYTE_ORDER_MARK,
-            false => &[],
-        };
+        let mark = if has_mark { BYTE_ORDER_MARK } else { &[] };
         TextRecords {
             path: path.to_owned(),
             reader,
@@ -212,9 +209,10 @@ impl Records for TextRecords {
         if self.end > 0 && self.line_end.is_none() {
             self.line_end = Some(line_end_after(&bytes[..skipped]));
         }
-        let num_lines = match self.counts_rows {
-            true => usize::from(self.end > 0),
-            false => count_lines(bytes, skipped),
+        let num_lines = if self.counts_rows {
+            usize::from(self.end > 0)
+        } else {
+            count_lines(bytes, skipped)
         };
         self.line = u32::try_from(num_lines)
             .ok()

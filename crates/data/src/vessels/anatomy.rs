@@ -33,9 +33,10 @@ impl Anatomy {
         let temporal = random.pick(&[-1.0, 1.0]);
         let gap = random.between(0.27, 0.33);
         // Most photographs are centred on the macula, some between macula and disc.
-        let shift = match random.chance(0.7) {
-            true => random.between(-0.03, 0.05),
-            false => random.between(0.08, 0.2),
+        let shift = if random.chance(0.7) {
+            random.between(-0.03, 0.05)
+        } else {
+            random.between(0.08, 0.2)
         };
         let macula = (0.5 + temporal * shift, 0.5 + random.between(-0.04, 0.04));
         let disc = (

@@ -87,9 +87,10 @@ pub fn write(
             return Ok(());
         }
         // FIVES counts from 1 in each of its parts.
-        let (part, number) = match index < num_train {
-            true => (TRAIN, index + 1),
-            false => (TEST, index - num_train + 1),
+        let (part, number) = if index < num_train {
+            (TRAIN, index + 1)
+        } else {
+            (TEST, index - num_train + 1)
         };
         let name = format!("{number}_{}.png", condition(index, config).letter());
         let fundus = draw(index, config);
@@ -124,9 +125,10 @@ fn claim(folder: &Path, config: &VesselsConfig) -> Result<(), VesselsError> {
     match fs::read(&path) {
         Ok(bytes) => {
             let present: Option<VesselsConfig> = serde_json::from_slice(&bytes).ok();
-            return match present.as_ref() == Some(config) {
-                true => Ok(()),
-                false => Err(refused("another set")),
+            return if present.as_ref() == Some(config) {
+                Ok(())
+            } else {
+                Err(refused("another set"))
             };
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path)(error)),

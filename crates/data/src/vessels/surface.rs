@@ -46,9 +46,10 @@ pub(super) fn paint(anatomy: &Anatomy, size: usize, random: &mut Random) -> Surf
         for column in 0..nodes {
             let at = |place: usize| (place as f32 + 0.5) / nodes as f32;
             let at = (at(column), at(row));
-            grid.push(match anatomy.eccentricity(at) < 1.03 {
-                true => palette.light(anatomy, at, &clouds, &choroid),
-                false => [0.0; 6],
+            grid.push(if anatomy.eccentricity(at) < 1.03 {
+                palette.light(anatomy, at, &clouds, &choroid)
+            } else {
+                [0.0; 6]
             });
         }
     }
@@ -128,9 +129,10 @@ impl Palette {
             falloff: random.between(0.1, 0.5),
             slope: (tilt * turn.cos(), tilt * turn.sin()),
             macula: random.between(0.25, 0.55),
-            choroid: match random.chance(0.4) {
-                true => random.between(0.04, 0.11),
-                false => 0.0,
+            choroid: if random.chance(0.4) {
+                random.between(0.04, 0.11)
+            } else {
+                0.0
             },
             texture: random.between(0.05, 0.14),
             glare,
@@ -172,9 +174,10 @@ impl Palette {
         for &(spot, radius, width, strength) in &self.glare {
             let from = distance(at, spot);
             glare += strength
-                * match width > 0.0 {
-                    true => bell((from - radius) / width) * smoothstep(0.55, 1.0, far),
-                    false => bell(from / radius),
+                * if width > 0.0 {
+                    bell((from - radius) / width) * smoothstep(0.55, 1.0, far)
+                } else {
+                    bell(from / radius)
                 };
         }
         let [red, green, blue] = colour.map(|value| value * light);

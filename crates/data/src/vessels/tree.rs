@@ -228,9 +228,10 @@ impl Growth<'_> {
 
     fn split(&mut self, tip: &mut Tip, own: u16, random: &mut Random) {
         let is_even = tip.order > 0 && random.chance(0.45);
-        let share = match is_even {
-            true => random.between(0.7, 0.85),
-            false => random.between(0.3, 0.68),
+        let share = if is_even {
+            random.between(0.7, 0.85)
+        } else {
+            random.between(0.3, 0.68)
         };
         let radius = (share * tip.radius).max(MIN_RADIUS * 1.05);
         let mut side = random.pick(&[-1.0, 1.0]);
@@ -246,9 +247,10 @@ impl Growth<'_> {
                 Course::Inward
             };
         }
-        let angle = match is_even {
-            true => random.between(0.35, 0.7),
-            false => random.between(0.6, 1.25),
+        let angle = if is_even {
+            random.between(0.35, 0.7)
+        } else {
+            random.between(0.6, 1.25)
         };
         self.tips.push_back(Tip {
             at: tip.at,

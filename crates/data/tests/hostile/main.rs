@@ -344,9 +344,10 @@ impl Target {
 
 /// A lossy WebP may say that a part of it has up to 16 MiB: they are set aside as zeros, which takes no memory, and never filled.
 fn claimed_bytes(bytes: &[u8]) -> u64 {
-    match bytes.starts_with(b"RIFF") {
-        true => 17 << 20,
-        false => 0,
+    if bytes.starts_with(b"RIFF") {
+        17 << 20
+    } else {
+        0
     }
 }
 

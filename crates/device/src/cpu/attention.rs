@@ -58,9 +58,12 @@ impl<'o> Masks<'o> {
         let key = self.seed(sample);
         let (first, threshold) = (mask_index(head, query, 0), self.op.threshold());
         let scale = T::of(self.op.scale());
-        (first..).map(move |index| match Dropout::keeps(key, index, threshold) {
-            true => scale,
-            false => T::ZERO,
+        (first..).map(move |index| {
+            if Dropout::keeps(key, index, threshold) {
+                scale
+            } else {
+                T::ZERO
+            }
         })
     }
 }

@@ -35,9 +35,10 @@ pub(super) fn forward<T: Real>(op: &CachedAttention, o: &Operands<'_>) {
         let [q, k, v, out, keys, values] =
             [q, k, v, out, keys, values].map(|all| all.columns(head * width, width));
         let place = |step: usize| {
-            let from = match step == position {
-                true => row as i64,
-                false => ancestors.row(row)[step],
+            let from = if step == position {
+                row as i64
+            } else {
+                ancestors.row(row)[step]
             };
             assert!(
                 (0..rows as i64).contains(&from),

@@ -152,9 +152,10 @@ impl<T: Real> Run<T> {
                 for (u, sums) in sums.iter().enumerate() {
                     for (v, &sum) in sums.iter().enumerate() {
                         let y = y.add(u * UNIT + v * lanes);
-                        let before = match self.adds {
-                            true => load::<T, S>(y.cast_const()),
-                            false => T::splat(simd, T::ZERO),
+                        let before = if self.adds {
+                            load::<T, S>(y.cast_const())
+                        } else {
+                            T::splat(simd, T::ZERO)
                         };
                         store::<T, S>(y, T::multiply_add(simd, alpha, sum, before));
                     }

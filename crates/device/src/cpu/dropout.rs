@@ -24,9 +24,10 @@ pub(super) fn dropout<T: Real>(op: &Dropout, o: &Operands<'_>) {
         match op.mode {
             DropoutMode::Element => {
                 for (index, out) in (first..).zip(out.iter_mut()) {
-                    *out = match Dropout::keeps(key, index, threshold) {
-                        true => *out * scale,
-                        false => T::ZERO,
+                    *out = if Dropout::keeps(key, index, threshold) {
+                        *out * scale
+                    } else {
+                        T::ZERO
                     };
                 }
             }

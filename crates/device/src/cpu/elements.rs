@@ -199,9 +199,10 @@ pub(super) fn add_into<T: Real>(o: &Operands<'_>) {
 #[inline(always)]
 fn to_bf16(number: f32) -> u16 {
     let bits = number.to_bits();
-    match number.is_nan() {
-        true => 0x7fc0,
-        false => ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16,
+    if number.is_nan() {
+        0x7fc0
+    } else {
+        ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
     }
 }
 

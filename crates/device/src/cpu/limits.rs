@@ -190,9 +190,10 @@ impl Mount {
     fn folder_of(&self, group: &str) -> PathBuf {
         let below = Path::new(group).strip_prefix(&self.root);
         let below = below.unwrap_or(Path::new(""));
-        match below.components().any(|part| part.as_os_str() == "..") {
-            true => self.point.clone(),
-            false => self.point.join(below),
+        if below.components().any(|part| part.as_os_str() == "..") {
+            self.point.clone()
+        } else {
+            self.point.join(below)
         }
     }
 }

@@ -20,9 +20,10 @@ const BIAS_PARTS: usize = 16;
 
 /// Scratch of the partial sums.
 pub(super) fn bias_parts_bytes(bias: bool, width: usize) -> usize {
-    match bias {
-        true => BIAS_PARTS * width * size_of::<f64>(),
-        false => 0,
+    if bias {
+        BIAS_PARTS * width * size_of::<f64>()
+    } else {
+        0
     }
 }
 

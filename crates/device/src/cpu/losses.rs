@@ -168,9 +168,10 @@ pub(super) fn pointwise_grad<T: Real>(loss: Pointwise, o: &Operands<'_>) {
             let operands = targets.row(row).iter().zip(weights.row(row));
             let each = predictions.row(row).iter().zip(operands);
             for (out, (&x, (&target, &weight))) in gradient.row_mut(row).iter_mut().zip(each) {
-                let value = match weight == T::ZERO {
-                    true => T::ZERO,
-                    false => seed * weight * C::slope(x, target),
+                let value = if weight == T::ZERO {
+                    T::ZERO
+                } else {
+                    seed * weight * C::slope(x, target)
                 };
                 *out = match mode {
                     Write::Overwrite => value,

@@ -99,9 +99,10 @@ pub(super) fn sums_grad<T: Real>(kind: PixelLossKind, o: &Operands<'_>) {
             // What the loss changes by with the probability of a class.
             let slope = |class: usize| {
                 let d = &dsums[3 * class..3 * class + 2];
-                match is_there(kind, label, class) {
-                    true => d[0] + d[1],
-                    false => d[1],
+                if is_there(kind, label, class) {
+                    d[0] + d[1]
+                } else {
+                    d[1]
                 }
             };
             match kind {
@@ -197,9 +198,12 @@ pub(super) fn loss_grad<T: Real>(op: &OverlapLoss, o: &Operands<'_>) {
     let num_classes = sums.width / 3;
     let each = seed / (num_classes - op.first_class) as f64;
     for class in 0..num_classes {
-        let derivative = |sample: usize| match class < op.first_class {
-            true => [0.0; 3],
-            false => overlap(op, of_class(op, sums, weights, sample, class)).1,
+        let derivative = |sample: usize| {
+            if class < op.first_class {
+                [0.0; 3]
+            } else {
+                overlap(op, of_class(op, sums, weights, sample, class)).1
+            }
         };
         let of_all = match op.reduction {
             Reduction::Batch => derivative(0),

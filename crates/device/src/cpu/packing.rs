@@ -154,9 +154,10 @@ impl Packed {
             Threads::One => get_lhs_packing_threshold_single_thread(),
         };
         let packs_left = uneven || left_is_across || nc.min(n) > threshold * tile.columns;
-        let slab_rows = match packs_left && !packs_left_at_once {
-            true => mc.min(m.next_multiple_of(tile.rows)),
-            false => 0,
+        let slab_rows = if packs_left && !packs_left_at_once {
+            mc.min(m.next_multiple_of(tile.rows))
+        } else {
+            0
         };
         Packed {
             panel_bytes: panels(right, tile.columns) + panels(left, tile.rows),

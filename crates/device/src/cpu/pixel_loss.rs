@@ -129,9 +129,10 @@ pub(super) fn backward<T: Real>(op: &PixelLossGrad, o: &Operands<'_>) {
                     };
                     let scale = weight * factor;
                     for (class, (out, &logit)) in out.iter_mut().zip(logits).enumerate() {
-                        let slope = match class == label {
-                            true => -q,
-                            false => (logit - peak).exp() / all,
+                        let slope = if class == label {
+                            -q
+                        } else {
+                            (logit - peak).exp() / all
                         };
                         *out += scale * slope;
                     }

@@ -153,12 +153,11 @@ impl CpuTarget {
 
     /// Elements of scratch, with so many matrices of scores per thread.
     fn attention_elements(&self, op: &Attention, shapes: [Shape; 2], matrices: usize) -> usize {
-        match cross_attention::takes(op, shapes) {
-            true => cross_attention::scratch_elements(op, shapes, self.num_threads, matrices),
-            false => {
-                let keys = shapes[1].dims()[1];
-                attention::scratch_elements(self.num_threads, matrices, keys)
-            }
+        if cross_attention::takes(op, shapes) {
+            cross_attention::scratch_elements(op, shapes, self.num_threads, matrices)
+        } else {
+            let keys = shapes[1].dims()[1];
+            attention::scratch_elements(self.num_threads, matrices, keys)
         }
     }
 
@@ -289,10 +288,13 @@ impl Target for CpuTarget {
             }
             Op::CrossEntropyGrad(_) => node.input(1).num_elements() * element,
             Op::PointwiseLoss(_) => node.input(0).rows() * size_of::<f64>(),
-            Op::ScaleColumnsGrad(op) => match op.gamma {
-                true => elements::SCALE_PARTS * node.input(0).width() * element,
-                false => 0,
-            },
+            Op::ScaleColumnsGrad(op) => {
+                if op.gamma {
+                    elements::SCALE_PARTS * node.input(0).width() * element
+                } else {
+                    0
+                }
+            }
             Op::Contrastive(op) => {
                 contrastive::scratch_elements(node.input(0).rows(), op.tile) * element
             }

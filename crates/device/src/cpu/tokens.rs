@@ -39,9 +39,10 @@ pub(super) fn mix_pictures<T: Real>(op: &MixPictures, o: &Operands<'_>) {
         {
             let (x, c) = (T::of((index / 3) as f64), index % 3);
             let [own, other] = [own, other].map(|byte| T::of(f64::from(byte)));
-            let value = match boxed && x0 <= x && x < x1 {
-                true => other,
-                false => lambda * own + (T::ONE - lambda) * other,
+            let value = if boxed && x0 <= x && x < x1 {
+                other
+            } else {
+                lambda * own + (T::ONE - lambda) * other
             };
             *out = value * scale[c] + shift[c];
         }

@@ -155,11 +155,13 @@ impl<T: Real> Loss<T> {
             *cursor += 1;
         }
         let numbers = &*numbers;
-        for_rows(filled(count), |row| match row < count {
-            true => x
-                .row_mut(row)
-                .copy_from_slice(self.x.row(numbers[row] as usize)),
-            false => x.row_mut(row).fill(T::ZERO),
+        for_rows(filled(count), |row| {
+            if row < count {
+                x.row_mut(row)
+                    .copy_from_slice(self.x.row(numbers[row] as usize))
+            } else {
+                x.row_mut(row).fill(T::ZERO)
+            }
         });
         count
     }

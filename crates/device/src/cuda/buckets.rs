@@ -22,9 +22,10 @@ pub(super) struct Bucket {
 /// The stage of a step's last pass, where its gradients are added over several processes.
 pub(super) fn last_stage(plan: &StepPlan) -> Option<Stage> {
     gradients(plan)?;
-    Some(match plan.kept == plan.accumulation {
-        true => Stage::KeptBackward,
-        false => Stage::ForwardBackward,
+    Some(if plan.kept == plan.accumulation {
+        Stage::KeptBackward
+    } else {
+        Stage::ForwardBackward
     })
 }
 

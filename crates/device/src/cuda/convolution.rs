@@ -429,12 +429,13 @@ fn fastest(
             let fastest = best.as_ref().map_or(f64::INFINITY, |(seconds, _)| *seconds);
             let seconds = issue(&ready)
                 .and_then(|()| timed_once(stream, || issue(&ready)))
-                .and_then(
-                    |once| match once > SLOW_SECONDS || once > SLOWER * fastest {
-                        true => Ok(once),
-                        false => timed(stream, || issue(&ready)),
-                    },
-                );
+                .and_then(|once| {
+                    if once > SLOW_SECONDS || once > SLOWER * fastest {
+                        Ok(once)
+                    } else {
+                        timed(stream, || issue(&ready))
+                    }
+                });
             match seconds {
                 Ok(seconds) => {
                     num_timed += 1;

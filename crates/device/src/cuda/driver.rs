@@ -20,9 +20,10 @@ pub(super) fn check(result: CUresult, call: &str) -> Result<(), DeviceError> {
     // SAFETY: the driver writes a pointer to a string that it owns for ever, or leaves the null.
     let said = unsafe {
         sys::cuGetErrorString(result, &mut text);
-        match text.is_null() {
-            true => "no text".into(),
-            false => CStr::from_ptr(text).to_string_lossy(),
+        if text.is_null() {
+            "no text".into()
+        } else {
+            CStr::from_ptr(text).to_string_lossy()
         }
     };
     let name = format!("{result:?}");

@@ -79,11 +79,12 @@ impl Kernels {
         let kept = FILES.iter().all(|&(name, text)| {
             compile::is_kept(&compile::source(name, text), name, &architecture, element)
         });
-        let compiled = match kept {
-            true => compile_all(&architecture, element),
-            false => told_if_slow(&compiling(&architecture), || {
+        let compiled = if kept {
+            compile_all(&architecture, element)
+        } else {
+            told_if_slow(&compiling(&architecture), || {
                 compile_all(&architecture, element)
-            }),
+            })
         };
         let mut modules = Vec::new();
         for image in compiled {

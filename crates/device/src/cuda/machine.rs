@@ -197,9 +197,10 @@ impl CudaMachine {
             if program.instructions.is_empty() {
                 continue;
             }
-            let slots = match program.stage.has_slot() {
-                true => plan.kept,
-                false => 1,
+            let slots = if program.stage.has_slot() {
+                plan.kept
+            } else {
+                1
             };
             for slot in 0..slots {
                 let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
@@ -419,9 +420,10 @@ impl CudaMachine {
     }
 
     fn slot_of(&self, program: ProgramId, slot: usize) -> usize {
-        match self.with_slots.contains(&program) {
-            true => slot,
-            false => 0,
+        if self.with_slots.contains(&program) {
+            slot
+        } else {
+            0
         }
     }
 

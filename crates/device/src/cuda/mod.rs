@@ -226,9 +226,10 @@ impl Cuda {
 
     /// bf16 where the card has it, fp16 elsewhere.
     pub fn best_arithmetic(&self) -> Arithmetic {
-        match self.supports(Arithmetic::Bf16) {
-            true => Arithmetic::Bf16,
-            false => Arithmetic::F16,
+        if self.supports(Arithmetic::Bf16) {
+            Arithmetic::Bf16
+        } else {
+            Arithmetic::F16
         }
     }
 

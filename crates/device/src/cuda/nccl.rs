@@ -126,9 +126,10 @@ struct CardWaits {
 impl CardWaits {
     /// How long the next one may last: ten times the longest, once there were enough to know.
     fn limit(&self, deadlines: Deadlines) -> Duration {
-        match self.count >= KNOWN_WAITS {
-            true => deadlines.silence.max(10 * self.longest),
-            false => deadlines.stall,
+        if self.count >= KNOWN_WAITS {
+            deadlines.silence.max(10 * self.longest)
+        } else {
+            deadlines.stall
         }
     }
 
@@ -445,12 +446,15 @@ fn data_type(dtype: DType) -> i32 {
 fn failed(api: &Api, comm: Raw, status: Status, call: &str) -> DeviceError {
     // SAFETY: both give text that lives as long as the library.
     let texts = unsafe { [(api.error_string)(status), (api.last_error)(comm)] };
-    let texts = texts.map(|text| match text.is_null() {
-        true => String::new(),
-        // SAFETY: not null, and ended by a zero.
-        false => unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned(),
+    let texts = texts.map(|text| {
+        if text.is_null() {
+            String::new()
+        } else {
+            // SAFETY: not null, and ended by a zero.
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned()
+        }
     });
     DeviceError::Failed(format!(
         "NCCL: {call}: {} {}\nhint: NCCL_DEBUG=WARN says more; docs/clusters.md has what usually helps",

@@ -335,10 +335,13 @@ impl Products {
             };
             check(status, "cublasLtMatrixLayoutCreate").map(|()| layout)
         };
-        let factor = |factor: &Factor, [rows, columns]: [usize; 2]| match factor.transposed {
-            // Our row-major [rows, columns] is its [columns, rows].
-            false => layout(inputs, columns, rows, factor.stride),
-            true => layout(inputs, rows, columns, factor.stride),
+        let factor = |factor: &Factor, [rows, columns]: [usize; 2]| {
+            if factor.transposed {
+                layout(inputs, rows, columns, factor.stride)
+            } else {
+                // Our row-major [rows, columns] is its [columns, rows].
+                layout(inputs, columns, rows, factor.stride)
+            }
         };
         let Product {
             rows,

@@ -458,9 +458,10 @@ impl Target for CudaTarget {
             node.node.inputs.len(),
             self.processors,
         );
-        match products(node).is_empty() {
-            true => own,
-            false => own + PRODUCT_BYTES,
+        if products(node).is_empty() {
+            own
+        } else {
+            own + PRODUCT_BYTES
         }
     }
 
@@ -484,9 +485,10 @@ impl Target for CudaTarget {
         };
         let product_seconds: f64 = products.iter().copied().map(each).sum();
         // Large results are bound by memory as well as arithmetic.
-        let product_seconds = match products.is_empty() {
-            true => 0.0,
-            false => product_seconds.max(bytes / bandwidth),
+        let product_seconds = if products.is_empty() {
+            0.0
+        } else {
+            product_seconds.max(bytes / bandwidth)
         };
         let own = match op {
             Op::Attention(_) | Op::AttentionGrad(_) => {
@@ -619,9 +621,10 @@ impl Target for CudaTarget {
     }
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
-        match is_convolution(&node.node.op) {
-            true => self.cudnn_bytes,
-            false => 0,
+        if is_convolution(&node.node.op) {
+            self.cudnn_bytes
+        } else {
+            0
         }
     }
 }
@@ -643,9 +646,10 @@ impl CudaTarget {
         let bytes = match &node.node.op {
             Op::VocabularyLossGrad(op) => {
                 let num_products = f64::from(u8::from(op.x) + u8::from(op.weight));
-                let dweight = match op.weight {
-                    true => 8.0 * node.input(2).num_elements() as f64,
-                    false => 0.0,
+                let dweight = if op.weight {
+                    8.0 * node.input(2).num_elements() as f64
+                } else {
+                    0.0
                 };
                 logits * (8.0 + (1.0 + num_products) * self.width())
                     + tiles.iter().count() as f64 * dweight

@@ -223,11 +223,11 @@ fn groups_of_one_row() {
         let shares = s.given(&[9], Contents::Floats(vec![1.0; 9]));
         let scale = s.parameter(&[]);
         let sum = s.total();
-        match grouped {
-            true => s
-                .graph
-                .contrastive_groups_into(features, weights, groups, shares, scale, sum, 4),
-            false => s.graph.contrastive_into(features, weights, scale, sum, 4),
+        if grouped {
+            s.graph
+                .contrastive_groups_into(features, weights, groups, shares, scale, sum, 4)
+        } else {
+            s.graph.contrastive_into(features, weights, scale, sum, 4)
         }
         observed(s, sum)[0]
     };

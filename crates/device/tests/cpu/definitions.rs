@@ -488,17 +488,12 @@ fn losses_of_one_number_each() {
                 let [targets, weights] = [&targets, &weights]
                     .map(|values| s.given(&[3, 5], Contents::Floats(values.clone())));
                 let sum = s.total();
-                match squared {
-                    true => s
-                        .graph
-                        .squared_error_into("loss", predictions, targets, weights, sum),
-                    false => s.graph.binary_cross_entropy_into(
-                        "loss",
-                        predictions,
-                        targets,
-                        weights,
-                        sum,
-                    ),
+                if squared {
+                    s.graph
+                        .squared_error_into("loss", predictions, targets, weights, sum)
+                } else {
+                    s.graph
+                        .binary_cross_entropy_into("loss", predictions, targets, weights, sum)
                 }
                 (vec![all], sum)
             },
@@ -508,9 +503,10 @@ fn losses_of_one_number_each() {
                 let losses = each.filter(|(_, (_, weight))| **weight > 0.0).map(
                     |(&x, (&target, &weight))| {
                         let share = 1.0 / (1.0 + (-x).exp());
-                        let loss = match squared {
-                            true => (x - target) * (x - target),
-                            false => -target * share.ln() - (1.0 - target) * (1.0 - share).ln(),
+                        let loss = if squared {
+                            (x - target) * (x - target)
+                        } else {
+                            -target * share.ln() - (1.0 - target) * (1.0 - share).ln()
                         };
                         weight * loss
                     },
@@ -630,9 +626,10 @@ fn mix_pictures() {
                 let (y, x) = ((index % 36 / 12) as f64, (index % 12 / 3) as f64);
                 let [own, partner] = [&own, &partner].map(|bytes| f64::from(bytes[index]));
                 let boxed = y0 <= y && y < y1 && x0 <= x && x < x1;
-                let mixed = match boxed {
-                    true => partner,
-                    false => lambda * own + (1.0 - lambda) * partner,
+                let mixed = if boxed {
+                    partner
+                } else {
+                    lambda * own + (1.0 - lambda) * partner
                 };
                 (mixed / 255.0 - f64::from(mean[index % 3])) / f64::from(std[index % 3])
             };
@@ -652,11 +649,11 @@ fn pictures_that_are_left_alone() {
             &[2, 5],
             Contents::Floats([1.0, 0.0, 0.0, 0.0, 0.0].repeat(2)),
         );
-        let pixels = match mixed {
-            true => s
-                .graph
-                .mix_pictures("mixed", pixels, partner, mix, NORMALIZATION),
-            false => pixels,
+        let pixels = if mixed {
+            s.graph
+                .mix_pictures("mixed", pixels, partner, mix, NORMALIZATION)
+        } else {
+            pixels
         };
         let patches = s.graph.patchify("patches", pixels, 1, NORMALIZATION);
         observed(s, patches)

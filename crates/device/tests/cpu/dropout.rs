@@ -161,9 +161,10 @@ fn masks_of_probabilities([heads, queries, keys]: [usize; 3]) {
         for (at, &mask) in masks.iter().enumerate() {
             let (query, head, key) = (at / (heads * keys), at / keys % heads, at % keys);
             let index = (head << 40 | query << 20 | key) as u64;
-            let expected = match Dropout::keeps(seed, index, op.threshold()) {
-                true => 1.0 / (1.0 - rate),
-                false => 0.0,
+            let expected = if Dropout::keeps(seed, index, op.threshold()) {
+                1.0 / (1.0 - rate)
+            } else {
+                0.0
             };
             assert!((mask - expected).abs() < 1e-6, "place {at}: {mask}");
         }

@@ -30,9 +30,10 @@ fn positions_of_single_tokens_and_of_runs() {
 fn positions_beside_another_reader_and_frozen() {
     for [x, table] in [[true, true], [true, false], [false, true]] {
         check_gradients(|s| {
-            let x_btd = match x {
-                true => s.input(&[2, 4, 5]),
-                false => s.constant(&[2, 4, 5]),
+            let x_btd = if x {
+                s.input(&[2, 4, 5])
+            } else {
+                s.constant(&[2, 4, 5])
             };
             let all_rows = s.parameter(&[7, 5]);
             let table_nd = s.graph.rows(all_rows, 0, 2);
@@ -121,12 +122,11 @@ fn the_vocabulary_loss_in_tiles_of_rows_and_chunks_of_tokens() {
             check_gradients(|s| {
                 let x_btd = s.input(&[b, t, 3]);
                 // Of a large vocabulary each row's gradient is small beside the loss: few parameters make them all.
-                let weight_vd = match v > 100 {
-                    true => {
-                        let (rows, weight) = (s.constant(&[v, 2]), s.parameter(&[3, 2]));
-                        s.graph.linear("weight", rows, weight, None, None)
-                    }
-                    false => s.parameter(&[v, 3]),
+                let weight_vd = if v > 100 {
+                    let (rows, weight) = (s.constant(&[v, 2]), s.parameter(&[3, 2]));
+                    s.graph.linear("weight", rows, weight, None, None)
+                } else {
+                    s.parameter(&[v, 3])
                 };
                 let [labels, token_weights, sample_weights] = targets(s, [b, t, v]);
                 let sum = s.total();
@@ -151,9 +151,10 @@ fn the_vocabulary_loss_in_tiles_of_rows_and_chunks_of_tokens() {
 fn the_vocabulary_loss_with_a_frozen_side_and_with_another_reader() {
     for [x, weight] in [[true, false], [false, true], [true, true]] {
         check_gradients(|s| {
-            let x_btd = match x {
-                true => s.input(&[2, 3, 4]),
-                false => s.constant(&[2, 3, 4]),
+            let x_btd = if x {
+                s.input(&[2, 3, 4])
+            } else {
+                s.constant(&[2, 3, 4])
             };
             let weight_vd = s.parameter(&[9, 4]);
             if !weight {
@@ -205,17 +206,15 @@ fn the_vocabulary_loss_of_a_tied_embedding() {
 /// Groups of rows that are positives of each other: row `i` is of group `i % 3`, every fourth row is padding.
 pub fn groups(s: &mut Sketch, rows: usize) -> [ValueId; 3] {
     let counts = |row: &usize| row % 4 != 2;
-    let group = |row: usize| match counts(&row) {
-        true => (row % 3) as i64,
-        false => -1,
-    };
+    let group = |row: usize| if counts(&row) { (row % 3) as i64 } else { -1 };
     let share = |row: usize| {
         let same = (0..rows)
             .filter(counts)
             .filter(|&other| group(other) == group(row));
-        match counts(&row) {
-            true => 1.0 / same.count() as f64,
-            false => 0.0,
+        if counts(&row) {
+            1.0 / same.count() as f64
+        } else {
+            0.0
         }
     };
     let weights = (0..rows).map(|row| f64::from(u8::from(counts(&row))));

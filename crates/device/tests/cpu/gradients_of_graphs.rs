@@ -125,9 +125,10 @@ fn any_layers_frozen_under_any_recomputation() {
                     continue; // nothing to check
                 }
                 let mut s = Sketch::new(DType::F64);
-                let x = match from_input {
-                    true => s.input(&[3, 4]),
-                    false => s.constant(&[3, 4]),
+                let x = if from_input {
+                    s.input(&[3, 4])
+                } else {
+                    s.constant(&[3, 4])
                 };
                 let (y, parameters) = s.block(|s| layers(s, x));
                 for (layer, parameters) in parameters.iter().enumerate() {

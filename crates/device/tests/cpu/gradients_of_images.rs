@@ -198,9 +198,12 @@ fn group_norm_with_a_residual() {
         for (wants_x, wants_residual) in [(true, true), (true, false), (false, true)] {
             check_gradients(|s| {
                 s.random = Random(4);
-                let [x, residual] = [wants_x, wants_residual].map(|wants| match wants {
-                    true => s.input(&[1, 3, 2, 4]),
-                    false => s.constant(&[1, 3, 2, 4]),
+                let [x, residual] = [wants_x, wants_residual].map(|wants| {
+                    if wants {
+                        s.input(&[1, 3, 2, 4])
+                    } else {
+                        s.constant(&[1, 3, 2, 4])
+                    }
                 });
                 let [gamma, beta] = [(); 2].map(|()| s.parameter(&[4]));
                 if !wants_x {

@@ -388,9 +388,12 @@ fn attention_of_a_value_over_itself_is_refused() {
 fn attention_where_only_queries_or_only_keys_and_values_have_a_gradient() {
     for queries in [true, false] {
         check_gradients(|s| {
-            let mut side = |wanted, tokens| match wanted {
-                true => s.input(&[2, tokens, 4]),
-                false => s.constant(&[2, tokens, 4]),
+            let mut side = |wanted, tokens| {
+                if wanted {
+                    s.input(&[2, tokens, 4])
+                } else {
+                    s.constant(&[2, tokens, 4])
+                }
             };
             let parts = [side(queries, 3), side(!queries, 5), side(!queries, 5)];
             vec![s.graph.attention("o", parts, None, 2, false)]
@@ -474,9 +477,11 @@ fn mean_tokens_alone_and_beside_another_reader() {
 fn scale_columns_trained_and_frozen() {
     for [x, gamma] in [[true, true], [true, false], [false, true]] {
         check_gradients(|s| {
-            let x_nd = match x {
-                true => s.input(&[37, 9]), // more rows than the partial sums
-                false => s.constant(&[37, 9]),
+            // More rows than the partial sums.
+            let x_nd = if x {
+                s.input(&[37, 9])
+            } else {
+                s.constant(&[37, 9])
             };
             let gamma_d = s.parameter(&[9]);
             if !gamma {
@@ -686,9 +691,12 @@ fn pointwise_losses_add_to_a_gradient_that_is_there() {
 
 /// Rows of two modalities, some of them padding, and the contrastive loss over them.
 fn contrastive(s: &mut Sketch, trained: [bool; 3], rows: usize, tile: usize) -> Vec<ValueId> {
-    let mut side = |wanted| match wanted {
-        true => s.input(&[rows, 3]),
-        false => s.constant(&[rows, 3]),
+    let mut side = |wanted| {
+        if wanted {
+            s.input(&[rows, 3])
+        } else {
+            s.constant(&[rows, 3])
+        }
     };
     let (image_bd, text_bd) = (side(trained[0]), side(trained[1]));
     let weights = (0..rows).map(|row| if row % 4 == 2 { 0.0 } else { 1.0 });

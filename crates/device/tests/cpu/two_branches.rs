@@ -181,9 +181,12 @@ impl TwoBranches {
         for layer in 0..self.layers {
             let name = format!("image.{layer}");
             let last = layer + 1 == self.layers;
-            x_btd = g.block(&name, |g| match last {
-                true => self.last_block(g, &name, x_btd, None, |g, _, x| g.first_tokens(x)),
-                false => self.block(g, &name, x_btd, false),
+            x_btd = g.block(&name, |g| {
+                if last {
+                    self.last_block(g, &name, x_btd, None, |g, _, x| g.first_tokens(x))
+                } else {
+                    self.block(g, &name, x_btd, false)
+                }
             });
         }
         self.project(g, "image.out", x_btd, features);
@@ -205,11 +208,14 @@ impl TwoBranches {
         for layer in 0..self.layers {
             let name = format!("text.{layer}");
             let last = layer + 1 == self.layers;
-            x_btd = g.block(&name, |g| match last {
-                true => self.last_block(g, &name, x_btd, Some(lengths), |g, name, x| {
-                    g.gather_rows(name, x, end)
-                }),
-                false => self.block(g, &name, x_btd, true),
+            x_btd = g.block(&name, |g| {
+                if last {
+                    self.last_block(g, &name, x_btd, Some(lengths), |g, name, x| {
+                        g.gather_rows(name, x, end)
+                    })
+                } else {
+                    self.block(g, &name, x_btd, true)
+                }
             });
         }
         self.project(g, "text.out", x_btd, features);

@@ -181,10 +181,7 @@ fn scale_columns_trained_and_frozen() {
         for [x, gamma] in [[true, true], [true, false], [false, true]] {
             let what = format!("scaled columns of {dims:?}, x and factors trained {x}, {gamma}");
             gpu.compare(&what, FORMATS, |s| {
-                let x_nd = match x {
-                    true => s.input(&dims),
-                    false => s.constant(&dims),
-                };
+                let x_nd = if x { s.input(&dims) } else { s.constant(&dims) };
                 let gamma_d = s.parameter(&dims[1..]);
                 if !gamma {
                     s.freeze(gamma_d);

@@ -229,9 +229,12 @@ fn convolutions(s: &mut Sketch) -> Vec<ValueId> {
 fn pixels_and_losses(s: &mut Sketch) -> Vec<ValueId> {
     let [n, h, w, c] = [2, 4, 4, 3];
     let row_bytes = h * w * (c + 1);
-    let bytes = (0..n * row_bytes).map(|at: usize| match at % row_bytes < h * w * c {
-        true => (at * 37 % 256) as u8,
-        false => [0, 1, 2, 255][at * 7 % 4],
+    let bytes = (0..n * row_bytes).map(|at: usize| {
+        if at % row_bytes < h * w * c {
+            (at * 37 % 256) as u8
+        } else {
+            [0, 1, 2, 255][at * 7 % 4]
+        }
     });
     let rows = s.given(&[n, row_bytes], DType::U8, Contents::Bytes(bytes.collect()));
     let pixels = s.graph.picture_view(rows, 0, &[h, w, c]);

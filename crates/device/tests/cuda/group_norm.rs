@@ -73,9 +73,10 @@ fn group_norm_with_every_activation_and_a_residual() {
                 let what = format!("{what}, residual with a gradient {wanted}");
                 gpu.compare_with(&what, settings(), |s| {
                     let x_nhwc = s.input(&dims);
-                    let residual = match wanted {
-                        true => s.input(&dims),
-                        false => s.constant(&dims),
+                    let residual = if wanted {
+                        s.input(&dims)
+                    } else {
+                        s.constant(&dims)
                     };
                     vec![norm(s, x_nhwc, 2, activation, Some(residual))]
                 });
@@ -136,9 +137,12 @@ fn group_norm_with_frozen_parameters_or_of_something_without_a_gradient() {
         let what = format!("gamma, beta, x, residual trained: {gamma}, {beta}, {x}, {residual}");
         gpu.compare_with(&what, settings(), |s| {
             let dims = [2, 6, 5, 16];
-            let [x, residual] = [x, residual].map(|wanted| match wanted {
-                true => s.input(&dims),
-                false => s.constant(&dims),
+            let [x, residual] = [x, residual].map(|wanted| {
+                if wanted {
+                    s.input(&dims)
+                } else {
+                    s.constant(&dims)
+                }
             });
             let parameters = [gamma, beta].map(|trained| {
                 let parameter = s.parameter(&[16]);

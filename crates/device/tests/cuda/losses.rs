@@ -181,9 +181,10 @@ fn losses_of_column_slices() {
             let what = format!("heads of {classes}, {labels}, {numbers}, {rows} rows, full {full}");
             gpu.compare(&what, ALL, |s| {
                 let all = classes + labels + numbers;
-                let logits = match full {
-                    true => logits(s, rows, all),
-                    false => s.input(&[rows, all]),
+                let logits = if full {
+                    logits(s, rows, all)
+                } else {
+                    s.input(&[rows, all])
                 };
                 let sums = [(); 3].map(|()| s.total());
                 let head = s.graph.columns(logits, 0, classes);
@@ -257,9 +258,10 @@ const EVERYTHING: [bool; 3] = [true; 3];
 fn contrastive(s: &mut Sketch, dims: [usize; 2], padded: bool, trained: [bool; 3]) -> Vec<ValueId> {
     let [image_bd, text_bd] = [trained[0], trained[1]].map(|wanted| {
         let values = unit_rows(s, dims);
-        match wanted {
-            true => s.full_input(&dims, &values),
-            false => s.full_constant(&dims, &values),
+        if wanted {
+            s.full_input(&dims, &values)
+        } else {
+            s.full_constant(&dims, &values)
         }
     });
     let counts = |row: usize| !padded || (row % 4 != 2 && row + 9 < dims[0]);

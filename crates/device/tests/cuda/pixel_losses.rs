@@ -50,12 +50,11 @@ fn labels(s: &mut Sketch, kind: PixelLossKind, [n, h, w, k]: [usize; 4], place: 
 }
 
 fn logits(s: &mut Sketch, dims: [usize; 4], full: bool) -> ValueId {
-    match full {
-        true => {
-            let values = s.numbers(dims.iter().product(), 4.0);
-            s.full_input(&dims, &values)
-        }
-        false => s.scaled_input(&dims, 4.0),
+    if full {
+        let values = s.numbers(dims.iter().product(), 4.0);
+        s.full_input(&dims, &values)
+    } else {
+        s.scaled_input(&dims, 4.0)
     }
 }
 
@@ -91,10 +90,7 @@ fn pixel_loss(
 
 fn settings(full: bool) -> Settings {
     let settings = Settings::of(FORMATS).long_sums();
-    match full {
-        true => settings.kept_full(),
-        false => settings,
-    }
+    if full { settings.kept_full() } else { settings }
 }
 
 #[test]

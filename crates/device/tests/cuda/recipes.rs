@@ -216,9 +216,10 @@ pub fn write_step(recipe: &Recipe, [compute, format]: [DType; 2]) -> Step {
     let source =
         w.g.embedding("tokens", ids_bt, table, positions, Some(order_bt));
     let x = w.blocks(&recipe.layers, source, tied);
-    let pooled = match recipe.gather {
-        true => w.g.gather_rows("pooled", x, end_b),
-        false => w.g.first_tokens(x),
+    let pooled = if recipe.gather {
+        w.g.gather_rows("pooled", x, end_b)
+    } else {
+        w.g.first_tokens(x)
     };
     let sides = ["left", "right"].map(|name| side(&mut w, name, pooled, [b, rows, d + 8]));
     let head = w.parameter("head".to_owned(), &[CLASSES, d + 8], false);

@@ -113,9 +113,10 @@ fn grouped(s: &mut Sketch, dims: [usize; 2], padded: bool, trained: [bool; 2]) -
     let [rows, _] = dims;
     let [image_bd, text_bd] = trained.map(|wanted| {
         let values = unit_rows(s, dims);
-        match wanted {
-            true => s.full_input(&dims, &values),
-            false => s.full_constant(&dims, &values),
+        if wanted {
+            s.full_input(&dims, &values)
+        } else {
+            s.full_constant(&dims, &values)
         }
     });
     let counts: Vec<bool> = (0..rows)
@@ -315,9 +316,10 @@ fn video_vocabulary_loss_of_a_tied_table_and_of_sides_without_a_gradient() {
         let what = format!("vocabulary loss, gradient of x {x}, of the weight {weight}");
         gpu.compare_with(&what, settings, |s| {
             let [b, t, d, v] = [2, 9, 32, 70];
-            let x_btd = match x {
-                true => s.input(&[b, t, d]),
-                false => s.constant(&[b, t, d]),
+            let x_btd = if x {
+                s.input(&[b, t, d])
+            } else {
+                s.constant(&[b, t, d])
             };
             let weight_vd = s.parameter(&[v, d]);
             if !weight {

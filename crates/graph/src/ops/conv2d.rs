@@ -227,9 +227,10 @@ undifferentiated!(Conv2dInputGrad, "conv2d input gradient", |_, node| {
 });
 
 undifferentiated!(Conv2dWeightGrad, "conv2d weight gradient", |op, node| {
-    let weight = match op.weight {
-        true => node.input(0).rows() * node.output(0).num_elements(),
-        false => 0,
+    let weight = if op.weight {
+        node.input(0).rows() * node.output(0).num_elements()
+    } else {
+        0
     };
     weight_gradient(node, weight, op.bias)
 });
@@ -289,9 +290,10 @@ undifferentiated!(
     TransposedConv2dWeightGrad,
     "transposed conv2d weight gradient",
     |op, node| {
-        let weight = match op.weight {
-            true => node.input(1).rows() * node.output(0).num_elements(),
-            false => 0,
+        let weight = if op.weight {
+            node.input(1).rows() * node.output(0).num_elements()
+        } else {
+            0
         };
         weight_gradient(node, weight, op.bias)
     }
@@ -308,9 +310,10 @@ fn products(node: NodeView<'_>, multiply_adds: usize, flops_per_element: u64) ->
 fn weight_gradient(node: NodeView<'_>, multiply_adds: usize, bias: bool) -> Cost {
     Cost {
         product_flops: 2 * multiply_adds as u64,
-        element_flops: match bias {
-            true => node.input(0).num_elements() as u64,
-            false => 0,
+        element_flops: if bias {
+            node.input(0).num_elements() as u64
+        } else {
+            0
         },
         bytes: node.operand_bytes(),
     }

@@ -209,9 +209,10 @@ impl Operation for GroupNorm {
         let heir = wanted_residual.or(wanted_x);
         let heir = heir.filter(|&heir| pass.takes_over(heir, dy));
         for wanted in wanted_x.into_iter().chain(wanted_residual) {
-            outputs.push(match heir == Some(wanted) {
-                true => Output::overwrite(dy),
-                false => pass.target(wanted),
+            outputs.push(if heir == Some(wanted) {
+                Output::overwrite(dy)
+            } else {
+                pass.target(wanted)
             });
         }
         let mut inputs = vec![dy];

@@ -86,9 +86,10 @@ impl CocoScorer {
         let ciders = cider_d(&self.samples);
         let mean = |scores: &[f64]| scores.iter().sum::<f64>() / scores.len() as f64;
         let scores = CocoScores {
-            bleu: match self.samples.is_empty() {
-                true => [f64::NAN; 4],
-                false => self.counts.bleu(),
+            bleu: if self.samples.is_empty() {
+                [f64::NAN; 4]
+            } else {
+                self.counts.bleu()
             },
             rouge_l: mean(&self.rouge_l),
             cider_d: mean(&ciders),

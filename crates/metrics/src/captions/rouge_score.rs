@@ -15,9 +15,12 @@ pub fn tokenize(text: &str) -> Vec<String> {
     let words = lower.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
     let words = words.filter(|word| !word.is_empty());
     words
-        .map(|word| match word.len() > 3 {
-            true => porter::stem(word),
-            false => word.to_owned(),
+        .map(|word| {
+            if word.len() > 3 {
+                porter::stem(word)
+            } else {
+                word.to_owned()
+            }
         })
         .collect()
 }
@@ -58,8 +61,9 @@ fn ngram_f(reference: &[String], candidate: &[String], length: usize) -> f64 {
 fn f(common: usize, reference: usize, candidate: usize) -> f64 {
     let precision = common as f64 / candidate.max(1) as f64;
     let recall = common as f64 / reference.max(1) as f64;
-    match precision + recall > 0.0 {
-        true => 2.0 * precision * recall / (precision + recall),
-        false => 0.0,
+    if precision + recall > 0.0 {
+        2.0 * precision * recall / (precision + recall)
+    } else {
+        0.0
     }
 }

@@ -55,9 +55,10 @@ fn tokens_are_those_of_the_ptb_tokenizer() {
 fn stems_are_nltks() {
     let golden = golden();
     for (word, stem) in golden["stems"].as_object().unwrap() {
-        let expected = match word.len() > 3 {
-            true => stem.as_str().unwrap(),
-            false => word,
+        let expected = if word.len() > 3 {
+            stem.as_str().unwrap()
+        } else {
+            word
         };
         assert_eq!(rouge_score::tokenize(word), [expected], "{word}");
     }

@@ -86,9 +86,10 @@ impl MultiLabel {
             return;
         }
         let is_positive = target >= 0.5;
-        let is_predicted = match logit.is_nan() {
-            true => !is_positive,
-            false => logit >= 0.0,
+        let is_predicted = if logit.is_nan() {
+            !is_positive
+        } else {
+            logit >= 0.0
         };
         self.not_finite += u64::from(logit.is_nan());
         let hits = &mut self.hits[label];

@@ -54,19 +54,18 @@ impl ScoreTable {
         let num_scores = num_samples * num_classes;
         let num_words = num_scores.div_ceil(64);
         let exact_bytes = size_of::<f32>() * num_scores + size_of::<u64>() * num_words;
-        let scores = match exact_bytes as u64 <= memory_bytes {
-            true => Scores::Exact {
+        let scores = if exact_bytes as u64 <= memory_bytes {
+            Scores::Exact {
                 rows: Vec::with_capacity(num_scores),
                 positives: Vec::with_capacity(num_words),
-            },
-            false => {
-                let class_bytes = memory_bytes / num_classes.max(1) as u64;
-                let affordable = (class_bytes as usize / size_of::<[u32; 2]>()).max(1);
-                let num_bins = (1 << affordable.ilog2()).clamp(FEWEST_BINS, MOST_BINS);
-                Scores::Binned {
-                    num_bins,
-                    counts: vec![[0; 2]; num_classes * num_bins],
-                }
+            }
+        } else {
+            let class_bytes = memory_bytes / num_classes.max(1) as u64;
+            let affordable = (class_bytes as usize / size_of::<[u32; 2]>()).max(1);
+            let num_bins = (1 << affordable.ilog2()).clamp(FEWEST_BINS, MOST_BINS);
+            Scores::Binned {
+                num_bins,
+                counts: vec![[0; 2]; num_classes * num_bins],
             }
         };
         ScoreTable {

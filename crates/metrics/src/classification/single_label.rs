@@ -168,9 +168,10 @@ fn log_odds(logits: &[f32], odds: &mut [f32]) {
     let others = (0..logits.len()).filter(|&class| class != first);
     let rest: f64 = others.map(|class| below(class).exp()).sum();
     for (class, odds) in odds.iter_mut().enumerate() {
-        *odds = match class == first {
-            true => -rest.ln() as f32,
-            false => (below(class) - (1.0 + rest - below(class).exp()).ln()) as f32,
+        *odds = if class == first {
+            -rest.ln() as f32
+        } else {
+            (below(class) - (1.0 + rest - below(class).exp()).ln()) as f32
         };
     }
 }

@@ -214,11 +214,12 @@ pub fn pack_panel<const N: usize>(
         let unit = 2f32.powi(split.exponent - scan.exponent);
         // A row whose unit is coarser than its own survey asked for leaves out more than others: it counts as longer, so that
         // one relative bound serves all, and as long as f32 can multiply.
-        let size = match split.residual > 0.0 {
-            true => (split.norm + split.residual)
+        let size = if split.residual > 0.0 {
+            (split.norm + split.residual)
                 .max(split.residual / usual)
-                .max(LEAST),
-            false => split.norm,
+                .max(LEAST)
+        } else {
+            split.norm
         };
         if size > 0.0 {
             left_out = left_out.max(split.residual / size);
@@ -432,9 +433,12 @@ impl<'a, 'b> Thread<'a, 'b> {
             &side,
             (first, panels),
             |row| to_gallery.thresholds.score(row),
-            |left_out| match exact {
-                true => 0.0,
-                false => relative_bound(left_out, gallery_leaves_out),
+            |left_out| {
+                if exact {
+                    0.0
+                } else {
+                    relative_bound(left_out, gallery_leaves_out)
+                }
             },
         );
     }

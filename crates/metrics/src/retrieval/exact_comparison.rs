@@ -68,11 +68,11 @@ impl<'a> ExactComparison<'a> {
     /// The score of a pair against that of another; `None` where f64 cannot tell.
     pub fn compare(&self, score: Score, than: Score) -> Option<Ordering> {
         let (difference, error) = (score.value - than.value, score.error + than.error);
-        match difference.abs() > error {
-            true => Some(difference.total_cmp(&0.0)),
-            // Exact sums, or rows of zeros.
-            false if error == 0.0 => Some(Ordering::Equal),
-            false => None,
+        if difference.abs() > error {
+            Some(difference.total_cmp(&0.0))
+        } else {
+            // No error: exact sums, or rows of zeros.
+            (error == 0.0).then_some(Ordering::Equal)
         }
     }
 

@@ -29,9 +29,10 @@ const FINEST: i32 = 60;
 impl FeatureScan {
     /// No value is 2^(this + 1) or more.
     pub fn largest_exponent(&self) -> i32 {
-        match self.norm > 0.0 {
-            true => self.norm.log2().floor() as i32,
-            false => 0,
+        if self.norm > 0.0 {
+            self.norm.log2().floor() as i32
+        } else {
+            0
         }
     }
 

@@ -143,11 +143,10 @@ fn rows(kind: Kind, num_rows: usize, dimension: usize, seed: u64) -> Vec<f32> {
                         Kind::Features => even / (dimension as f32).sqrt(),
                         Kind::Ulps => {
                             let value = [0.3f32, 0.7][origin] + column as f32 / 7.0;
-                            match column == odd_one {
-                                true => {
-                                    [value.next_up(), value, value.next_down()][next() as usize % 3]
-                                }
-                                false => value,
+                            if column == odd_one {
+                                [value.next_up(), value, value.next_down()][next() as usize % 3]
+                            } else {
+                                value
                             }
                         }
                         Kind::Denormal => f32::from_bits(next() as u32 & 0x8000_03ff),
@@ -385,9 +384,10 @@ fn a_card_finds_what_the_cpu_finds() {
                 memory_bytes,
                 ..Options::default()
             };
-            let ranks = match narrow {
-                true => Ranks::narrow(&card).unwrap(),
-                false => Ranks::new(&card).unwrap(),
+            let ranks = if narrow {
+                Ranks::narrow(&card).unwrap()
+            } else {
+                Ranks::new(&card).unwrap()
             };
             let mut on_gpu = OnGpu::with(ranks, &card, &job, &options).unwrap();
             assert_eq!(on_gpu.is_resident(), memory_bytes.is_none());

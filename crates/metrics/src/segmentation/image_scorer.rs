@@ -143,9 +143,12 @@ pub fn predict_classes(
         [probability] => u8::from(*probability >= threshold),
         outputs => {
             let classes = 1..outputs.len();
-            let best = classes.fold(0, |best, class| match outputs[class] > outputs[best] {
-                true => class,
-                false => best,
+            let best = classes.fold(0, |best, class| {
+                if outputs[class] > outputs[best] {
+                    class
+                } else {
+                    best
+                }
             });
             best as u8
         }

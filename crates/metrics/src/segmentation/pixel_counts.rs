@@ -29,9 +29,10 @@ impl PixelCounts {
         let (fn_, tn) = (self.false_negatives as f64, self.true_negatives as f64);
         let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
         let product = (tp + fp) * (tp + fn_) * (tn + fp) * (tn + fn_);
-        let mcc = match product > 0.0 {
-            true => (tp * tn - fp * fn_) / product.sqrt(),
-            false => 0.0,
+        let mcc = if product > 0.0 {
+            (tp * tn - fp * fn_) / product.sqrt()
+        } else {
+            0.0
         };
         MaskScores {
             dice: ratio(2.0 * tp, 2.0 * tp + fp + fn_),

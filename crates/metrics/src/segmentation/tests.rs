@@ -75,9 +75,10 @@ impl Case {
                     found = 1 + index as usize % (self.outputs.max(2) - 1);
                 }
             }
-            match seed % 2 == 1 && x < 1 + seed % 7 {
-                true => IGNORED,
-                false => found as u8,
+            if seed % 2 == 1 && x < 1 + seed % 7 {
+                IGNORED
+            } else {
+                found as u8
             }
         };
         self.places().map(label).collect()
@@ -88,9 +89,10 @@ impl Case {
         let logit = |[y, x]: [i64; 2], output: usize| {
             let class = if self.outputs == 1 { 1 } else { output };
             let from = truth[(y * width + (x - 2).rem_euclid(width)) as usize];
-            let middle = match usize::from(from) == class {
-                true => 0.75,
-                false => -0.75,
+            let middle = if usize::from(from) == class {
+                0.75
+            } else {
+                -0.75
             };
             let seed = self.seed + 11 * output as i64;
             let value = x * 7919 + y * 104_729 + x * y * 31 + seed * 613;

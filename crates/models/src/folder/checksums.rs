@@ -146,12 +146,13 @@ fn compare(path: &Path, expected: &SealedFile) -> Result<(), ModelError> {
         ));
     }
     let (found, _) = checksum_of(path)?;
-    match found.to_string() == expected.checksum {
-        true => Ok(()),
-        false => Err(damaged(
+    if found.to_string() == expected.checksum {
+        Ok(())
+    } else {
+        Err(damaged(
             format!("checksum {}", expected.checksum),
             found.to_string(),
-        )),
+        ))
     }
 }
 

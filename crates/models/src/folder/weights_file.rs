@@ -167,14 +167,15 @@ impl WeightsFile {
         };
         let place = self.tensors.iter().position(|(known, _)| known == name);
         let expected = place.map(|place| checksums.tensors[place]);
-        match expected == Some(found.value()) {
-            true => Ok(()),
-            false => Err(ModelError::Damaged {
+        if expected == Some(found.value()) {
+            Ok(())
+        } else {
+            Err(ModelError::Damaged {
                 file: self.path.clone(),
                 part: format!("tensor `{name}`"),
                 expected: expected.map_or("no such tensor".into(), |sum| format!("checksum {sum}")),
                 found: found.value().to_string(),
-            }),
+            })
         }
     }
 

@@ -152,12 +152,11 @@ impl Curl<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(DownloadError::Stopped);
         }
-        Ok(match output.status.success() {
-            true => Ok(()),
-            false => {
-                let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                Err((output.status.code().unwrap_or(-1), words))
-            }
+        Ok(if output.status.success() {
+            Ok(())
+        } else {
+            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err((output.status.code().unwrap_or(-1), words))
         })
     }
 

@@ -149,9 +149,10 @@ impl UnetConfig {
     /// Levels that have a head, the full size first: level `i` is `1 / 2^i` of the size. With deep supervision, as nnU-Net
     /// has it, all decoder stages but the coarsest.
     pub fn num_heads(&self) -> usize {
-        match self.deep_supervision {
-            true => (self.num_stages() - 2).max(1),
-            false => 1,
+        if self.deep_supervision {
+            (self.num_stages() - 2).max(1)
+        } else {
+            1
         }
     }
 

@@ -28,12 +28,13 @@ impl PictureInput {
     /// Mean and spread of ImageNet for three channels of a byte; otherwise -1 to 1.
     pub fn of(channels: usize, depth: PixelDepth) -> PictureInput {
         let of_imagenet = channels == 3 && depth == PixelDepth::Eight;
-        let (mean, std) = match of_imagenet {
-            true => (
+        let (mean, std) = if of_imagenet {
+            (
                 IMAGENET.mean.map(f64::from).to_vec(),
                 IMAGENET.std.map(f64::from).to_vec(),
-            ),
-            false => (vec![0.5; channels], vec![0.5; channels]),
+            )
+        } else {
+            (vec![0.5; channels], vec![0.5; channels])
         };
         PictureInput {
             channels,

@@ -143,9 +143,10 @@ impl VideoTextConfig {
 
     /// Tokens that the vision tower leaves of a frame: all, or the class token where nothing reads the others.
     pub fn encoded_tokens_per_frame(&self) -> usize {
-        match self.reads_all_tokens() {
-            true => self.tokens_per_frame(),
-            false => 1,
+        if self.reads_all_tokens() {
+            self.tokens_per_frame()
+        } else {
+            1
         }
     }
 

@@ -320,9 +320,10 @@ fn dropout_of_the_residual_stream_is_noted_and_what_changes_the_model_is_refused
         let found = value.to_string();
         let parts = ["some/config.json", key, expected, &found];
         // A size that does not divide is named with its own key.
-        let parts = match expected.starts_with("a multiple") {
-            true => &parts[..3],
-            false => &parts[..],
+        let parts = if expected.starts_with("a multiple") {
+            &parts[..3]
+        } else {
+            &parts[..]
         };
         assert_refused(with(family, key, value), parts);
     }

@@ -196,11 +196,11 @@ impl Arena<'_> {
     /// A number that survives only if all of its bytes do.
     fn read(&self, byte: u64, size: usize) -> Token {
         let bytes = &self.bytes[byte as usize..][..size];
-        match (bytes.iter().enumerate())
-            .all(|(at, &found)| found == bytes[0].wrapping_add(at as u64))
+        if (bytes.iter().enumerate()).all(|(at, &found)| found == bytes[0].wrapping_add(at as u64))
         {
-            true => bytes[0],
-            false => garbage(bytes),
+            bytes[0]
+        } else {
+            garbage(bytes)
         }
     }
 
@@ -427,9 +427,10 @@ fn check(
 ) -> Result<(), String> {
     let graph = toy.build(&shape(batch, accumulation, copies));
     let expected = reference(&graph, accumulation);
-    let orders: &[LaneOrder] = match device.has_lanes {
-        true => &[LaneOrder::InTurn, LaneOrder::SideBySide],
-        false => &[LaneOrder::InTurn],
+    let orders: &[LaneOrder] = if device.has_lanes {
+        &[LaneOrder::InTurn, LaneOrder::SideBySide]
+    } else {
+        &[LaneOrder::InTurn]
     };
     for &lanes in orders {
         let policies = policies(graph.blocks().len(), lanes).into_iter();

@@ -340,9 +340,10 @@ impl DeviceLog {
     }
 
     fn add_training(&mut self, sample: &Sample, seconds: f64, is_budget: bool) {
-        let held = match is_budget {
-            true => held_of_budget(sample),
-            false => held(sample),
+        let held = if is_budget {
+            held_of_budget(sample)
+        } else {
+            held(sample)
         };
         let share = |bytes: f64| self.total.map(|total| bytes / total);
         let held_share = held.and_then(share);

@@ -45,13 +45,14 @@ pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
         Some(step) => format!("step {}", thousands(step)),
         None => format!("line {}", thousands(line)),
     };
-    let finding = match losses.is_last {
-        true => diverged(&format!(
+    let finding = if losses.is_last {
+        diverged(&format!(
             "training diverged: from {at} to the end the loss is NaN or infinite, in {} of {}",
             thousands(losses.count),
             counted(losses.count + losses.num_finite, "line")
-        )),
-        false => Finding::new(
+        ))
+    } else {
+        Finding::new(
             Symptom::Diverged,
             Severity::Warning,
             format!(
@@ -60,7 +61,7 @@ pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
                 counted(losses.count + losses.num_finite, "line")
             ),
             "look at that step's batch for broken samples; use gradient clipping, or lower the learning rate",
-        ),
+        )
     };
     let finding = finding
         .at_step(step)

@@ -255,14 +255,12 @@ fn from_epoch_to_epoch(
     let heights = points.middles.iter().zip(&points.floors);
     let height = median(heights.map(|(middle, floor)| middle - floor).collect());
     let is_alike = (gain - usual).abs() <= UNEVEN * usual && usual * pace.whole >= UNEVEN * height;
-    match is_alike {
-        true if num_epochs < FEWEST_EPOCHS => {
-            let rate = usual;
-            return Some(EpochToEpoch::TooFew { rate, num_epochs });
-        }
-        false if num_epochs < FEWEST_EPOCHS => return None,
-        false => return Some(EpochToEpoch::Uneven),
-        true => {}
+    if num_epochs < FEWEST_EPOCHS {
+        let rate = usual;
+        return is_alike.then_some(EpochToEpoch::TooFew { rate, num_epochs });
+    }
+    if !is_alike {
+        return Some(EpochToEpoch::Uneven);
     }
     let count = middles.len() as f64;
     let mean = middles.iter().sum::<f64>() / count;
@@ -311,9 +309,10 @@ fn finding(
         .into_iter()
         .chain(units.map(|(unit, length)| format!("{}{unit}", show_bytes(rate.middle * length))))
         .collect();
-    let beside = match beside.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", beside.join(", ")),
+    let beside = if beside.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", beside.join(", "))
     };
     // How far along the axis until there is no more room.
     let left = limit

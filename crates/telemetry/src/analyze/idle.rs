@@ -49,9 +49,10 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         return None;
     }
     let stretch = &busy.longest;
-    let length = match stretch.seconds > 0.0 {
-        true => show_duration(stretch.seconds),
-        false => counted(stretch.num_samples, "sample"),
+    let length = if stretch.seconds > 0.0 {
+        show_duration(stretch.seconds)
+    } else {
+        counted(stretch.num_samples, "sample")
     };
     let message = format!(
         "the GPU had nothing to do for {length} in a row ({} of the log), from {}",

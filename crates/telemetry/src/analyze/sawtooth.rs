@@ -30,9 +30,10 @@ pub(super) fn resets(means: &[f64]) -> Vec<usize> {
         let below = fall.until.unwrap_or(end).min(end) - fall.from;
         below as f64 / (end - fall.from).max(1) as f64
     });
-    match median(lengths.collect()) < 0.4 {
-        true => Vec::new(),
-        false => falls.iter().map(|fall| fall.lowest_at).collect(),
+    if median(lengths.collect()) < 0.4 {
+        Vec::new()
+    } else {
+        falls.iter().map(|fall| fall.lowest_at).collect()
     }
 }
 

@@ -35,9 +35,10 @@ fn find_rise(log: &DeviceLog) -> Option<Finding> {
         return None;
     }
     let share = log.total.map(|total| rise.to / total);
-    let end = match rise.is_at_epoch_end {
-        true => ", at the end of an epoch",
-        false => "",
+    let end = if rise.is_at_epoch_end {
+        ", at the end of an epoch"
+    } else {
+        ""
     };
     let message = format!(
         "{} rose to {}{} {}{}{end}: {} above the {} that it was until then",
@@ -56,9 +57,10 @@ fn find_rise(log: &DeviceLog) -> Option<Finding> {
         Some(share) if share >= 0.95 => Severity::Problem,
         _ => Severity::Warning,
     };
-    let advice = match rise.is_at_epoch_end {
-        true => advice_of(Some(Phase::Evaluate)),
-        false => advice_of(rise.sample.phase),
+    let advice = if rise.is_at_epoch_end {
+        advice_of(Some(Phase::Evaluate))
+    } else {
+        advice_of(rise.sample.phase)
     };
     Some(
         Finding::new(Symptom::Spike, severity, message, advice)

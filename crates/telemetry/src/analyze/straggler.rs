@@ -53,9 +53,10 @@ impl Stragglers {
             self.steps
         );
         let advice = "look at what else runs on that machine, its clock, its disk and its cores; or leave it out";
-        let severity = match ratio >= TWICE {
-            true => Severity::Problem,
-            false => Severity::Warning,
+        let severity = if ratio >= TWICE {
+            Severity::Problem
+        } else {
+            Severity::Warning
         };
         let finding = Finding::new(Symptom::Straggler, severity, message, advice);
         let finding = finding.with("rank", *rank as f64);

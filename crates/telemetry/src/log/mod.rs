@@ -314,17 +314,19 @@ impl<R: Read> Log<R> {
                     "process_bytes",
                     "arena_bytes",
                 ];
-                match ours.iter().all(|name| json.has(name)) {
-                    true => Format::Holdall,
-                    false => Format::JsonLines,
+                if ours.iter().all(|name| json.has(name)) {
+                    Format::Holdall
+                } else {
+                    Format::JsonLines
                 }
             }
             Parser::Csv(csv) => {
                 let is_dotted =
                     |name: &str| name.starts_with("memory.") || name.starts_with("utilization.");
-                match csv.understood().any(|(name, _)| is_dotted(name)) {
-                    true => Format::NvidiaSmi,
-                    false => Format::Csv,
+                if csv.understood().any(|(name, _)| is_dotted(name)) {
+                    Format::NvidiaSmi
+                } else {
+                    Format::Csv
                 }
             }
             Parser::Dmon(_) => Format::NvidiaSmiDmon,

@@ -127,10 +127,7 @@ fn first_words(value: &str) -> &str {
     let mut ends = value.match_indices(' ').map(|(at, _)| at);
     let begin = value.split(' ').next().unwrap_or(value);
     let has_unit = begin.ends_with(|c: char| c.is_ascii_alphabetic());
-    let end = match has_unit {
-        true => ends.next(),
-        false => ends.nth(1),
-    };
+    let end = if has_unit { ends.next() } else { ends.nth(1) };
     &value[..end.unwrap_or(value.len())]
 }
 

@@ -117,9 +117,10 @@ impl Raw {
 
     /// Whether the line's losses are numbers; `None` where it has none.
     pub fn has_finite_loss(&self) -> Option<bool> {
-        match self.has_odd_loss {
-            true => Some(false),
-            false => self.is_known(Meaning::Loss.index()).then_some(true),
+        if self.has_odd_loss {
+            Some(false)
+        } else {
+            self.is_known(Meaning::Loss.index()).then_some(true)
         }
     }
 

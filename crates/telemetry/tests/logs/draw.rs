@@ -150,9 +150,12 @@ impl Drawn {
                 });
             }
         }
-        let ends = |dice: &mut Dice, num_looks: usize| match dice.chance(0.4) {
-            true => dice.below(num_looks / 6),
-            false => 0,
+        let ends = |dice: &mut Dice, num_looks: usize| {
+            if dice.chance(0.4) {
+                dice.below(num_looks / 6)
+            } else {
+                0
+            }
         };
         let empty = [ends(dice, looks.len()), ends(dice, looks.len())];
         Drawn {
@@ -211,9 +214,10 @@ impl Drawn {
                 ),
                 Writer::Smi | Writer::Dmon => {
                     let is_empty = at < before || at + after >= self.looks.len();
-                    let (held, utilization) = match is_empty {
-                        true => (0.0, 0.0),
-                        false => (look.held, look.utilization),
+                    let (held, utilization) = if is_empty {
+                        (0.0, 0.0)
+                    } else {
+                        (look.held, look.utilization)
                     };
                     let time = look.time - 1.7e9;
                     let (minutes, seconds) = ((time / 60.0) as u64, time % 60.0);

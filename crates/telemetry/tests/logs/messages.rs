@@ -125,12 +125,15 @@ fn global_steps_and_phases_are_kept() {
     });
     let spiked: String = text
         .lines()
-        .map(|line| match line.contains("\"global_step\": 121,") {
-            true => format!(
-                "{}\n",
-                line.replace("\"allocated_mb\": ", "\"allocated_mb\": 1")
-            ),
-            false => format!("{line}\n"),
+        .map(|line| {
+            if line.contains("\"global_step\": 121,") {
+                format!(
+                    "{}\n",
+                    line.replace("\"allocated_mb\": ", "\"allocated_mb\": 1")
+                )
+            } else {
+                format!("{line}\n")
+            }
         })
         .collect();
     let analysis = read(&spiked, None);

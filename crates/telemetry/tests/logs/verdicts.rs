@@ -46,9 +46,10 @@ fn assert_detected(
     for seed in seeds.clone() {
         let drawn = draw(&mut Dice::new(seed));
         let findings = analysis(&drawn).findings;
-        match findings.iter().any(|finding| finding.kind == kind) {
-            true => num_found += 1,
-            false => missed.push((seed, drawn.writer)),
+        if findings.iter().any(|finding| finding.kind == kind) {
+            num_found += 1
+        } else {
+            missed.push((seed, drawn.writer))
         }
         let others = findings.iter().map(|finding| finding.kind);
         let wrong: Vec<Symptom> = others
@@ -110,10 +111,11 @@ fn leak(dice: &mut Dice, drawn: &mut Drawn) -> f64 {
 
 fn drifting(dice: &mut Dice, drawn: &mut Drawn, per_epoch: f64) {
     let epochs = drawn.num_epochs as f64;
-    match dice.chance(0.3) {
+    if dice.chance(0.3) {
         // Something is kept at the end of each epoch.
-        true => drawn.add(|_, look| per_epoch * look.epoch as f64),
-        false => drawn.add(|at, _| per_epoch * epochs * at),
+        drawn.add(|_, look| per_epoch * look.epoch as f64)
+    } else {
+        drawn.add(|at, _| per_epoch * epochs * at)
     }
 }
 
@@ -349,9 +351,10 @@ fn idle() {
         let writer = dice.pick(&[Writer::Holdall, Writer::Smi]);
         let mut drawn = Drawn::healthy_of(writer, dice);
         drawn.empty = [0, 0];
-        let (from, length) = match dice.chance(0.5) {
-            true => (0.0, 1.0),
-            false => (dice.between(0.0, 0.6), dice.between(0.15, 0.35)),
+        let (from, length) = if dice.chance(0.5) {
+            (0.0, 1.0)
+        } else {
+            (dice.between(0.0, 0.6), dice.between(0.15, 0.35))
         };
         drawn.each(|at, look| {
             if (from..=from + length).contains(&at) {
@@ -373,11 +376,11 @@ fn waiting_for_data() {
         let comes_in_gaps = dice.chance(0.5);
         let mut gaps = Dice::new(dice.bits());
         drawn.each(|_, look| {
-            look.utilization = match comes_in_gaps {
-                true if gaps.chance(share) => 0.0,
-                true => look.utilization,
-                false => look.utilization * (1.0 - share),
-            };
+            if !comes_in_gaps {
+                look.utilization *= 1.0 - share;
+            } else if gaps.chance(share) {
+                look.utilization = 0.0;
+            }
             look.waited = says_so.then(|| (share + 0.05 * gaps.normal()).clamp(0.0, 1.0));
         });
         drawn

@@ -55,9 +55,10 @@ pub fn covers(name: &str, parameter: &str) -> bool {
 fn name_of(written: &str) -> Result<String, String> {
     let name = written.trim().trim_end_matches('.');
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace) && name != ALL;
-    match is_name {
-        true => Ok(name.to_owned()),
-        false => Err(format!("`{written}`, expected {EXPECTED}")),
+    if is_name {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("`{written}`, expected {EXPECTED}"))
     }
 }
 
@@ -165,9 +166,10 @@ impl<'de> Deserialize<'de> for Freeze {
 }
 
 fn or_nothing(names: Vec<(String, FrozenShare)>) -> Freeze {
-    match names.is_empty() {
-        true => Freeze::Nothing,
-        false => Freeze::Names(names),
+    if names.is_empty() {
+        Freeze::Nothing
+    } else {
+        Freeze::Names(names)
     }
 }
 

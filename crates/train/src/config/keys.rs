@@ -152,9 +152,12 @@ pub fn as_typed(hint: &str) -> Option<String> {
             let value = value.trim_matches('"');
             let set = format!("{path}={value}");
             let is_plain = !value.contains([' ', '{', '[', '*', '$', '|']);
-            is_accepted(&set).then(|| match is_plain {
-                true => format!("--set {set}"),
-                false => format!("--set '{set}'"),
+            is_accepted(&set).then(|| {
+                if is_plain {
+                    format!("--set {set}")
+                } else {
+                    format!("--set '{set}'")
+                }
             })
         })
     })

@@ -62,9 +62,10 @@ impl ForeignSetting {
     fn parse(heading: &'static str, line: &'static str) -> Option<ForeignSetting> {
         let mut columns = line.splitn(3, " | ");
         let (keys, becomes, text) = (columns.next()?, columns.next()?, columns.next()?);
-        let keys = match keys.starts_with('"') {
-            true => vec![keys],
-            false => keys.split(", ").collect(),
+        let keys = if keys.starts_with('"') {
+            vec![keys]
+        } else {
+            keys.split(", ").collect()
         };
         let becomes = match becomes {
             "-" => Becomes::Unneeded,

@@ -158,9 +158,10 @@ impl Translation {
     pub fn differences(&self) -> Vec<(&str, String)> {
         let differences = self.settings.iter().filter_map(|one| match &one.outcome {
             Outcome::Differs { keys, reason } => {
-                let became = match keys.is_empty() {
-                    true => reason.clone(),
-                    false => format!("became {}; {reason}", keys.join(", ")),
+                let became = if keys.is_empty() {
+                    reason.clone()
+                } else {
+                    format!("became {}; {reason}", keys.join(", "))
                 };
                 Some((one.written.as_str(), became))
             }
@@ -389,9 +390,10 @@ impl Translator {
                         }
                         None => self.push(written_path, value, Outcome::Became(keys)),
                         Some(reason) => {
-                            let reason = match reason.is_empty() {
-                                true => row.answer(),
-                                false => reason,
+                            let reason = if reason.is_empty() {
+                                row.answer()
+                            } else {
+                                reason
                             };
                             self.differ(written_path, value, keys, reason);
                         }

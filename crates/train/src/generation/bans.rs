@@ -33,9 +33,10 @@ impl<'a> Bans<'a> {
         } = *self;
         let to = &mut self.banned[row * self.width..][..self.width];
         to.fill(-1);
-        let ends = match tokens.len() < settings.min_tokens {
-            true => special.eos.as_slice(),
-            false => &[],
+        let ends = if tokens.len() < settings.min_tokens {
+            special.eos.as_slice()
+        } else {
+            &[]
         };
         let repeated = repeats(special.bos, tokens, settings.no_repeat_ngram);
         for (to, token) in to.iter_mut().zip(ends.iter().copied().chain(repeated)) {
@@ -57,13 +58,15 @@ impl<'a> Bans<'a> {
 /// Tokens that would make the last `n` tokens a sequence that was there before. BOS counts as a token.
 fn repeats(bos: i64, tokens: &[i64], n: usize) -> impl Iterator<Item = i64> {
     let sequence: Vec<i64> = std::iter::once(bos).chain(tokens.iter().copied()).collect();
-    let suffix = match n > 0 && sequence.len() >= n {
-        true => sequence[sequence.len() + 1 - n..].to_vec(),
-        false => Vec::new(),
+    let suffix = if n > 0 && sequence.len() >= n {
+        sequence[sequence.len() + 1 - n..].to_vec()
+    } else {
+        Vec::new()
     };
-    let num_windows = match n > 0 {
-        true => (sequence.len() + 1).saturating_sub(n),
-        false => 0,
+    let num_windows = if n > 0 {
+        (sequence.len() + 1).saturating_sub(n)
+    } else {
+        0
     };
     (0..num_windows).filter_map(move |first| {
         let window = &sequence[first..first + n];

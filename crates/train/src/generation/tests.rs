@@ -80,9 +80,10 @@ impl HashModel<'_> {
         }
         let logit = |token: usize| {
             let bits = mix(state.wrapping_add((token as u64 + 1).wrapping_mul(GOLDEN))) >> 44;
-            let bias = match case.eos.contains(&(token as i64)) {
-                true => case.eos_bias,
-                false => 0.0,
+            let bias = if case.eos.contains(&(token as i64)) {
+                case.eos_bias
+            } else {
+                0.0
             };
             (bits as f32 / 131_072.0 + bias) * case.scale
         };

@@ -97,9 +97,10 @@ impl Warnings {
             at_step(sample)
         );
         for holder in others().into_iter().take(MOST_NAMED) {
-            let name = match holder.name.is_empty() {
-                true => String::new(),
-                false => format!(" ({})", holder.name),
+            let name = if holder.name.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", holder.name)
             };
             let held = holder
                 .bytes

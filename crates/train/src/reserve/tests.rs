@@ -69,9 +69,10 @@ impl World {
             }
             // The excess is counted by a plan that knows of it.
             let known = bytes - plan.step.arena_bytes;
-            *held.borrow_mut() = match known >= self.beyond {
-                true => bytes,
-                false => bytes + self.beyond,
+            *held.borrow_mut() = if known >= self.beyond {
+                bytes
+            } else {
+                bytes + self.beyond
             };
             Ok(bytes)
         };
@@ -133,9 +134,12 @@ fn reserve_failing_once(
         available_bytes: &|| Some(world.free),
         held_bytes: &|| None,
     };
-    let mut make = |plan: &Plan| match std::mem::take(&mut first) {
-        true => Err(taken()),
-        false => Ok(plan.step.process_bytes),
+    let mut make = |plan: &Plan| {
+        if std::mem::take(&mut first) {
+            Err(taken())
+        } else {
+            Ok(plan.step.process_bytes)
+        }
     };
     let mut tell = |line: &str| world.lines.borrow_mut().push(line.to_owned());
     let mut again = |budget, more| world.plan(budget, more);

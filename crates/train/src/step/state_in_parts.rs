@@ -126,15 +126,16 @@ impl Step {
         tensors
             .map(|(place, (parameter, part, owner, format))| {
                 let name = part.checkpoint_name(&parameter.name);
-                let tensor = match owner == self.config.processes.rank {
-                    true => StateTensor::Here(self.state_tensor(parameter, part)),
-                    false => StateTensor::Elsewhere(Elsewhere {
+                let tensor = if owner == self.config.processes.rank {
+                    StateTensor::Here(self.state_tensor(parameter, part))
+                } else {
+                    StateTensor::Elsewhere(Elsewhere {
                         group: &self.group,
                         place: place as u64,
                         owner,
                         num_values: self.num_values(parameter, part),
                         format,
-                    }),
+                    })
                 };
                 (name, tensor)
             })
@@ -155,9 +156,10 @@ impl Step {
             let Some(&(parameter, part, owner, _)) = list.get(asked as usize) else {
                 return Ok(());
             };
-            let own = match owner == self.config.processes.rank {
-                true => bytes_of(&self.state_tensor(parameter, part).elements()?),
-                false => Vec::new(),
+            let own = if owner == self.config.processes.rank {
+                bytes_of(&self.state_tensor(parameter, part).elements()?)
+            } else {
+                Vec::new()
             };
             self.group.gather_bytes(&own).map_err(lost)?;
         }

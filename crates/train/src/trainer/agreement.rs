@@ -165,9 +165,10 @@ fn slowest(seconds: &[f64]) -> (usize, f64) {
     let most = seconds.get(rank).copied().unwrap_or(0.0);
     let others = seconds.iter().sum::<f64>() - most;
     let mean = others / (seconds.len().max(2) - 1) as f64;
-    match mean > 0.0 {
-        true => (rank, most / mean),
-        false => (rank, 1.0),
+    if mean > 0.0 {
+        (rank, most / mean)
+    } else {
+        (rank, 1.0)
     }
 }
 

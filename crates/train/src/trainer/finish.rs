@@ -62,9 +62,10 @@ impl Trainer {
         };
         let folder = records.folder.model();
         let found = verify_folder(&folder).map_err(|cause| without_hint(&cause))?;
-        match found.to_string() == model.checksum {
-            true => Ok(text),
-            false => Err(format!("{} is not of {name}", folder.display())),
+        if found.to_string() == model.checksum {
+            Ok(text)
+        } else {
+            Err(format!("{} is not of {name}", folder.display()))
         }
     }
 

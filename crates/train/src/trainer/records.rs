@@ -86,9 +86,12 @@ fn write_settings(
     is_resumed: bool,
 ) -> Result<(), TrainError> {
     let config = folder.write("config.yml", &seal(&planned.config.resolved()));
-    config.map_err(|error| match folder.path().join("config.yml").exists() {
-        true => error,
-        false => before_it_began(error),
+    config.map_err(|error| {
+        if folder.path().join("config.yml").exists() {
+            error
+        } else {
+            before_it_began(error)
+        }
     })?;
     if !is_resumed {
         record_pictures(folder, &planned.prepared, &planned.config.data)?;

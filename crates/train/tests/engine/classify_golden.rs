@@ -93,9 +93,10 @@ fn read_case(variant: &str, case: &str) -> (ModelFolder, Tensors, ClassifyTask, 
     };
     let mut task = ClassifyTask::new(folder.config().backbone().unwrap(), heads);
     task.pixels = DType::F32;
-    let targets: Vec<Targets<'_>> = match labels.is_empty() {
-        false => vec![Targets::Class(&labels)],
-        true => columns.iter().map(|one| Targets::Numbers(one)).collect(),
+    let targets: Vec<Targets<'_>> = if !labels.is_empty() {
+        vec![Targets::Class(&labels)]
+    } else {
+        columns.iter().map(|one| Targets::Numbers(one)).collect()
     };
     let batch = batch_of(&task, Values::Floats(golden_pixels(&golden)), &targets);
     (folder, golden, task, batch)

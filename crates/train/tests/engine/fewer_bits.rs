@@ -59,9 +59,10 @@ fn state_of_clip_in_8_bits_takes_three_bytes_a_parameter() {
         let is_embedding = parameter.name.contains("token_embedding")
             || parameter.name.contains("position_embedding")
             || parameter.name.contains("class_embedding");
-        let expected = match is_small || is_embedding {
-            true => MomentFormat::F32,
-            false => MomentFormat::EightBit,
+        let expected = if is_small || is_embedding {
+            MomentFormat::F32
+        } else {
+            MomentFormat::EightBit
         };
         assert_eq!(update.moments, expected, "{}", parameter.name);
     }

@@ -31,9 +31,10 @@ use crate::support::{
 };
 
 fn frozen(task: &Arc<dyn Task>, freeze: &str) -> Frozen {
-    let freeze: Freeze = match freeze.starts_with('{') {
-        true => serde_json::from_str(freeze).unwrap(),
-        false => freeze.parse().unwrap(),
+    let freeze: Freeze = if freeze.starts_with('{') {
+        serde_json::from_str(freeze).unwrap()
+    } else {
+        freeze.parse().unwrap()
     };
     frozen::resolve(&freeze, task).unwrap()
 }

@@ -136,19 +136,18 @@ fn names(
             found.join(", ")
         ))
     };
-    let references = match arguments.reference.is_empty() {
-        false => arguments.reference.clone(),
-        true => {
-            // `caption` is the reference where another column is the candidate's.
-            let mut usual: Vec<String> = REFERENCES.iter().filter_map(|name| like(name)).collect();
-            let others = CANDIDATES
-                .split_last()
-                .map_or(&[][..], |(_, others)| others);
-            if usual.is_empty() && others.iter().any(|name| like(name).is_some()) {
-                usual.extend(like("caption"));
-            }
-            usual
+    let references = if !arguments.reference.is_empty() {
+        arguments.reference.clone()
+    } else {
+        // `caption` is the reference where another column is the candidate's.
+        let mut usual: Vec<String> = REFERENCES.iter().filter_map(|name| like(name)).collect();
+        let others = CANDIDATES
+            .split_last()
+            .map_or(&[][..], |(_, others)| others);
+        if usual.is_empty() && others.iter().any(|name| like(name).is_some()) {
+            usual.extend(like("caption"));
         }
+        usual
     };
     let candidate = match &arguments.candidate {
         Some(name) => Some(name.clone()),

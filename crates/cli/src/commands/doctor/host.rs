@@ -88,14 +88,14 @@ fn processor() -> Option<Processor> {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
-    Some(match has_avx512 {
-        true => Processor::Avx512 {
+    Some(if has_avx512 {
+        Processor::Avx512 {
             has_vnni: is_x86_feature_detected!("avx512vnni"),
-        },
-        false if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") => {
-            Processor::Avx2
         }
-        false => Processor::Old,
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        Processor::Avx2
+    } else {
+        Processor::Old
     })
 }
 

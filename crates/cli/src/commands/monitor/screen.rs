@@ -118,17 +118,16 @@ fn part_sizes(view: &View, height: u16) -> Vec<PartSize> {
     if !has_gpu || height >= HIGH {
         all.push(want(Part::HostCurves, 4, 14, if has_gpu { 6 } else { 3 }));
     }
-    match has_gpu {
-        true => {
-            let num_holders = view
-                .chosen()
-                .and_then(|gpu| Some(gpu.processes.as_ref()?.len()));
-            let num_holders = u16::try_from(num_holders.unwrap_or(0)).unwrap_or(u16::MAX - 1);
-            all.push(want(Part::Gpus, 1 + num_gpus.min(4), 1 + num_gpus, 0));
-            all.push(want(Part::GpuCurves, 5, 18, 3));
-            all.push(want(Part::Holders, 2, 1 + num_holders.max(1), 4));
-        }
-        false => all.push(want(Part::Gpus, 3, 3, 0)),
+    if has_gpu {
+        let num_holders = view
+            .chosen()
+            .and_then(|gpu| Some(gpu.processes.as_ref()?.len()));
+        let num_holders = u16::try_from(num_holders.unwrap_or(0)).unwrap_or(u16::MAX - 1);
+        all.push(want(Part::Gpus, 1 + num_gpus.min(4), 1 + num_gpus, 0));
+        all.push(want(Part::GpuCurves, 5, 18, 3));
+        all.push(want(Part::Holders, 2, 1 + num_holders.max(1), 4));
+    } else {
+        all.push(want(Part::Gpus, 3, 3, 0))
     }
     all.push(match view.run {
         Some(_) => want(Part::Run, 9, 40, 2),

@@ -183,9 +183,10 @@ fn memory_by_rank(each: &ProcessesOfStep) -> Option<String> {
     let shown: Vec<String> = shown
         .map(|bytes| bytes.map_or("?".to_owned(), show_bytes))
         .collect();
-    Some(match bytes.len() > MOST_RANKS {
-        true => format!("at most {}", show_bytes(*most)),
-        false => shown.join(", "),
+    Some(if bytes.len() > MOST_RANKS {
+        format!("at most {}", show_bytes(*most))
+    } else {
+        shown.join(", ")
     })
 }
 
@@ -220,9 +221,12 @@ fn metrics(run: &RunReading) -> Vec<String> {
     let evaluation = run.evaluation.iter();
     let leading = evaluation.flat_map(|evaluation| evaluation.leading());
     leading
-        .map(|metric| match is_share(&metric.name, [metric.value]) {
-            true => format!("{} {:.1}%", metric.title(), 100.0 * metric.value),
-            false => format!("{} {:.3}", metric.title(), metric.value),
+        .map(|metric| {
+            if is_share(&metric.name, [metric.value]) {
+                format!("{} {:.1}%", metric.title(), 100.0 * metric.value)
+            } else {
+                format!("{} {:.3}", metric.title(), metric.value)
+            }
         })
         .collect()
 }

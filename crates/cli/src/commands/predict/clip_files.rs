@@ -10,9 +10,10 @@ use holdall_train::TrainError;
 pub(super) fn clips_under(named: &[PathBuf]) -> Result<Vec<PathBuf>, TrainError> {
     let mut found = Vec::new();
     for path in named {
-        match path.is_dir() {
-            true => clips_of(path, &mut found)?,
-            false => found.push(path.clone()),
+        if path.is_dir() {
+            clips_of(path, &mut found)?
+        } else {
+            found.push(path.clone())
         }
     }
     if found.is_empty() {

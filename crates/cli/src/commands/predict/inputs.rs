@@ -248,9 +248,10 @@ pub(super) fn files_under(
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = Vec::new();
     for path in named {
-        match path.is_dir() {
-            true => folders.push(path.clone()),
-            false => found.push(path.clone()),
+        if path.is_dir() {
+            folders.push(path.clone())
+        } else {
+            found.push(path.clone())
         }
     }
     let mut in_folders = Vec::new();

@@ -219,12 +219,13 @@ fn search_pictures(
     let tokens = saved.tokens(search.texts)?;
     let (task, projection) = (saved.task(tokens.longest()), saved.projection());
     let host_bytes = held_bytes(job, search, projection);
-    let (mut model, mut pictures) = match job.samples.is_empty() {
-        true => (open_for_texts(job, &task, host_bytes)?, None),
-        false => match job.open(&task, saved, host_bytes)? {
+    let (mut model, mut pictures) = if job.samples.is_empty() {
+        (open_for_texts(job, &task, host_bytes)?, None)
+    } else {
+        match job.open(&task, saved, host_bytes)? {
             Some((opened, pictures)) => (opened.model, Some(pictures)),
             None => return Ok(None),
-        },
+        }
     };
     let planned_bytes = model.plan().process_bytes;
     let mut encoder = Encoder::new(&task, model.forward(job.device));
@@ -281,12 +282,13 @@ fn search_clips(
     let table = TokenTable::new(&saved.text()?, search.texts, task.num_text_tokens)?;
     let projection = task.model.projection_dim;
     let host_bytes = held_bytes(job, search, projection);
-    let (mut model, mut clips) = match job.samples.is_empty() {
-        true => (open_for_texts(job, task, host_bytes)?, None),
-        false => match job.open(task, saved, host_bytes)? {
+    let (mut model, mut clips) = if job.samples.is_empty() {
+        (open_for_texts(job, task, host_bytes)?, None)
+    } else {
+        match job.open(task, saved, host_bytes)? {
             Some((opened, clips)) => (opened.model, Some(clips)),
             None => return Ok(None),
-        },
+        }
     };
     let planned_bytes = model.plan().process_bytes;
     let mut reader = ClipReader::new(task, model.forward(job.device));

@@ -141,9 +141,10 @@ pub(super) fn run(
     } else {
         print(&show(&predictions))?;
     }
-    Ok(match skipped.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if skipped.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 

@@ -255,9 +255,10 @@ pub(super) fn run(
     } else if arguments.csv.is_none() {
         print(&show(&all))?;
     }
-    Ok(match skipped.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if skipped.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 
@@ -316,13 +317,14 @@ impl Texts {
             .map(|label| arguments.template.replace("{}", label))
             .collect();
         texts.extend(arguments.clips.find.clone());
-        let table = match texts.is_empty() {
-            true => None,
-            false => Some(TokenTable::new(
+        let table = if texts.is_empty() {
+            None
+        } else {
+            Some(TokenTable::new(
                 &saved.text()?,
                 &texts,
                 task.num_text_tokens,
-            )?),
+            )?)
         };
         Ok(Texts {
             labels,
@@ -360,10 +362,7 @@ impl Texts {
             pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
         };
         let mut cosines: Vec<f64> = texts.chunks(clip.len()).map(cosine).collect();
-        let found = match self.has_find {
-            true => cosines.pop(),
-            false => None,
-        };
+        let found = if self.has_find { cosines.pop() } else { None };
         let logits: Vec<f64> = cosines
             .iter()
             .map(|cosine| f64::from(self.scale) * cosine)

@@ -94,11 +94,12 @@ impl Inputs {
     /// Counts what is read of the files, so that no more than `mapped_bytes` of them are resident. A gallery that takes little
     /// of that stays: it is read in no order.
     pub fn meter(&self, mapped_bytes: u64) -> Meter<'_> {
-        match self.gallery_stays(Some(mapped_bytes)) {
-            true => Meter::new((mapped_bytes - self.gallery_files.num_bytes()) / 2, || {
+        if self.gallery_stays(Some(mapped_bytes)) {
+            Meter::new((mapped_bytes - self.gallery_files.num_bytes()) / 2, || {
                 self.queries.give_back();
-            }),
-            false => Meter::new(mapped_bytes / 2, || self.give_back()),
+            })
+        } else {
+            Meter::new(mapped_bytes / 2, || self.give_back())
         }
     }
 

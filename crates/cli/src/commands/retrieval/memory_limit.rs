@@ -24,9 +24,10 @@ pub struct Shares {
 impl Shares {
     /// Shares out what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
     pub fn of(free_bytes: u64, features_bytes: u64) -> Shares {
-        let (work_bytes, mapped_bytes) = match features_bytes <= free_bytes / 2 {
-            true => (free_bytes - features_bytes, None),
-            false => (free_bytes - free_bytes / 4, Some(free_bytes / 4)),
+        let (work_bytes, mapped_bytes) = if features_bytes <= free_bytes / 2 {
+            (free_bytes - features_bytes, None)
+        } else {
+            (free_bytes - free_bytes / 4, Some(free_bytes / 4))
         };
         Shares {
             free_bytes,
@@ -37,9 +38,10 @@ impl Shares {
 
     /// What a limit must leave so that ranking has `work_bytes`.
     pub fn least_free_bytes(work_bytes: u64, features_bytes: u64) -> u64 {
-        match features_bytes < work_bytes {
-            true => work_bytes.saturating_add(features_bytes),
-            false => work_bytes.saturating_add(work_bytes.div_ceil(3)),
+        if features_bytes < work_bytes {
+            work_bytes.saturating_add(features_bytes)
+        } else {
+            work_bytes.saturating_add(work_bytes.div_ceil(3))
         }
     }
 }

@@ -76,9 +76,12 @@ pub fn write(arguments: &RetrievalArguments, found: &Found, ties: Ties) -> Resul
     }
     if let (Some(path), Some(neighbours)) = (&arguments.neighbours, &found.neighbours) {
         let is_npy = path.extension().is_some_and(|extension| extension == "npy");
-        whole(path, |file| match is_npy {
-            true => numbers(file, neighbours),
-            false => lines(file, neighbours),
+        whole(path, |file| {
+            if is_npy {
+                numbers(file, neighbours)
+            } else {
+                lines(file, neighbours)
+            }
         })?;
         tell(&format!(
             "{} of each query: {}",

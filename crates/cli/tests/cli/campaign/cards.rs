@@ -49,9 +49,10 @@ impl Campaign {
     fn attempt(&self, run: &RunFiles, fault: Option<&Fault>) -> Result<Ending, String> {
         let name = run.path.file_name().unwrap().to_str().unwrap();
         let device = test_device();
-        let words = match run.file("config.yml").is_file() {
-            true => run.resume_words(&format!("--device {device}")),
-            false => self.home.words(name, &format!("{BEGIN} --device {device}")),
+        let words = if run.file("config.yml").is_file() {
+            run.resume_words(&format!("--device {device}"))
+        } else {
+            self.home.words(name, &format!("{BEGIN} --device {device}"))
         };
         let cache = self.cache.display().to_string();
         let attempt = Attempt {

@@ -82,9 +82,10 @@ fn damage(path: &Path, how: Damage, dice: &mut Dice) -> Option<String> {
 fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
-        match entry.file_type().unwrap().is_dir() {
-            true => files_below(&entry.path(), found),
-            false => found.push(entry.path()),
+        if entry.file_type().unwrap().is_dir() {
+            files_below(&entry.path(), found)
+        } else {
+            found.push(entry.path())
         }
     }
     found.sort();
@@ -188,11 +189,13 @@ fn campaign_of_damaged_files() {
         .map(|file| file.strip_prefix(&campaign.base.path).unwrap().to_owned())
         .collect();
     // What goes on from is looked at more closely than what is only shown.
-    let weight =
-        |file: &Path| match file.starts_with("checkpoints") || file.ends_with("metrics.jsonl") {
-            true => at_full_size(4, 1),
-            false => 1,
-        };
+    let weight = |file: &Path| {
+        if file.starts_with("checkpoints") || file.ends_with("metrics.jsonl") {
+            at_full_size(4, 1)
+        } else {
+            1
+        }
+    };
     let mut cases = Vec::new();
     for (number, file) in files.iter().enumerate() {
         for (kind, how) in DAMAGES.into_iter().enumerate() {

@@ -95,9 +95,10 @@ fn campaign_of_kills() {
         longest,
     };
     let all = std::sync::atomic::AtomicUsize::new(0);
-    let num_lives = match test_device() == "cpu" {
-        true => at_full_size(480, 4),
-        false => at_full_size(24, 4),
+    let num_lives = if test_device() == "cpu" {
+        at_full_size(480, 4)
+    } else {
+        at_full_size(24, 4)
     };
     let lives: Vec<Life> = (0..num_lives).map(|seed| Life { seed }).collect();
     all_go_well("lives with kills", &lives, |life, index| {

@@ -345,9 +345,10 @@ fn nnunet_raw() {
     let save = |name: &str, is_rgb: bool| {
         let picture = image::DynamicImage::new_rgb8(4, 4);
         let path = natural.join("imagesTr").join(name);
-        match is_rgb {
-            true => picture.save(path).unwrap(),
-            false => picture.to_luma8().save(path).unwrap(),
+        if is_rgb {
+            picture.save(path).unwrap()
+        } else {
+            picture.to_luma8().save(path).unwrap()
         }
     };
     save("a_0000.png", true);

@@ -352,9 +352,10 @@ fn masks_are_turned_with_their_pictures() {
                 )
                 .unwrap();
                 let is_on_its_side = orientation > 4;
-                let expected = match is_on_its_side {
-                    true => (height, width),
-                    false => (width, height),
+                let expected = if is_on_its_side {
+                    (height, width)
+                } else {
+                    (width, height)
                 };
                 assert_eq!((whole.width as u16, whole.height as u16), expected);
                 let mask = whole.mask.unwrap();

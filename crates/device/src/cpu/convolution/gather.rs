@@ -76,9 +76,10 @@ impl Gather {
     }
 
     fn band_elements(&self) -> usize {
-        let of = |windows: Windows| match self.in_place(&windows) {
-            true => 0,
-            false => {
+        let of = |windows: Windows| {
+            if self.in_place(&windows) {
+                0
+            } else {
                 let lines = windows.down.span(self.lines(&windows));
                 lines * windows.across.span(windows.across.count) * self.source.width()
             }
@@ -180,32 +181,29 @@ impl Gather {
         let [height, width] = super::sides(self.source);
         let [result_height, result_width] = super::sides(self.result);
         // Where the windows of the first line begin, and how far lines and pixels are apart.
-        let (source, line_stride, pixel_stride) = match self.in_place(windows) {
-            true => {
-                let line = down.first as usize + lines.start * down.stride;
-                let pixel = (sample * height + line) * width + across.first as usize;
-                let source = shared.source.slice(pixel, 1);
-                (
-                    source.pointer().cast_const(),
-                    width * source.stride,
-                    source.stride,
-                )
-            }
-            false => {
-                let thread = rayon::current_thread_index().unwrap_or(0);
-                let band = shared.bands.row_mut(thread);
-                let span = across.span(across.count);
-                let pictures = shared.source.slice(sample * height * width, height * width);
-                let first = down.first + (lines.start * down.stride) as isize;
-                copy_band(
-                    pictures,
-                    [height, width],
-                    [first, across.first],
-                    [down.span(lines.len()), span],
-                    band,
-                );
-                (band.as_ptr(), span * channels_in, channels_in)
-            }
+        let (source, line_stride, pixel_stride) = if self.in_place(windows) {
+            let line = down.first as usize + lines.start * down.stride;
+            let pixel = (sample * height + line) * width + across.first as usize;
+            let source = shared.source.slice(pixel, 1);
+            (
+                source.pointer().cast_const(),
+                width * source.stride,
+                source.stride,
+            )
+        } else {
+            let thread = rayon::current_thread_index().unwrap_or(0);
+            let band = shared.bands.row_mut(thread);
+            let span = across.span(across.count);
+            let pictures = shared.source.slice(sample * height * width, height * width);
+            let first = down.first + (lines.start * down.stride) as isize;
+            copy_band(
+                pictures,
+                [height, width],
+                [first, across.first],
+                [down.span(lines.len()), span],
+                band,
+            );
+            (band.as_ptr(), span * channels_in, channels_in)
         };
         let first = sample * result_height + down.start + lines.start * down.step;
         let result = shared.result.slice(first * result_width + across.start, 1);
@@ -408,14 +406,13 @@ impl<T: Real> Lines<T> {
                     _ => result.add(p * self.result_stride[1]).cast_const(),
                 };
                 let mut few = [T::ZERO; 2 * UNIT];
-                let begun = match channels >= U * UNIT {
-                    true => begun,
-                    false => {
-                        for (number, few) in few.iter_mut().take(channels).enumerate() {
-                            *few = *begun.add(number);
-                        }
-                        few.as_ptr()
+                let begun = if channels >= U * UNIT {
+                    begun
+                } else {
+                    for (number, few) in few.iter_mut().take(channels).enumerate() {
+                        *few = *begun.add(number);
                     }
+                    few.as_ptr()
                 };
                 for (u, sums) in sums.iter_mut().enumerate() {
                     for (v, sum) in sums.iter_mut().enumerate() {
@@ -452,10 +449,7 @@ impl<T: Real> Lines<T> {
                 let result = result.add(p * self.result_stride[1]);
                 let mut few = [T::ZERO; 2 * UNIT];
                 let all = channels >= U * UNIT;
-                let to = match all {
-                    true => result,
-                    false => few.as_mut_ptr(),
-                };
+                let to = if all { result } else { few.as_mut_ptr() };
                 for (u, sums) in sums.iter().enumerate() {
                     for (v, &sum) in sums.iter().enumerate() {
                         store::<T, S>(to.add(u * UNIT + v * lanes), sum);

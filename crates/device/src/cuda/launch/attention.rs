@@ -169,9 +169,10 @@ pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Device
                 .launch(name, sizes.tiled_grid(sizes.queries), 128, &arguments)
         }
         Kernels::Plain => {
-            let name = match drops {
-                false => "attention_plain_forward",
-                true => "attention_plain_forward_dropping",
+            let name = if !drops {
+                "attention_plain_forward"
+            } else {
+                "attention_plain_forward_dropping"
             };
             arguments.push((sizes.head as i32).into());
             arguments.extend(mask);
@@ -251,15 +252,16 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
             issuer.launch(to_keys, sizes.tiled_grid(sizes.keys), 128, &arguments)
         }
         Kernels::Plain => {
-            let [to_queries, to_keys] = match drops {
-                false => [
+            let [to_queries, to_keys] = if !drops {
+                [
                     "attention_plain_backward_dq",
                     "attention_plain_backward_dkv",
-                ],
-                true => [
+                ]
+            } else {
+                [
                     "attention_plain_backward_dq_dropping",
                     "attention_plain_backward_dkv_dropping",
-                ],
+                ]
             };
             arguments.push((sizes.head as i32).into());
             arguments.extend(mask);

@@ -83,9 +83,10 @@ impl Layout {
 
     /// Channels as cuDNN sees them.
     fn seen_channels(&self) -> usize {
-        match self.is_padded() {
-            true => self.pixel_stride,
-            false => self.channels(),
+        if self.is_padded() {
+            self.pixel_stride
+        } else {
+            self.channels()
         }
     }
 
@@ -95,9 +96,10 @@ impl Layout {
 
     /// Scratch for a packed copy, where one is needed.
     fn packing_bytes(&self) -> u64 {
-        match self.is_packed() || self.is_padded() {
-            true => 0,
-            false => self.bytes(),
+        if self.is_packed() || self.is_padded() {
+            0
+        } else {
+            self.bytes()
         }
     }
 }
@@ -122,9 +124,10 @@ fn method(weight: [usize; 4], stride: [usize; 2], padding: [usize; 2], x: &Layou
         return Method::Cudnn;
     }
     let packs = channels.is_multiple_of(CHANNELS) && x.pixel_stride.is_multiple_of(CHANNELS);
-    match outputs <= HEAD_OUTPUTS && channels <= HEAD_CHANNELS && packs {
-        true => Method::Head,
-        false => Method::Product,
+    if outputs <= HEAD_OUTPUTS && channels <= HEAD_CHANNELS && packs {
+        Method::Head
+    } else {
+        Method::Product
     }
 }
 
@@ -147,9 +150,10 @@ fn band_bytes(stride: [usize; 2], y: &Layout, x_pixels: usize) -> u64 {
 }
 
 fn bias_bytes(bias: bool, channels: usize) -> u64 {
-    match bias {
-        true => aligned(BIAS_PARTS * channels * 4),
-        false => 0,
+    if bias {
+        aligned(BIAS_PARTS * channels * 4)
+    } else {
+        0
     }
 }
 
@@ -175,10 +179,7 @@ fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
                 Method::Head => of(0, 0),
                 Method::Product => of(0, PRODUCT_BYTES),
                 Method::Cudnn => {
-                    let landing = match dx.is_packed() {
-                        true => 0,
-                        false => dx.bytes(),
-                    };
+                    let landing = if dx.is_packed() { 0 } else { dx.bytes() };
                     of(dy.packing_bytes() + landing, CONVOLUTION_BYTES)
                 }
             }
@@ -215,12 +216,13 @@ fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
         Op::TransposedConv2dWeightGrad(op) => {
             let (dy, x) = (inputs[0], inputs[1]);
             let bias = bias_bytes(op.bias, dy.channels());
-            match op.weight {
-                true => of(
+            if op.weight {
+                of(
                     band_bytes(op.stride, &dy, x.pixels()).max(bias),
                     PRODUCT_BYTES,
-                ),
-                false => of(bias, 0),
+                )
+            } else {
+                of(bias, 0)
             }
         }
         other => unreachable!("{} is no convolution", other.rules().name()),
@@ -229,9 +231,10 @@ fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
 
 /// Scratch for a weight that is padded to match its pictures.
 fn padding_bytes(x: &Layout, [outputs, down, across, _]: [usize; 4]) -> u64 {
-    match x.is_padded() {
-        true => aligned(outputs * down * across * x.pixel_stride * x.element_bytes),
-        false => 0,
+    if x.is_padded() {
+        aligned(outputs * down * across * x.pixel_stride * x.element_bytes)
+    } else {
+        0
     }
 }
 
@@ -583,13 +586,14 @@ pub(super) fn input_grad(op: &Conv2dInputGrad, o: &Operands<'_, '_>) -> Result<(
         }),
         Method::Cudnn => {
             let (address, dy_picture) = conv.packed(0)?;
-            let packed = match layout.is_packed() {
-                true => dx,
-                false => Matrix {
+            let packed = if layout.is_packed() {
+                dx
+            } else {
+                Matrix {
                     address: conv.take(layout.bytes()),
                     stride: layout.channels(),
                     ..dx
-                },
+                }
             };
             conv.cudnn(
                 &Convolution {
@@ -608,9 +612,10 @@ pub(super) fn input_grad(op: &Conv2dInputGrad, o: &Operands<'_, '_>) -> Result<(
                 },
                 [packed.address, w.address, address],
             )?;
-            match layout.is_packed() {
-                true => Ok(()),
-                false => conv.copy(dx, packed, mode),
+            if layout.is_packed() {
+                Ok(())
+            } else {
+                conv.copy(dx, packed, mode)
             }
         }
     }
@@ -699,9 +704,10 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
             }
         }
     }
-    match has_bias {
-        true => conv.bias_grad(dy, usize::from(has_weight)),
-        false => Ok(()),
+    if has_bias {
+        conv.bias_grad(dy, usize::from(has_weight))
+    } else {
+        Ok(())
     }
 }
 

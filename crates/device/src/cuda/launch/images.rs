@@ -31,9 +31,10 @@ fn packs(operands: &[Matrix]) -> bool {
 
 /// Threads for every access to a matrix.
 fn grid(matrix: Matrix, packed: bool) -> [usize; 3] {
-    let each = match packed {
-        true => ACCESS / matrix.dtype.bytes(),
-        false => 1,
+    let each = if packed {
+        ACCESS / matrix.dtype.bytes()
+    } else {
+        1
     };
     let accesses = matrix.num_elements().div_ceil(each);
     [accesses.div_ceil(BLOCK).max(1), 1, 1]
@@ -255,9 +256,10 @@ pub(super) fn normalize_pixels(
     for first in (0..y.width).step_by(NORMALIZED) {
         let factors_and_shifts: [[f64; 2]; NORMALIZED] = std::array::from_fn(|index| {
             let is_byte = from.dtype == DType::U8;
-            match first + index < channels {
-                true if is_byte => op.factor_and_shift(first + index),
-                _ => [1.0, 0.0],
+            if first + index < channels && is_byte {
+                op.factor_and_shift(first + index)
+            } else {
+                [1.0, 0.0]
             }
         });
         let mut arguments = arguments![

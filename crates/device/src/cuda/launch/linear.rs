@@ -212,9 +212,10 @@ fn bias_grad(
     let parts = column_parts(dz.rows);
     let inert = [op.inert_bias.start, op.inert_bias.end].map(|column| column as i32);
     if parts == 1 {
-        let name = match full {
-            true => "column_sums_once_f32",
-            false => "column_sums_once",
+        let name = if full {
+            "column_sums_once_f32"
+        } else {
+            "column_sums_once"
         };
         return issuer.launch(
             name,
@@ -231,9 +232,10 @@ fn bias_grad(
             ],
         );
     }
-    let name = match full {
-        true => "column_sums_f32",
-        false => "column_sums",
+    let name = if full {
+        "column_sums_f32"
+    } else {
+        "column_sums"
     };
     let partials = o.scratch();
     issuer.launch(

@@ -57,9 +57,10 @@ impl BleuCounts {
     /// BLEU-1 to BLEU-4.
     pub fn bleu(&self) -> [f64; LONGEST] {
         let ratio = (self.candidate_words as f64 + TINY) / (self.reference_words as f64 + SMALL);
-        let brevity = match ratio < 1.0 {
-            true => (1.0 - 1.0 / ratio).exp(),
-            false => 1.0,
+        let brevity = if ratio < 1.0 {
+            (1.0 - 1.0 / ratio).exp()
+        } else {
+            1.0
         };
         let mut product = 1.0;
         std::array::from_fn(|k| {

@@ -99,9 +99,10 @@ impl Vector {
                 sum += weight.min(other) * other;
             }
             let norms = self.norms[k] * reference.norms[k];
-            match norms > 0.0 {
-                true => sum / norms * penalty,
-                false => sum * penalty,
+            if norms > 0.0 {
+                sum / norms * penalty
+            } else {
+                sum * penalty
             }
         })
     }

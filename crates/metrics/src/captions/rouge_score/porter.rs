@@ -117,9 +117,10 @@ fn without_ed_or_ing(word: String) -> String {
         return cut(&word, 1 + kept);
     }
     if let Some(stem) = word.strip_suffix("eed") {
-        return match measure(stem) > 0 {
-            true => cut(&word, 1),
-            false => word,
+        return if measure(stem) > 0 {
+            cut(&word, 1)
+        } else {
+            word
         };
     }
     let mut stems = ["ed", "ing"]
@@ -131,10 +132,13 @@ fn without_ed_or_ing(word: String) -> String {
     let ends = |suffix: &str| stem.ends_with(suffix);
     match () {
         () if ends("at") || ends("bl") || ends("iz") => format!("{stem}e"),
-        () if ends_double_consonant(stem) => match ends("l") || ends("s") || ends("z") {
-            true => stem.to_owned(),
-            false => cut(stem, 1),
-        },
+        () if ends_double_consonant(stem) => {
+            if ends("l") || ends("s") || ends("z") {
+                stem.to_owned()
+            } else {
+                cut(stem, 1)
+            }
+        }
         () if measure(stem) == 1 && ends_consonant_vowel_consonant(stem) => format!("{stem}e"),
         () => stem.to_owned(),
     }
@@ -158,20 +162,26 @@ fn step_2(word: String) -> String {
     }
     // The l belongs to the stem that is measured, so that `geology` has one.
     match word.strip_suffix("ogi") {
-        Some(stem) if stem.ends_with('l') => match measure(stem) > 0 {
-            true => cut(&word, 1),
-            false => word,
-        },
+        Some(stem) if stem.ends_with('l') => {
+            if measure(stem) > 0 {
+                cut(&word, 1)
+            } else {
+                word
+            }
+        }
         _ => by_rules(word, &STEP_2),
     }
 }
 
 fn step_4(word: String) -> String {
     match word.strip_suffix("ion") {
-        Some(stem) => match measure(stem) > 1 && (stem.ends_with('s') || stem.ends_with('t')) {
-            true => stem.to_owned(),
-            false => word,
-        },
+        Some(stem) => {
+            if measure(stem) > 1 && (stem.ends_with('s') || stem.ends_with('t')) {
+                stem.to_owned()
+            } else {
+                word
+            }
+        }
         None => by_rules(word, &STEP_4),
     }
 }
@@ -193,9 +203,10 @@ fn by_rules(word: String, rules: &[Rule]) -> String {
         return word;
     };
     let stem = word.strip_suffix(suffix).unwrap_or(&word);
-    match measure(stem) > least {
-        true => format!("{stem}{replacement}"),
-        false => word,
+    if measure(stem) > least {
+        format!("{stem}{replacement}")
+    } else {
+        word
     }
 }
 

@@ -245,12 +245,13 @@ fn set_numbers(
     }));
     let weights = batch.floats(&head.endpoints.weights, Scope::OwnBatch);
     weights.clear();
-    weights.extend(
-        pairs.map(|(row, output)| match number(row, output).is_nan() {
-            true => 0.0,
-            false => head.class_weight(output),
-        }),
-    );
+    weights.extend(pairs.map(|(row, output)| {
+        if number(row, output).is_nan() {
+            0.0
+        } else {
+            head.class_weight(output)
+        }
+    }));
 }
 
 pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64]) {

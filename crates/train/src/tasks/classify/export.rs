@@ -78,13 +78,12 @@ pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<()
     let mut tensors: Vec<NamedTensor<Tensor<'_>>> = Vec::new();
     for (name, shape) in task.model.tensors() {
         let stored = by_name(&name);
-        let tensor = match CLASSIFIER.contains(&name.as_str()) {
-            true => {
-                let mut values = stored.read()?.into_owned();
-                heads::restore(&task.heads, &name, &mut values);
-                Tensor::Owned(values)
-            }
-            false => Tensor::Stored(stored),
+        let tensor = if CLASSIFIER.contains(&name.as_str()) {
+            let mut values = stored.read()?.into_owned();
+            heads::restore(&task.heads, &name, &mut values);
+            Tensor::Owned(values)
+        } else {
+            Tensor::Stored(stored)
         };
         tensors.push((name, shape, tensor));
     }

@@ -20,9 +20,10 @@ impl Head {
             (TargetKind::Class { .. }, TargetValues::Class(labels)) => {
                 if let Ok(label) = usize::try_from(labels[sample]) {
                     let weight = f64::from(self.class_weight(label));
-                    to.sum += match self.weighs_smoothing() {
-                        true => self.weighted_smooth_cross_entropy(outputs, label),
-                        false => weight * cross_entropy(outputs, label, self.smoothing),
+                    to.sum += if self.weighs_smoothing() {
+                        self.weighted_smooth_cross_entropy(outputs, label)
+                    } else {
+                        weight * cross_entropy(outputs, label, self.smoothing)
                     };
                     to.count += weight;
                 }

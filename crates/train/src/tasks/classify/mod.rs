@@ -171,13 +171,14 @@ impl Task for ClassifyTask {
             }
         };
         Ok(Box::new(move |name, values| {
-            match CLASSIFIER.contains(&name) {
-                true if self.is_new_classifier => init::fill(&self.model, seed, name, values)?,
-                true => {
-                    folder.read_f32(name, values)?;
-                    heads::standardize(&self.heads, name, values);
-                }
-                false => folder.read_f32(name, values)?,
+            let is_of_classifier = CLASSIFIER.contains(&name);
+            if is_of_classifier && self.is_new_classifier {
+                init::fill(&self.model, seed, name, values)?;
+                return Ok(());
+            }
+            folder.read_f32(name, values)?;
+            if is_of_classifier {
+                heads::standardize(&self.heads, name, values);
             }
             Ok(())
         }))

@@ -128,9 +128,10 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
         },
         (Weights::Random { .. }, None) => Vec::new(),
     };
-    let names = match names.is_empty() {
-        true => ["label 0", "label 1"].map(str::to_owned).to_vec(),
-        false => names,
+    let names = if names.is_empty() {
+        ["label 0", "label 1"].map(str::to_owned).to_vec()
+    } else {
+        names
     };
     let target = Target {
         name: "label".to_owned(),

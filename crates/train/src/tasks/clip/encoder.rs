@@ -108,9 +108,10 @@ impl<'a> Encoder<'a> {
         let logits = "image encoder/logits";
         Ok(EncodedPictures {
             features: forward.read_rows("image encoder/features", rows)?,
-            logits: match forward.has(logits) {
-                true => Some(forward.read_rows(logits, rows)?),
-                false => None,
+            logits: if forward.has(logits) {
+                Some(forward.read_rows(logits, rows)?)
+            } else {
+                None
             },
         })
     }

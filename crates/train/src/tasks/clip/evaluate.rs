@@ -141,9 +141,10 @@ pub(super) fn evaluate(
                 examples.see_pictures(read, rows, &encoded);
             }
             let logits = encoded.logits.as_deref().unwrap_or(&[]);
-            match is_alone {
-                true => found.add(read, &encoded.features, logits),
-                false => own.add(read, &encoded.features, logits),
+            if is_alone {
+                found.add(read, &encoded.features, logits)
+            } else {
+                own.add(read, &encoded.features, logits)
             }
             done += read.len();
             go_on(done, total)
@@ -189,9 +190,10 @@ pub(super) fn evaluate(
         captions_of_all.extend(features);
         Some(())
     })?;
-    let caption_features = match is_alone {
-        true => caption_features,
-        false => captions_of_all,
+    let caption_features = if is_alone {
+        caption_features
+    } else {
+        captions_of_all
     };
     let mut sample_ranks = None;
     let scores = result_of_first(group, || {

@@ -204,9 +204,10 @@ impl Task for ClipTask {
                 }));
             }
         };
-        let head = match self.keep_head {
-            true => folder.read_head()?,
-            false => None,
+        let head = if self.keep_head {
+            folder.read_head()?
+        } else {
+            None
         };
         Ok(Box::new(move |name, values| {
             match (name, &head) {

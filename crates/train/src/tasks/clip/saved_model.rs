@@ -141,9 +141,10 @@ impl SavedModel for SavedClip {
         site: Site<'_>,
         evaluated: Evaluated,
     ) -> Result<EvaluationData, TrainError> {
-        let data = site.listed(|| match self.labels.is_empty() {
-            true => source::read(&config.data, Captions::Required, config.seed),
-            false => {
+        let data = site.listed(|| {
+            if self.labels.is_empty() {
+                source::read(&config.data, Captions::Required, config.seed)
+            } else {
                 source::read_with_labels(&config.data, &self.labels, evaluated.side(), config.seed)
             }
         })?;
@@ -186,9 +187,10 @@ impl SavedModel for SavedClip {
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {
-        match self.labels.is_empty() {
-            true => Ok(()),
-            false => crate::tasks::take_label_column(config),
+        if self.labels.is_empty() {
+            Ok(())
+        } else {
+            crate::tasks::take_label_column(config)
         }
     }
 }

@@ -326,14 +326,18 @@ pub(super) fn best_metric(
     let metric = asked.strip_prefix("pooled.").unwrap_or(asked);
     let is_pooled = metric != asked;
     let is_known = METRICS.contains(&metric) && !(is_pooled && metric == "hd95");
-    match is_known || asked == usual {
-        true if metric == "hd95" => Ok((asked.to_owned(), Direction::Lower)),
-        true => Ok((asked.to_owned(), Direction::Higher)),
-        false => Err(TrainError::Config(format!(
+    if !is_known && asked != usual {
+        return Err(TrainError::Config(format!(
             "train.best_metric: {asked}, expected one of {}, dice_at_best_threshold, loss, or one of the first but hd95 as pooled.dice\nhint: leave it out for {usual}",
             METRICS.join(", ")
-        ))),
+        )));
     }
+    let direction = if metric == "hd95" {
+        Direction::Lower
+    } else {
+        Direction::Higher
+    };
+    Ok((asked.to_owned(), direction))
 }
 
 /// What the figures mean.

@@ -232,9 +232,10 @@ impl Task for SegmentTask {
         };
         let shapes = self.model.tensors();
         Ok(Box::new(move |name, values| {
-            match self.is_new_head && name.starts_with("head.") {
-                true => Ok(init::fill(&self.model, seed, name, values)?),
-                false => self.read_weight(&shapes, folder, name, values),
+            if self.is_new_head && name.starts_with("head.") {
+                Ok(init::fill(&self.model, seed, name, values)?)
+            } else {
+                self.read_weight(&shapes, folder, name, values)
             }
         }))
     }

@@ -175,9 +175,10 @@ fn overlap_loss(op: &OverlapLoss, classes: &[Overlap]) -> f64 {
         let invented = one.predicted - one.both;
         let missed = one.truth - one.both;
         let most = one.both + op.alpha * invented + op.beta * missed + op.smooth;
-        match most > 0.0 {
-            true => 1.0 - (one.both + op.smooth) / most,
-            false => 0.0,
+        if most > 0.0 {
+            1.0 - (one.both + op.smooth) / most
+        } else {
+            0.0
         }
     });
     losses.sum::<f64>() / counted.len().max(1) as f64

@@ -177,9 +177,10 @@ impl SlotBytes {
         SlotBytes {
             read: (pixels * pixel_bytes + mask + resized) as u64,
             sums: (base_pixels * outputs * size_of::<f32>()) as u64,
-            scorer: match has_masks {
-                true => ImageScorer::bytes(outputs, size),
-                false => 0,
+            scorer: if has_masks {
+                ImageScorer::bytes(outputs, size)
+            } else {
+                0
             },
         }
     }
@@ -458,9 +459,10 @@ fn in_work(slot: &mut Slot) -> &mut InWork {
 impl SegmentTask {
     /// How rows are mirrored; the results are averaged.
     pub(super) fn mirrors(&self) -> &'static [Mirror] {
-        match self.mirror {
-            true => &Mirror::ALL,
-            false => &Mirror::NONE,
+        if self.mirror {
+            &Mirror::ALL
+        } else {
+            &Mirror::NONE
         }
     }
 

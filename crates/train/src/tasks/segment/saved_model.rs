@@ -250,15 +250,13 @@ impl SavedModel for SavedSegmenter {
             )));
         }
         let mut notes = set.notes;
-        let samples = match (evaluated, set.test) {
-            (Evaluated::All, Some(test)) => {
-                notes.push("Evaluated: the pictures of the set's own test split".to_owned());
-                test
-            }
-            (_, test) => {
-                evaluated.choose(&set.place, set.train, set.validation, test, &mut notes)?
-            }
-        };
+        let samples = evaluated.choose(
+            &set.place,
+            set.train,
+            set.validation,
+            set.test,
+            &mut notes,
+        )?;
         let classes = set.coding.num_outputs();
         let outputs = self.task.model.num_outputs();
         if classes != outputs {

@@ -65,12 +65,13 @@ pub(super) fn check(
     let (trained, frozen): (Vec<&String>, Vec<&String>) = of_tower.partition(is_trained);
     if let Some(trained) = trained.first() {
         let expected = format!("all of the vision tower frozen; {trained} is trained");
-        return match !frozen.is_empty() {
-            true => refused(
+        return if !frozen.is_empty() {
+            refused(
                 &expected,
                 "what a part of the tower computes is not cached: `train: {freeze: [vision_model]}` freezes all of it",
-            ),
-            false => refused(&expected, "`train: {freeze: [vision_model]}`"),
+            )
+        } else {
+            refused(&expected, "`train: {freeze: [vision_model]}`")
         };
     }
     let still = Augment {

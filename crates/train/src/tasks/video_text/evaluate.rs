@@ -270,9 +270,10 @@ impl<'t, 'a> Pass<'t, 'a> {
         let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
             let encoded = reader.clips(loaded)?;
             let mut logits = encoded.logits.map_or(Vec::new(), Cow::into_owned);
-            match is_alone {
-                true => take(&loaded.samples, &encoded.features, &mut logits),
-                false => own.add(&loaded.samples, &encoded.features, &logits),
+            if is_alone {
+                take(&loaded.samples, &encoded.features, &mut logits)
+            } else {
+                own.add(&loaded.samples, &encoded.features, &logits)
             }
             if let Some(captions) = captions {
                 let read = loaded.samples.iter();
@@ -482,9 +483,12 @@ mod tests {
             .chunks_mut(WIDTH)
             .for_each(|text| row(&mut random, text, None));
         let text_of: Vec<u32> = (0..CLIPS as u32)
-            .map(|clip| match clip < TEXTS as u32 {
-                true => clip,
-                false => (random.bits() % TEXTS as u64) as u32,
+            .map(|clip| {
+                if clip < TEXTS as u32 {
+                    clip
+                } else {
+                    (random.bits() % TEXTS as u64) as u32
+                }
             })
             .collect();
         let mut gathered = FeatureGather::new(CLIPS, WIDTH, CLIPS);

@@ -112,20 +112,19 @@ pub fn save_weights(
             (name, shape, values)
         })
         .collect();
-    let head = match task.heads.is_empty() {
-        true => None,
-        false => {
-            let [weight, bias] = classify::CLASSIFIER.map(|name| {
-                let mut values = weight_of(step, name).read()?.into_owned();
-                classify::restore(&task.heads, name, &mut values);
-                Ok::<Vec<f32>, TrainError>(values)
-            });
-            Some(Head {
-                num_labels: task.num_outputs(),
-                weight: weight?,
-                bias: bias?,
-            })
-        }
+    let head = if task.heads.is_empty() {
+        None
+    } else {
+        let [weight, bias] = classify::CLASSIFIER.map(|name| {
+            let mut values = weight_of(step, name).read()?.into_owned();
+            classify::restore(&task.heads, name, &mut values);
+            Ok::<Vec<f32>, TrainError>(values)
+        });
+        Some(Head {
+            num_labels: task.num_outputs(),
+            weight: weight?,
+            bias: bias?,
+        })
     };
     write_folder(folder, &task.model, &tensors, head.as_ref(), shard_bytes)?;
     Ok(())

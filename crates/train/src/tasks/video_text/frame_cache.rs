@@ -333,9 +333,10 @@ impl FrameCache {
         let course = Course::From {
             first: first as u32,
         };
-        let view = match list.is_training {
-            true => View::Training { seed: self.seed },
-            false => View::Evaluation,
+        let view = if list.is_training {
+            View::Training { seed: self.seed }
+        } else {
+            View::Evaluation
         };
         loader.begin(Arc::clone(&list.samples), course, view);
         let (began, mut told) = (Instant::now(), Instant::now());

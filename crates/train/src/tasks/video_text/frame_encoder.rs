@@ -34,9 +34,10 @@ pub(super) fn write_encoder(
         let tokens_bsd = video_text::encode_frames(g, model, pixels);
         let shape = g.shape(tokens_bsd);
         let found = g.output("tokens", shape.dims());
-        match g.dtype(tokens_bsd) == g.dtype(found) {
-            true => g.push_new(AddInto {}, vec![tokens_bsd], &[found]),
-            false => g.push_new(Cast {}, vec![tokens_bsd], &[found]),
+        if g.dtype(tokens_bsd) == g.dtype(found) {
+            g.push_new(AddInto {}, vec![tokens_bsd], &[found])
+        } else {
+            g.push_new(Cast {}, vec![tokens_bsd], &[found])
         };
     });
     graph
@@ -88,11 +89,10 @@ impl FrameEncoder {
         workers: usize,
     ) -> u64 {
         let together = costs.together_bytes(workers);
-        let free = match device.is_gpu() {
-            true => holdall_device::cpu::available_bytes().map(|free| free / 4),
-            false => {
-                budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
-            }
+        let free = if device.is_gpu() {
+            holdall_device::cpu::available_bytes().map(|free| free / 4)
+        } else {
+            budget_bytes.map(|budget| budget.saturating_sub(device.held_bytes().unwrap_or(0)))
         };
         free.map_or(together, |free| together.min(free))
             .max(costs.largest_bytes())

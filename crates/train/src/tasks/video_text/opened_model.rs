@@ -53,9 +53,10 @@ pub(super) struct StartingPoint {
 impl StartingPoint {
     /// The lines people look for in a log.
     pub fn describe(&self) -> String {
-        match self.model.is_some() || self.text_model.is_some() {
-            true => self.summary.join("\n"),
-            false => describe_random(&self.preset),
+        if self.model.is_some() || self.text_model.is_some() {
+            self.summary.join("\n")
+        } else {
+            describe_random(&self.preset)
         }
     }
 
@@ -370,9 +371,10 @@ pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>
     };
     // As CLIP's: on towers that have learnt nothing, rows as long as what the contrastive loss multiplies features by, so that the
     // loss of labels is heard beside it.
-    let gain = match start.is_none_or(StartingPoint::is_random) {
-        true => task.model.logit_scale_init.exp(),
-        false => 1.0,
+    let gain = if start.is_none_or(StartingPoint::is_random) {
+        task.model.logit_scale_init.exp()
+    } else {
+        1.0
     };
     let new_head = Start::Normal(gain * (task.model.projection_dim as f64).powf(-0.5));
     let [weight_name, bias_name] = classify::CLASSIFIER;

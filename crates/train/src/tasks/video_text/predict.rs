@@ -85,9 +85,10 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         let features = endpoint(VIDEO_ENCODER, "features");
         Ok(EncodedClips {
             features: forward.read_rows(&features, clips.len())?,
-            logits: match forward.has(&logits) {
-                true => Some(forward.read_rows(&logits, clips.len())?),
-                false => None,
+            logits: if forward.has(&logits) {
+                Some(forward.read_rows(&logits, clips.len())?)
+            } else {
+                None
             },
         })
     }

@@ -133,10 +133,7 @@ fn dropout(
         )),
         TextTower::Clip(_) => Ok(0.0),
         TextTower::Bert(bert) => {
-            let dropout = match asked > 0.0 {
-                true => asked,
-                false => bert.hidden_dropout,
-            };
+            let dropout = if asked > 0.0 { asked } else { bert.hidden_dropout };
             if dropout > 0.0 || bert.attention_dropout > 0.0 {
                 notes.push(format!(
                     "Dropout of the text tower: {dropout}, of its attention {}",

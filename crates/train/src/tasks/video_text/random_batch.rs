@@ -43,11 +43,13 @@ pub(super) fn random(task: &VideoTextTask, num_samples: usize, seed: u64) -> Bat
     for sample in 0..num_samples {
         for position in 0..width {
             let id = below(vocabulary - 1) as i64;
-            texts.ids.push(match position + 1 == width {
-                true => end,
-                // Only the last token ends a text.
-                false if id == end => (id + 1) % vocabulary as i64,
-                false => id,
+            // Only the last token ends a text.
+            texts.ids.push(if position + 1 == width {
+                end
+            } else if id == end {
+                (id + 1) % vocabulary as i64
+            } else {
+                id
             });
         }
         // Some have a text in common.

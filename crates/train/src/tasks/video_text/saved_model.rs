@@ -228,9 +228,10 @@ impl SavedModel for SavedVideoText {
     }
 
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError> {
-        match self.targets.is_empty() {
-            true => Ok(()),
-            false => crate::tasks::take_label_column(config),
+        if self.targets.is_empty() {
+            Ok(())
+        } else {
+            crate::tasks::take_label_column(config)
         }
     }
 }

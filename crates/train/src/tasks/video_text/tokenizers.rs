@@ -110,9 +110,10 @@ pub(super) fn caption_encoder(
     let saved = saved.map(|folder| folder.path().join(CAPTION_TOKENIZER));
     let asked = config.video_text.tokenizer.as_deref().map(PathBuf::from);
     let path = asked.or(saved.filter(|path| path.is_dir() && !opened.has_new_decoder));
-    let most = match opened.has_new_decoder {
-        true => usize::MAX,
-        false => decoder.vocab_size,
+    let most = if opened.has_new_decoder {
+        usize::MAX
+    } else {
+        decoder.vocab_size
     };
     let own = path
         .map(|path| -> Result<TextEncoder, TrainError> {

@@ -44,10 +44,12 @@ fn one_of(
     let is_begun = path.join("config.yml").exists();
     // Nobody writes there before all have looked.
     group.share(&[])?;
-    let (held, checkpoint) = match is_begun {
-        true => open_run(group, &path)?,
-        false if group.rank() == 0 => (Some(RunFolder::create(&path)?), None),
-        false => (None, None),
+    let (held, checkpoint) = if is_begun {
+        open_run(group, &path)?
+    } else if group.rank() == 0 {
+        (Some(RunFolder::create(&path)?), None)
+    } else {
+        (None, None)
     };
     let device = Device::on_cpu(Cpu::new(Some(1)))
         .with_group(group.clone())

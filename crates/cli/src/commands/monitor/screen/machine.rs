@@ -178,9 +178,10 @@ fn gpu_line(gpu: &GpuReading, is_selected: bool, width: u16) -> Line<'static> {
     let name: String = gpu_name(gpu).chars().take(name_room.max(4)).collect();
     let marker = if is_selected { ">" } else { " " };
     let head = format!("{marker}{:>2} {name:<name_room$}  ", gpu.index);
-    let mut spans = vec![match is_selected {
-        true => Span::from(head).bold(),
-        false => Span::from(head),
+    let mut spans = vec![if is_selected {
+        Span::from(head).bold()
+    } else {
+        Span::from(head)
     }];
     spans.extend(bar(share(used, total), bar_width, MEMORY));
     let [memory, busy, power, temperature] = numbers;

@@ -107,9 +107,10 @@ pub(super) fn report(
     } else if arguments.csv.is_none() && !job.samples.is_empty() {
         print(&show(job, search))?;
     }
-    Ok(match skipped.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(failure::FOUND),
+    Ok(if skipped.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(failure::FOUND)
     })
 }
 

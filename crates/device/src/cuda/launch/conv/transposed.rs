@@ -217,8 +217,9 @@ pub(in super::super) fn weight_grad(
             },
         )?;
     }
-    match has_bias {
-        true => conv.bias_grad(dy, usize::from(has_weight)),
-        false => Ok(()),
+    if has_bias {
+        conv.bias_grad(dy, usize::from(has_weight))
+    } else {
+        Ok(())
     }
 }

@@ -57,9 +57,10 @@ impl Split {
     fn new(o: &Operands<'_, '_>, operands: &[Matrix]) -> Split {
         let [samples, height, width, channels] = input_dims(o, 0);
         let packed = packs(operands);
-        let each = match packed {
-            true => ACCESS / operands[0].dtype.bytes(),
-            false => 1,
+        let each = if packed {
+            ACCESS / operands[0].dtype.bytes()
+        } else {
+            1
         };
         let accesses = channels.div_ceil(each);
         // A warp should read whole sectors of memory.

@@ -131,9 +131,12 @@ fn initials(text: &Text, at: usize) -> Option<Match> {
     if let Some(length) = initials_length(text, at) {
         return Some(Match::new(length));
     }
-    (text.at(at + 1) == '.').then(|| match starts_sentence(text, at + 2) {
-        true => Match::ahead(1, 3),
-        false => Match::new(2),
+    (text.at(at + 1) == '.').then(|| {
+        if starts_sentence(text, at + 2) {
+            Match::ahead(1, 3)
+        } else {
+            Match::new(2)
+        }
     })
 }
 

@@ -17,9 +17,10 @@ const ENTITIES: [(&str, &str); 9] = [
 
 pub fn entity(text: &Text, at: usize) -> Option<Match> {
     let (entity, token) = ENTITIES.iter().find(|(entity, _)| text.is_at(at, entity))?;
-    let becomes = match token.is_empty() {
-        true => Becomes::Nothing,
-        false => Becomes::Fixed(token),
+    let becomes = if token.is_empty() {
+        Becomes::Nothing
+    } else {
+        Becomes::Fixed(token)
     };
     Some(Match {
         becomes,
