@@ -31,29 +31,29 @@ use crate::run_folder::{RunFolder, failed};
 use crate::scaler::LossScaler;
 use crate::step::{ElementsMut, StateTensor, Step};
 
-/// What a run does next.
+/// Next action of a resumed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Next {
     /// The next optimizer step.
     Step,
-    /// An evaluation that was due, and interrupted.
+    /// An evaluation that was due when the run was interrupted.
     Evaluate,
 }
 
 /// The best evaluation so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Which metric.
+    /// Name of the metric.
     pub metric: String,
     /// Its value.
     pub value: f64,
-    /// After which step.
+    /// Optimizer step of the evaluation.
     pub step: u64,
-    /// Its model, by the name of its folder in `checkpoints`.
+    /// Folder name of its model inside `checkpoints`.
     #[serde(default = "unversioned_best")]
     pub folder: String,
-    /// Of that folder's `holdall.json`; `None` for a model that was written before there were checksums.
+    /// Checksum of that folder's `holdall.json`; `None` for models from before there were checksums.
     #[serde(default)]
     pub checksum: Option<String>,
 }
@@ -62,7 +62,7 @@ fn unversioned_best() -> String {
     "best".to_owned()
 }
 
-/// Where the seconds of a run went, over all processes that ran it.
+/// Time spent by a run, over all processes that worked on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Clock {
     /// Samples trained on.
@@ -78,12 +78,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// While training.
+    /// Samples per second of training time.
     pub fn samples_per_s(&self) -> f64 {
         self.samples as f64 / (self.waited + self.computed).max(f64::MIN_POSITIVE)
     }
 
-    /// Micro-batches, while training.
+    /// Micro-batches per second of training time.
     pub fn batches_per_s(&self) -> f64 {
         self.micro_batches as f64 / (self.waited + self.computed).max(f64::MIN_POSITIVE)
     }
@@ -114,65 +114,63 @@ fn one_process() -> usize {
     1
 }
 
-/// Everything beside the tensors.
+/// The state of a run, apart from its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Layout of this structure.
+    /// Version of this structure.
     pub format: u32,
     /// Optimizer steps done: the position in the data as well.
     pub step: u64,
-    /// What is next.
+    /// Action to resume with.
     pub next: Next,
     /// Loss scale and its history.
     pub scaler: LossScaler,
     /// The best evaluation.
     pub best: Option<Best>,
-    /// Evaluations since then.
+    /// Evaluations without improvement since the best one.
     pub without_improvement: usize,
-    /// The last evaluation, for the summary.
+    /// The last scores of each subset, for the summary.
     pub last_scores: Vec<SummaryMetrics>,
-    /// Losses of the steps of the epoch at hand.
+    /// Losses of the current epoch's steps.
     #[serde(default, skip_serializing_if = "EpochLosses::is_empty")]
     pub epoch_losses: EpochLosses,
-    /// What of `metrics.jsonl` belongs to it.
+    /// Length and checksum of `metrics.jsonl` at this state.
     #[serde(default)]
     pub journal: Prefix,
-    /// The same in format 1, which had no checksums.
+    /// Length of `metrics.jsonl` in format 1, which had no checksums.
     #[serde(default, skip_serializing)]
     journal_bytes: u64,
-    /// What of `skipped.csv` belongs to it; `None` in format 1.
+    /// Length and checksum of `skipped.csv` at this state; `None` in format 1.
     #[serde(default)]
     pub skipped: Option<Prefix>,
-    /// Where the seconds of the run went.
     pub clock: Clock,
-    /// How the batch is split.
     pub split: SplitOfBatch,
-    /// Of the samples, in hexadecimal: other data would be another run.
+    /// Hash of the training and evaluation samples, in hexadecimal. A run with other data cannot resume from this checkpoint.
     pub data_digest: String,
-    /// Of format 2, where the data went on: pictures had moved up to the places of broken ones.
+    /// Data position in format 2, where later pictures moved up into the places of broken ones.
     #[serde(default, skip_serializing)]
     cursor: Option<MovedUp>,
-    /// What the device chose to compute with, in its own words: other algorithms would round otherwise.
+    /// Algorithms chosen by the device, in its own notation. Others would round differently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithms: Option<String>,
-    /// Checksum of the weights that the run began with, where they are needed again.
+    /// Checksum of the initial weights, if the run needs them again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starting_weights: Option<String>,
 }
 
-/// A place in the data in format 2.
+/// Data position in format 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct MovedUp {
     position: u64,
     given: u64,
 }
 
-/// Changes when [`State`] does. Format 1 had neither checksums nor versions of the best model, format 2 knew one process and another rule
-/// for broken pictures; both are still read.
+/// Version of [`State`]. Format 1 had neither checksums nor versions of the best model; format 2 knew one process only and had another rule for broken
+/// pictures. Both can still be read.
 pub const FORMAT: u32 = 3;
 
 impl State {
-    /// Of a run that has not begun.
+    /// The state before the first step.
     pub fn new(scaler: LossScaler, split: SplitOfBatch, data_digest: String) -> State {
         State {
             format: FORMAT,
@@ -196,23 +194,23 @@ impl State {
     }
 }
 
-/// A state on disk.
+/// A checkpoint that was read from disk.
 pub struct Checkpoint {
     path: PathBuf,
     file: StateFile,
-    /// What it says.
+    /// The run's state.
     pub state: State,
-    /// What to tell whoever goes on from it.
+    /// Messages for the user who resumes from it.
     pub notes: Vec<String>,
-    /// The names on disk, as far as they are of use.
+    /// The files on disk that are still valid.
     checkpoints: Checkpoints,
 }
 
 /// Why a checkpoint is not used.
 enum Unusable {
-    /// It, or what it refers to, is not as it was written: the one before may do.
+    /// The checkpoint, or a file that it refers to, is corrupt: use the previous one.
     Damaged(String),
-    /// It may be sound, and somebody has to look.
+    /// The checkpoint may be valid, but the user has to decide.
     Refused(Box<TrainError>),
 }
 
@@ -338,12 +336,12 @@ impl Checkpoint {
             })
     }
 
-    /// Of the file, in hexadecimal: what processes compare that go on together.
+    /// Checksum of the file in hexadecimal; processes that resume together compare it.
     pub(crate) fn checksum(&self) -> Option<String> {
         self.checkpoints.checksum()
     }
 
-    /// What is on disk, for whoever goes on writing there.
+    /// The valid checkpoints on disk, for the code that writes the next ones.
     pub(crate) fn checkpoints(&self) -> Checkpoints {
         self.checkpoints.clone()
     }
@@ -401,7 +399,7 @@ fn check_best(path: &Path, expected: &str) -> Result<(), Unusable> {
     }
 }
 
-/// What the system cannot do now it may do later; all else is damage.
+/// An I/O error may be temporary, so the checkpoint is refused; any other error means that it is damaged.
 fn unusable(path: &Path, cause: ModelError) -> Unusable {
     match cause {
         ModelError::Io { .. } => Unusable::Refused(Box::new(TrainError::Run(format!(
@@ -422,17 +420,17 @@ fn unusable(path: &Path, cause: ModelError) -> Unusable {
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
-    /// Of the newest one: what a summary says that it belongs to.
+    /// Checksum of the newest checkpoint; the summary refers to it.
     checksum: Option<Checksum>,
-    /// Whether `last.safetensors` may take the place of `previous.safetensors`.
+    /// Whether `last.safetensors` is valid and may replace `previous.safetensors`.
     is_last_sound: bool,
-    /// The best models that the two name.
+    /// Best models that the two checkpoints refer to.
     last_best: Option<String>,
     previous_best: Option<String>,
 }
 
 impl Checkpoints {
-    /// Of a run that has none yet.
+    /// For a run without checkpoints.
     pub fn new(run: &RunFolder) -> Checkpoints {
         Checkpoints {
             folder: run.checkpoints(),
@@ -443,7 +441,7 @@ impl Checkpoints {
         }
     }
 
-    /// Of the newest one, in hexadecimal.
+    /// Checksum of the newest checkpoint in hexadecimal.
     pub fn checksum(&self) -> Option<String> {
         self.checksum.map(|checksum| checksum.to_string())
     }

@@ -27,35 +27,35 @@ use crate::step::Step;
 use crate::task::Storing;
 use crate::tasks;
 
-/// What is written to `plan.json`, and printed by `plan --json`: keys that others rely on.
+/// `plan.json`, also printed by `plan --json`; other programs rely on its keys.
 #[derive(Serialize)]
 pub struct PlanReport<'a> {
-    /// Where it runs.
+    /// Device kind.
     pub device: &'static str,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
     /// Samples per step.
     pub effective_batch: usize,
-    /// The choice.
+    /// The chosen candidate.
     pub chosen: &'a Candidate,
-    /// What else there is.
+    /// The other candidates.
     pub alternatives: &'a [Candidate],
-    /// A faster batch size, where the user fixed a slower one.
+    /// A faster candidate, if the user fixed a slower batch size.
     pub suggestion: Option<&'a Candidate>,
-    /// Memory against time: the fastest by budget, ascending in memory.
+    /// Time against memory: the fastest candidate for each budget, ascending in memory.
     pub curve: &'a [Candidate],
-    /// Memory from which on more of it buys less and less.
+    /// Memory beyond which more of it gains little speed.
     pub knee_bytes: Option<u64>,
-    /// Bytes that no layout can do without.
+    /// Lower bound of the arena for any layout.
     pub bound_bytes: u64,
-    /// Numbers that the model has.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Those of them that are trained.
+    /// Number of trained parameters.
     pub trained_parameters: u64,
 }
 
 impl<'a> PlanReport<'a> {
-    /// Of a plan for a device or a card.
+    /// The report of a plan for a device or a card.
     pub fn new<'s>(
         plan: &'a Plan,
         site: impl Into<Site<'s>>,
@@ -78,27 +78,25 @@ impl<'a> PlanReport<'a> {
     }
 }
 
-/// What the loop takes here and there beside its buffers: lines, orders, what the allocator keeps of them. Measured as 0.3 to
-/// 0.9 MiB over runs with 1 to 16 threads.
+/// Host memory of the training loop beside its buffers: log lines, sample orders, allocator overhead. Measured as 0.3 to 0.9 MiB in runs with 1 to 16 threads.
 const LOOP_BYTES: u64 = 1 << 20;
 
-/// What the allocator keeps for each thread that has decoded pictures, now that buffers from 256 KiB on go back when they are
-/// freed. Over 16 threads it could not be told from the rest.
+/// Heap that the allocator keeps per decoding thread; buffers from 256 KiB on are returned when freed. With 16 threads it was within measurement noise.
 const THREAD_BYTES: u64 = 64 << 10;
 
 /// A planned run.
 pub struct PlannedRun {
-    /// What the user wrote.
+    /// The resolved config.
     pub config: RunConfig,
-    /// Samples, tokens, model.
+    /// The prepared samples and model.
     pub prepared: Prepared,
     /// Where it runs.
     pub device: Device,
-    /// Where every byte goes.
+    /// The memory plan.
     pub plan: Plan,
     /// How the batch is split.
     pub split: SplitOfBatch,
-    /// Where batches come from.
+    /// The source of batches.
     pub(crate) feed: Feed,
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) recorder: Recorder,
@@ -117,7 +115,7 @@ impl PlannedRun {
         Ok(planned.expect("nobody stopped it"))
     }
 
-    /// As [`PlannedRun::new`], unless it is to `stop`: then there is none.
+    /// Like [`PlannedRun::new`]; returns `None` if `stop` is set.
     pub fn new_unless(
         stop: &AtomicBool,
         config: RunConfig,
@@ -129,7 +127,7 @@ impl PlannedRun {
         let asked = config;
         let mut prepared = Prepared::new(&asked, &device)?;
         let mut config = prepared.setup.config.clone();
-        // Written down with the run: what goes on with it need not look at the data again.
+        // The data's properties are written down with the run, so that resuming need not read the data again.
         config.task = TaskName::by_name(prepared.setup.step.task.name());
         if checkpoint.is_none() && matches!(choosing, Choosing::Measured(_)) {
             tasks::check_weights(&asked, &config)?;
@@ -208,7 +206,7 @@ impl PlannedRun {
             let samples = prepared.samples(subset)?;
             Some(task.evaluation_bytes(subset, samples, threads))
         });
-        // What several processes gather lies there twice for a moment.
+        // Gathered results of several processes are held twice for a moment.
         let copies = if group.size() > 1 { 2 } else { 1 };
         let evaluation = copies * evaluated.max().unwrap_or(0);
         let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
@@ -243,7 +241,7 @@ impl PlannedRun {
                     }
                 }
                 let plan = match taken {
-                    // What was trained on is trained on again.
+                    // Only a new run leaves out pictures that do not fit; a resumed run keeps the samples of its checkpoint.
                     None if !is_resumed => {
                         let planned = |least| planned(least, Choosing::Predicted);
                         let plan;
@@ -303,7 +301,7 @@ impl PlannedRun {
         }))
     }
 
-    /// Reserves the plan's memory. Where it has gone meanwhile, plan and split are others from here on.
+    /// Reserves the plan's memory. If free memory has shrunk meanwhile, plan and split may change.
     pub(crate) fn reserve(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Step, TrainError> {
         let setup = &mut self.prepared.setup;
         if !self.device.is_gpu() {
@@ -344,17 +342,17 @@ impl PlannedRun {
         Ok(reserved.machine)
     }
 
-    /// What has been seen of its memory.
+    /// The memory recorder.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Whether it goes on from a checkpoint.
+    /// Whether the run resumes from a checkpoint.
     pub fn is_resumed(&self) -> bool {
         self.checkpoint.is_some()
     }
 
-    /// The step of the checkpoint that it goes on from.
+    /// Optimizer step of the checkpoint that the run resumes from.
     pub fn resumed_step(&self) -> Option<u64> {
         self.checkpoint
             .as_ref()
@@ -418,7 +416,7 @@ fn store_rows(
 /// Where training pictures are among the lists of [`costs_of`]; those held out follow.
 const TRAIN: usize = 0;
 
-/// What all pictures of a run cost; `None` if it was stopped.
+/// Decoding costs of all pictures of a run; `None` if interrupted.
 fn costs_of(
     device: &Device,
     prepared: &Prepared,
@@ -429,7 +427,7 @@ fn costs_of(
     PictureCosts::read_together(device, &lists, format, stop)
 }
 
-/// What an earlier process of the run left out, this one leaves out too, from its first batch on.
+/// Leaves out the pictures that an earlier process of the run skipped, from the first batch on.
 fn leave_out_again(
     skipped: &SkippedFile,
     prepared: &Prepared,

@@ -1,4 +1,4 @@
-//! What a run says of itself: lines of `metrics.jsonl`, events for whoever watches, and the summary.
+//! Reports of a run: lines of `metrics.jsonl`, progress events, and `summary.json`.
 
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
@@ -13,77 +13,77 @@ use crate::skipped::SkippedLine;
 /// A line per optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepLine {
-    /// Counted from 1.
+    /// Optimizer step, counted from 1.
     pub step: u64,
-    /// Counted from 1.
+    /// Epoch, counted from 1.
     pub epoch: u64,
-    /// The weighted losses together.
+    /// Weighted sum of all losses.
     pub loss: f64,
-    /// Each of them.
+    /// Each loss by name.
     pub losses: Vec<LossLine>,
-    /// Before clipping.
+    /// Norm of all gradients before clipping.
     pub gradient_norm: f64,
     /// Learning rates by their keys in a config: `lr`, and those that begin with `lr_`.
     pub rates: Vec<(&'static str, f64)>,
-    /// What losses are multiplied by.
+    /// Factor that losses are multiplied by.
     pub loss_scale: f64,
-    /// In this step.
+    /// Samples in this step.
     pub samples: usize,
-    /// Whether a loss of so few samples cannot be compared with that of a whole effective batch: the last step of an epoch may be one.
+    /// Whether the step has fewer samples than the effective batch, as the last one of an epoch may: its loss is not comparable with the others.
     pub is_short: bool,
-    /// Of their numbers, in order: equal for steps that saw the same.
+    /// Hash of the sample numbers in order; equal for steps that saw the same samples.
     pub samples_digest: String,
-    /// Of this step, reading included.
+    /// Seconds of this step, reading included.
     pub seconds: f64,
-    /// Seconds of it that went into reading.
+    /// Seconds that the step waited for data.
     pub waited_for_data: f64,
-    /// Where several processes share the step: how the step before it was for each.
+    /// Load of each process during the previous step, if several share the step.
     pub processes: Option<ProcessesOfStep>,
 }
 
-/// How a step was for each of several processes. Its fields stand in the step's line.
+/// Load of each process during a step. The fields are part of the step's line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessesOfStep {
-    /// How many there are.
+    /// Number of processes.
     pub processes: usize,
-    /// The one that the others waited for most.
+    /// The rank that the others waited for most.
     pub slowest_rank: usize,
-    /// Its machine.
+    /// Host name of the slowest rank.
     pub slowest_host: String,
-    /// What it took, reading and computing, over what the others took on average; 1 is as long as they.
+    /// Time the slowest rank spent reading and computing, divided by the mean of the others.
     pub slowest_ratio: f64,
-    /// What each holds, by rank, as the system counts it.
+    /// Memory of each process by rank, as counted by the operating system or driver.
     pub process_bytes: Vec<Option<u64>>,
 }
 
-/// How an epoch, or a run, was for each of several processes.
+/// Load of each process over an epoch or a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessesOfRun {
-    /// Machines, by rank.
+    /// Host names by rank.
     pub hosts: Vec<String>,
-    /// Seconds that each read and computed, by rank; waiting for the others is left out.
+    /// Seconds of reading and computing by rank; waiting for other processes is not included.
     pub seconds: Vec<f64>,
-    /// What each held at most, by rank, as the system counts it.
+    /// Peak memory of each process by rank, as counted by the operating system or driver.
     pub process_bytes: Vec<Option<u64>>,
-    /// The one that took longest.
+    /// The rank that took longest.
     pub slowest_rank: usize,
-    /// What it took over what the others took on average.
+    /// Time of the slowest rank, divided by the mean of the others.
     pub slowest_ratio: f64,
 }
 
-/// A loss in a step: `NAME` and `NAME_chance` of its line, which is how a reader tells that it is one.
+/// A loss in a step, written as `NAME` and `NAME_chance`; readers recognise a loss by that pair.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossLine {
-    /// As the task calls it.
+    /// Name of the loss, as the task defines it.
     pub name: String,
-    /// Its mean over the step.
+    /// Mean over the step.
     pub mean: f64,
-    /// What guessing would give, where that is known.
+    /// Loss of random guessing, if known.
     pub chance: Option<f64>,
 }
 
 impl StepLine {
-    /// The line without losses that would saw a curve; metrics.jsonl has them.
+    /// A copy without the losses of a short step, which would show as spikes in a curve; `metrics.jsonl` has them.
     pub(crate) fn comparable(&self) -> StepLine {
         let mut line = self.clone();
         if self.is_short {
@@ -125,77 +125,77 @@ impl Serialize for StepLine {
     }
 }
 
-/// A line per evaluated part.
+/// A line per evaluated subset.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvaluationLine {
-    /// `evaluation`.
+    /// Always `evaluation`.
     pub kind: &'static str,
     /// Optimizer steps done.
     pub step: u64,
-    /// Counted from 1.
+    /// Epoch, counted from 1.
     pub epoch: u64,
-    /// Which samples.
+    /// Evaluated subset.
     pub on: Subset,
-    /// What was found.
+    /// Losses and metrics.
     #[serde(flatten)]
     pub scores: Scores,
-    /// How long it took.
+    /// Duration of the evaluation.
     pub seconds: f64,
 }
 
-/// What memory was promised, and what was used.
+/// Memory forecast and measured peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// The plan's promise for the process.
+    /// Forecast for the process.
     pub planned_bytes: u64,
-    /// The most that was resident so far, as the system counts it.
+    /// Peak so far, as counted by the operating system or driver; `None` if unknown.
     pub peak_bytes: Option<u64>,
-    /// What the user allows.
+    /// Memory budget, if there is one.
     pub budget_bytes: Option<u64>,
 }
 
-/// How an epoch went.
+/// Summary of a finished epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpochReport {
     /// Optimizer steps done.
     pub step: u64,
-    /// Counted from 1.
+    /// Epoch, counted from 1.
     pub epoch: u64,
-    /// Steps of the epoch that are done: fewer than there are where the run ends with them.
+    /// Finished steps of the epoch; fewer than `steps_per_epoch` if the run ended early.
     pub num_steps: u64,
-    /// Steps of a whole epoch.
+    /// Steps of a complete epoch.
     pub steps_per_epoch: u64,
     /// Total number of epochs.
     pub epochs: u64,
-    /// Evaluation included.
+    /// Duration of the epoch, evaluation included.
     pub seconds: f64,
-    /// While training.
+    /// Samples per second of training time.
     pub samples_per_s: f64,
-    /// Micro-batches, while training.
+    /// Micro-batches per second of training time.
     pub batches_per_s: f64,
-    /// Share of the training time.
+    /// Share of the training time spent waiting for data.
     pub waited_for_data: f64,
-    /// Share of the steps' time in which the GPU computed, where its driver tells and the epoch was long enough to ask.
+    /// Share of the steps' time in which the GPU was busy; `None` if the driver does not report it or the epoch was too short to sample.
     pub gpu_busy: Option<f64>,
-    /// Where there are several processes.
+    /// Load of each process, if there are several.
     pub processes: Option<ProcessesOfRun>,
-    /// Of its training steps; short ones of a contrastive loss are left out.
+    /// Mean loss over the training steps; short steps of a contrastive loss are left out.
     pub train_loss: TotalLoss,
-    /// Of the last evaluation of held-out samples in the epoch: after which step, and what was found.
+    /// Step and loss of the last validation evaluation in the epoch.
     pub validation_loss: Option<(u64, TotalLoss)>,
 }
 
-/// The weighted losses together.
+/// Weighted sum of all losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TotalLoss {
-    /// What they are.
+    /// The sum.
     pub value: f64,
-    /// What guessing would give, where that is known of all.
+    /// The same sum for random guessing, if it is known for every loss.
     pub chance: Option<f64>,
 }
 
 impl TotalLoss {
-    /// Of losses with their weights: weight, mean and chance of each.
+    /// Adds up losses, each given as weight, mean and chance.
     pub(crate) fn of(losses: impl IntoIterator<Item = (f64, f64, Option<f64>)>) -> TotalLoss {
         let none = TotalLoss {
             value: 0.0,
@@ -212,47 +212,47 @@ impl TotalLoss {
     }
 }
 
-/// Something to tell.
+/// An event for whoever watches the run.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A step is done.
     Step(&'a StepLine),
-    /// A step goes on that takes a while: told as it begins, and every now and then.
+    /// A long step is in progress: sent when it begins, then at intervals.
     InStep(&'a StepProgress),
-    /// After the first batch and after each epoch.
+    /// Memory use, sent after the first batch and after each epoch.
     Memory(MemoryUse),
-    /// An evaluation goes on.
+    /// An evaluation is in progress.
     Evaluating {
-        /// Which samples.
+        /// Evaluated subset.
         on: Subset,
-        /// Samples (and texts) done.
+        /// Samples and texts done.
         done: usize,
-        /// Total number of them.
+        /// Total number of samples and texts.
         total: usize,
     },
     /// An evaluation is done.
     Evaluated {
-        /// What was found.
+        /// The evaluation's line.
         line: &'a EvaluationLine,
-        /// The best so far.
+        /// Whether it is the best so far.
         is_best: bool,
     },
-    /// A picture was left out.
+    /// A picture was skipped.
     Skipped {
-        /// Which, and why.
+        /// The picture and the reason.
         line: &'a SkippedLine,
-        /// How many so far.
+        /// Pictures skipped so far.
         total: usize,
     },
-    /// Something that the user should know of the run's memory; each is told once, and a run inside its plan has none.
+    /// A warning about the run's memory. Each is sent once; a run that stays within its plan sends none.
     Notice(&'a str),
     /// An epoch is done.
     Epoch(&'a EpochReport),
     /// A checkpoint is on disk.
     Saved {
-        /// After this step.
+        /// Optimizer steps done.
         step: u64,
-        /// Whether someone asked for it; else it was due.
+        /// Whether the user asked for it; otherwise it was due.
         is_asked: bool,
     },
 }
@@ -260,13 +260,13 @@ pub enum Event<'a> {
 /// How a run ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// All steps, or as many as improved it.
+    /// All steps are done, or early stopping ended the run.
     Finished(Box<Summary>),
-    /// All steps, and the first process of the run tells how it went.
+    /// All steps are done; the run's first process has the summary.
     FinishedByFirst,
-    /// An earlier process had finished it.
+    /// The run was finished already by an earlier process.
     NothingToDo,
-    /// The user stopped it; its state is saved.
+    /// The user stopped the run; its state is saved.
     Interrupted {
         /// Steps done.
         step: u64,
@@ -275,10 +275,10 @@ pub enum Outcome {
     },
 }
 
-/// `summary.json`: keys that others rely on.
+/// `summary.json`; other programs rely on its keys.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Where it ran.
+    /// Device kind.
     pub device: &'static str,
     /// Samples per step.
     pub effective_batch: usize,
@@ -288,73 +288,73 @@ pub struct Summary {
     pub gradient_accumulation: usize,
     /// Number format.
     pub precision: &'static str,
-    /// What was recomputed.
+    /// Recomputation policy.
     pub recompute: String,
     /// Epochs done.
     pub epochs: f64,
     /// Optimizer steps done.
     pub steps: u64,
-    /// Whether it stopped improving before its end.
+    /// Whether early stopping ended the run.
     pub stopped_early: bool,
-    /// Of this process, evaluation included.
+    /// Duration in this process, evaluation included.
     pub seconds: f64,
-    /// While training.
+    /// Samples per second of training time.
     pub samples_per_s: f64,
-    /// Share of the training time.
+    /// Share of the training time spent waiting for data.
     pub waited_for_data: f64,
-    /// How pictures were read, by this process.
+    /// Loader statistics of this process.
     pub reading: ReadingReport,
-    /// Where there are several processes, how it was for each in the last epoch.
+    /// Load of each process in the last epoch, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<ProcessesOfRun>,
-    /// Pictures that were left out; `skipped.csv` names them.
+    /// Skipped pictures; `skipped.csv` lists them.
     pub skipped: usize,
-    /// What the user allows.
+    /// Memory budget, if there is one.
     pub budget_bytes: Option<u64>,
-    /// The plan's promise for the process.
+    /// Forecast for the process.
     pub planned_bytes: u64,
-    /// The most that was resident, as the system counts it.
+    /// Peak memory of the process, as counted by the operating system or driver.
     pub process_bytes: Option<u64>,
-    /// The plan's arena.
+    /// Forecast for the arena.
     pub planned_arena_bytes: u64,
-    /// The arena as reserved.
+    /// Bytes reserved for the arena.
     pub arena_bytes: u64,
-    /// Where the weights came from.
+    /// Origin of the weights.
     pub weights: String,
-    /// Numbers of the model.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Those that were trained: `train: freeze` leaves others out.
+    /// Number of trained parameters; `train.freeze` leaves others out.
     pub trained_parameters: u64,
-    /// The best evaluation, whose model is in `model/`.
+    /// The best evaluation; its model is in `model/`.
     pub best: Option<Best>,
-    /// The last evaluation, part by part.
+    /// The last evaluation of each subset.
     pub metrics: Vec<SummaryMetrics>,
-    /// The last evaluation of its first part, for people.
+    /// Scores of the first subset in words.
     #[serde(skip)]
     pub found: Option<String>,
-    /// What is in `model/`.
+    /// The model in `model/`.
     pub model: Option<ModelOfRun>,
-    /// Checksum of the checkpoint that this belongs to.
+    /// Checksum of the checkpoint that this summary belongs to.
     pub checkpoint: Option<String>,
 }
 
-/// The model that a run leaves.
+/// The model that a run saves at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelOfRun {
-    /// After which step.
+    /// Optimizer step of its weights.
     pub step: u64,
-    /// Of its `holdall.json`, which has those of its files.
+    /// Checksum of `holdall.json`, which in turn lists the checksums of all files of the model.
     pub checksum: String,
 }
 
-/// The last scores on one part.
+/// The last scores on one subset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SummaryMetrics {
-    /// Which samples.
+    /// Evaluated subset.
     pub on: Subset,
-    /// After which step.
+    /// Optimizer step of the evaluation.
     pub step: u64,
-    /// What was found.
+    /// Losses and metrics.
     #[serde(flatten)]
     pub scores: Scores,
 }

@@ -1,4 +1,4 @@
-//! A trained model, opened to be used: where it is, and its forward programs with room for the pictures.
+//! A trained model, opened for use: where it is, and its forward programs with memory for the pictures.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::shell_words::quoted;
 use crate::site::Site;
 use crate::task::Task;
 
-/// A model with all that lies beside it.
+/// A saved model with its preprocessing and label files.
 pub trait SavedModel {
-    /// Where the weights are.
+    /// Folder of the weights.
     fn path(&self) -> &Path;
 
-    /// For the log: what pictures go through.
+    /// Description of the preprocessing, for the log.
     fn describe_pictures(&self) -> String;
 
-    /// The format of rows, where data is read with these settings.
+    /// Row format for data that is read with these settings.
     fn rows(&self, data: &DataConfig) -> RowFormat;
 
-    /// Reads the samples to evaluate of the data that a config names. Of several processes, the first lists it.
+    /// Reads the samples to evaluate from the data of a config. With several processes, the first one lists the files.
     fn read(
         &self,
         config: &RunConfig,
@@ -44,7 +44,7 @@ pub trait SavedModel {
         evaluated: Evaluated,
     ) -> Result<EvaluationData, TrainError>;
 
-    /// What to say where rows of this format do not fit beside `host_bytes`.
+    /// Error for rows of this format that do not fit beside `host_bytes`.
     fn refusal(
         &self,
         _device: &Device,
@@ -55,23 +55,27 @@ pub trait SavedModel {
         error
     }
 
-    /// Hands on the files that a run of this task was trained on, one at a time.
+    /// Passes the file contents that a run of this task was trained on to `each`, one by one.
     fn visit_trained_files(
         &self,
         run: &RunConfig,
         visit: &mut dyn FnMut(&Path),
     ) -> Result<(), TrainError>;
 
-    /// What of the data the model has outputs for, where the config does not say: a column is taken by its name.
+    /// Fills in the config's targets from the model's outputs, where the config does not name them: columns are matched by name.
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError>;
 }
+
+/// Said where validation rows are asked for and there are none.
+pub const HELD_NOTHING_OUT: &str =
+    "The run held nothing out: these are the pictures it was trained on";
 
 /// Samples that are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evaluated {
-    /// Those on this side of the split.
+    /// Samples of this side of the split.
     Side(Side),
-    /// All of a file that was named: it was read with [`holdall_data::config::Validation::Unsplit`], or its sides are in one list.
+    /// All samples of a file that was named: it was read with [`holdall_data::config::Validation::Unsplit`], or its sides are in one list.
     All,
 }
 
@@ -96,8 +100,7 @@ impl Evaluated {
         match (self, validation, test) {
             (Evaluated::Side(Side::Validation), Some(validation), _) => Ok(validation),
             (Evaluated::Side(Side::Validation), None, _) => {
-                let note = "The run held nothing out: these are the pictures it was trained on";
-                notes.push(note.to_owned());
+                notes.push(HELD_NOTHING_OUT.to_owned());
                 Ok(train)
             }
             (Evaluated::Side(Side::Test), _, Some(test)) => Ok(test),
@@ -112,17 +115,17 @@ impl Evaluated {
     }
 }
 
-/// Samples to evaluate, and the task that does.
+/// Samples to evaluate, and the task that evaluates them.
 pub struct EvaluationData {
-    /// What is computed; its [`crate::config::Subset::Train`] is these samples.
+    /// The task; its [`crate::config::Subset::Train`] is these samples.
     pub task: Arc<dyn Task>,
-    /// The samples.
+    /// Samples to evaluate.
     pub samples: Arc<Samples>,
-    /// Where they are listed.
+    /// File that lists the samples.
     pub csv: PathBuf,
-    /// What was found and decided.
+    /// Messages for the log.
     pub notes: Vec<String>,
-    /// What is read of each.
+    /// Row format of the loader.
     pub rows: RowFormat,
 }
 
@@ -205,7 +208,7 @@ fn nothing_there(name: &str) -> TrainError {
     ))
 }
 
-/// What a trained model is, for hints.
+/// Description of a trained model, for hints.
 const TRAINED: &str = "a folder that `holdall train` or transformers wrote";
 
 /// Opens the weights of a model folder, of the folder of a run, or of a name in the local Hugging Face cache.
@@ -229,38 +232,37 @@ pub(crate) fn not_trained(name: &str) -> TrainError {
     ))
 }
 
-/// A model that is ready to look at pictures.
+/// A model that is ready to run on pictures.
 pub struct Opened {
     /// Its forward programs.
     pub model: ForwardModel,
-    /// What decoding pictures may take beside them.
+    /// Memory for decoding pictures, beside the model.
     pub decode_bytes: u64,
-    /// Which pictures are left out, if any are.
+    /// A message that names skipped pictures, if there are any.
     pub note: Option<String>,
 }
 
-/// Pictures that a model is to look at, and within what.
+/// Pictures to run a model on, and the limits to do so.
 pub struct Pictures<'a> {
     /// The pictures.
     pub samples: &'a Arc<Samples>,
-    /// What is read of each.
+    /// Row format of the loader.
     pub rows: RowFormat,
-    /// What becomes of those that do not fit.
+    /// Policy for pictures that do not fit.
     pub policy: &'a DataConfig,
-    /// Samples at a time, if the user says so.
+    /// Batch size, if the user sets one.
     pub batch: Option<usize>,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
-    /// What it holds on the host beside the model, decoding aside.
+    /// Host memory in use beside the model, without decoding.
     pub host_bytes: u64,
 }
 
-/// What a thread keeps that has decoded: freed buffers below the size of pages of their own stay in its heap. A run reads its first batch
-/// before it plans and finds them there; here nothing was read yet. Measured as 140 KiB for clips over 1 to 16 threads.
+/// Heap that stays with a thread after decoding: freed buffers below the allocator's page threshold are not returned. A training run reads its first batch
+/// before it plans, so there they are measured; here nothing was read yet. Measured as 140 KiB for clips with 1 to 16 threads.
 const READER_BYTES: u64 = 160 << 10;
 
-/// Reads the headers of all pictures and plans the forward programs with room to decode them, unless it is to `stop`: then there
-/// is none.
+/// Reads the headers of all pictures and plans the forward programs with memory to decode them; `None` if `stop` is set.
 pub fn open(
     device: &Device,
     task: &dyn Task,

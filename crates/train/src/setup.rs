@@ -70,25 +70,25 @@ pub(crate) fn describe_random(preset: &str) -> String {
 pub struct Setup {
     /// The config, with the defaults that suit task, weights and data filled in.
     pub config: RunConfig,
-    /// What to train.
+    /// The training step's model, losses and optimizer.
     pub step: StepConfig,
-    /// What pictures go through, and what is saved with the model.
+    /// Preprocessing of pictures, saved with the model.
     pub processor: ImageProcessor,
-    /// What rows of the loader hold.
+    /// Row format of the loader.
     pub rows: RowFormat,
-    /// What the planner is asked.
+    /// The request to the planner.
     pub request: Request,
-    /// The same as the user put it, a budget that nobody named rounded: what measured times are remembered by.
+    /// The request as the user put it, with an automatic budget rounded; measured step times are cached under it.
     pub(crate) asked: Request,
-    /// What the process may hold; `None` where the machine does not tell and the user did not say.
+    /// Memory budget of the process; `None` if the machine does not report its memory and the user set none.
     pub budget_bytes: Option<u64>,
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Whether nobody named the effective batch.
+    /// Whether the effective batch is the default.
     has_default_batch: bool,
-    /// Whether adapters could be trained instead: the config has none, and nothing that excludes them.
+    /// Whether the config allows adapters (LoRA): it has none, and nothing that excludes them.
     is_lora_open: bool,
-    /// Things to say: what was asked for and cannot be had.
+    /// Messages about settings that cannot be honoured.
     pub notes: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ impl Setup {
         tasks::setup(config, site.into())
     }
 
-    /// Puts together what is computed, fills in the defaults for so many training samples, and resolves the budget.
+    /// Combines the parts of a run, fills in the defaults for so many training samples, and resolves the budget.
     pub(crate) fn new(
         written: &RunConfig,
         site: Site<'_>,
@@ -180,7 +180,7 @@ impl Setup {
         write_step(&self.step, shape)
     }
 
-    /// What the same run would take with pictures of other sizes, as predicted.
+    /// Predicted plans of the same run with pictures of other sizes.
     pub fn plan_other_sizes<'a>(
         &self,
         site: impl Into<Site<'a>>,
@@ -245,7 +245,7 @@ impl Setup {
                 build,
             })
             .collect();
-        // What planning leaves in the process counts too, and what differs from start to start.
+        // Memory that planning itself leaves in the process, and the variation between starts, count too.
         let host_bytes = host_bytes + 2 * START_TO_START_BYTES;
         if let (false, Ok(target)) = (
             variants.is_empty(),
@@ -464,7 +464,7 @@ fn warnings_of_random_layers(config: &RunConfig, step: &StepConfig) -> Vec<Strin
     warnings
 }
 
-/// What several processes cannot do yet.
+/// Refuses settings that do not work with several processes yet.
 fn check_sharding(config: &RunConfig, step: &StepConfig) -> Result<(), TrainError> {
     let averages = config.train.ema.is_some() || config.train.interpolate.is_some();
     if step.shards_state() && averages {
@@ -493,12 +493,12 @@ fn is_lora_open(config: &RunConfig) -> bool {
     asked.is_none() && adapted.validate().is_ok()
 }
 
-/// Counts bytes that the process holds and nobody foresaw.
+/// Adds unplanned bytes that the process holds.
 pub(crate) fn hold_more(plan: &mut Plan, bytes: u64) {
     recount(plan, 0, bytes);
 }
 
-/// Counts bytes that the process holds in the place of those that were foreseen and are counted.
+/// Replaces planned host bytes by those that the process holds.
 fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     let recount = |bytes: &mut u64| *bytes = *bytes - foreseen_bytes + held_bytes;
     recount(&mut plan.step.process_bytes);
@@ -509,8 +509,8 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     }
 }
 
-/// What state may take of host memory: what the user says, or this process's share of half of what is free. What the loader reserves is
-/// taken off it where there is one.
+/// Host memory for offloaded state: the user's limit, or this process's share of half of the free memory. The loader's reserve is subtracted where there is a
+/// loader.
 fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     let memory = cpu::host_memory()?;
     Some(match host_memory {
@@ -519,7 +519,7 @@ fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     })
 }
 
-/// In steps of 3 to 6%: what is free differs from start to start, and times that were measured should be found again.
+/// Rounds to steps of 3 to 6%: free memory differs from start to start, and cached timings should be found again.
 fn rounded(bytes: u64) -> u64 {
     let step = (bytes / 16).next_power_of_two() / 2;
     bytes - bytes % step.max(1)
@@ -546,11 +546,11 @@ fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
 /// busy test run; what caused it is not known.
 const START_TO_START_BYTES: u64 = 5 << 19;
 
-/// How often a run is planned until its own plan fits into it.
+/// Attempts to plan until the memory that planning itself takes is covered by the plan.
 const MOST_PLANS: usize = 3;
 
-/// What the user asked for, or what suits the device. The CPU computes in f32 and says so; a GPU that lacks a format is not
-/// the one that the user had in mind.
+/// The configured precision, or the best one of the device. The CPU falls back to f32 with a message; a GPU without the format is refused, because the user
+/// probably meant another card.
 fn resolve_precision(
     precision: Precision,
     site: Site<'_>,
@@ -665,13 +665,13 @@ pub fn resolve_budget<'a>(
     }
 }
 
-/// Makes readers of tables, texts and headers stay below what the run may hold on the host, for the rest of this process.
+/// Limits readers of tables, texts and headers to the host memory of the run, for the rest of this process.
 pub fn limit_reading<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) {
     let held = holdall_device::cpu::resident_bytes().unwrap_or(0);
     holdall_files::set_memory_limit(held.saturating_add(room_to_open(site, budget_bytes)));
 }
 
-/// What opening a model may take on the host: what the budget leaves on the CPU, a quarter of what is free behind a GPU.
+/// Host memory for opening a model: on the CPU the rest of the budget, with a GPU a quarter of the free memory.
 pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) -> u64 {
     let site = site.into();
     let on_cpu = match site {

@@ -1,7 +1,7 @@
-//! What the engine asks of a task: model, batch, losses, evaluation and export.
+//! The engine's interface to a task: model, batch, losses, evaluation and export.
 //!
-//! The loop, the planner, checkpoints, `verify` and the plan race know no task. They meet it here, and what it brings is data to
-//! them: losses by name, endpoints by name, forward programs by name, scores as fields.
+//! The loop, the planner, checkpoints, `verify` and the plan race know no task. They use this interface, and everything that a task brings is data: losses by
+//! name, endpoints by name, forward programs by name, scores as fields.
 //!
 //! ```text
 //! write_forward          the model for one micro-batch, and the separable losses
@@ -33,29 +33,29 @@ use crate::step_graph::StepWriter;
 /// One loss of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
-    /// As it is written in `metrics.jsonl`, beside `NAME_chance`.
+    /// Key in `metrics.jsonl`, beside `NAME_chance`.
     pub name: String,
-    /// What it counts in the sum of all.
+    /// Weight in the sum of all losses.
     pub weight: f64,
-    /// What guessing gives.
+    /// Loss of random guessing.
     pub chance: Chance,
 }
 
-/// What a loss is without any knowledge.
+/// Loss of a model that guesses at random.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Chance {
     /// The logarithm of the number of samples in the step.
     LogSamples,
     /// The logarithm of the number of classes.
     Log(usize),
-    /// A number.
+    /// A constant.
     Value(f64),
-    /// Nothing that is known.
+    /// Not known.
     Unknown,
 }
 
 impl Chance {
-    /// For a step of this many samples.
+    /// Value for a step of this many samples.
     pub fn of(self, samples: usize) -> Option<f64> {
         match self {
             Chance::LogSamples => Some((samples as f64).ln()),
@@ -69,9 +69,9 @@ impl Chance {
 /// Fills a parameter by its name.
 pub type FillWeights<'a> = Box<dyn FnMut(&str, &mut [f32]) -> Result<(), TrainError> + 'a>;
 
-/// A kind of work: what is trained, on what, and what it is worth.
+/// A training task: model, batch, losses and evaluation.
 pub trait Task: Send + Sync {
-    /// As `task:` in a config has it.
+    /// Value of `task:` in a config.
     fn name(&self) -> &'static str;
 
     /// Every loss, in the order of the sums.
@@ -100,10 +100,10 @@ pub trait Task: Send + Sync {
         Vec::new()
     }
 
-    /// All that the time of a step depends on; numbers that change no time are left out.
+    /// Text that covers everything the time of a step depends on, and nothing else; measured times are cached under it.
     fn timing_key(&self) -> String;
 
-    /// What fills the weights: from where they come, or drawn.
+    /// Initialises parameters: from the pretrained weights, or at random.
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError>;
 
     /// Whether the model begins from random weights alone.
@@ -112,20 +112,20 @@ pub trait Task: Send + Sync {
     /// The line on the weights that people look for in a log.
     fn describe_weights(&self) -> String;
 
-    /// What a smaller effective batch costs, as a message ends.
+    /// Drawback of a smaller effective batch, appended to a message.
     fn smaller_batch_note(&self) -> &'static str {
         ""
     }
 
-    /// The same task as one pass of plain autodiff computes it: what `verify` compares with.
+    /// The same task as one pass of plain autodiff; `verify` compares with it.
     fn as_reference(&self) -> Arc<dyn Task>;
 
-    /// The same task with pictures of other sizes, where people weigh sizes against memory: what each is called, and the task.
+    /// The same task with other picture sizes, each with a label, so that users can weigh size against memory.
     fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
         Vec::new()
     }
 
-    /// Bytes of a picture as it is read.
+    /// Bytes of a picture as the loader delivers it.
     fn picture_bytes(&self) -> usize;
 
     /// Whether rows are computed once, before the first step, and read from disk from then on.
@@ -133,15 +133,15 @@ pub trait Task: Send + Sync {
         false
     }
 
-    /// Computes such rows as far as they are not there yet, and says how they are read; `None` if it was stopped.
+    /// Computes the stored rows that are still missing and returns their format; `None` if interrupted.
     fn store_rows(&self, _storing: Storing<'_>) -> Result<Option<RowFormat>, TrainError> {
         unreachable!("the task stores no rows")
     }
 
-    /// Bytes that a batch takes on the host beside its pictures' rows, and with them where they are bytes of its own.
+    /// Host memory of a batch in bytes beside the loader's rows; includes rows that the batch copies.
     fn batch_bytes(&self, num_samples: usize) -> u64;
 
-    /// Makes `batch` that of these pictures, as they were read in an epoch.
+    /// Fills `batch` from pictures as the loader delivered them in this epoch.
     fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64);
 
     /// Random samples: for benchmarks and certificates.
@@ -182,48 +182,48 @@ pub trait Task: Send + Sync {
     /// scope, a row for each sample of all, padding among them.
     fn complete(&self, _columns: &mut Batch) {}
 
-    /// What each loss's sum over a batch is divided by.
+    /// Sets the divisor of each loss's sum.
     fn count_losses(&self, batch: &Batch, counts: &mut [f64]);
 
-    /// Adds what decides which samples a run sees to their digest.
+    /// Adds everything that decides which samples a run sees to the data digest.
     fn add_to_digest(&self, samples: &Samples, add: &mut dyn FnMut(&[u8]));
 
-    /// Whether evaluation reads pictures without the loader: what that takes is in [`Task::evaluation_bytes`] then.
+    /// Whether evaluation reads pictures without the loader; [`Task::evaluation_bytes`] includes their memory then.
     fn reads_its_own_pictures(&self) -> bool {
         false
     }
 
-    /// Samples that a forward program takes at a time, at most, where nobody says how many.
+    /// Largest batch of a forward program where the user does not set one.
     fn most_at_a_time(&self) -> usize {
         usize::MAX
     }
 
-    /// Bytes that an evaluation of `samples` holds on the host.
+    /// Host memory of an evaluation of `samples`, in bytes.
     fn evaluation_bytes(&self, subset: Subset, samples: &Samples, threads: usize) -> u64;
 
-    /// What the model is worth on samples.
+    /// Evaluates the model on samples.
     fn evaluate(&self, evaluation: Evaluation<'_>) -> Result<Evaluated, Unfinished>;
 
-    /// A metric by its name; `None` where there is none.
+    /// The value of a metric; `None` if the task has none of that name.
     fn metric(&self, scores: &Scores, name: &str) -> Option<f64>;
 
-    /// The metric of the task's own that says which model is the best: the one asked for, if it is one, or the usual one.
+    /// Name and direction of the task's metric for selecting the best model: `asked` if it is one, otherwise the default.
     fn best_metric(&self, asked: Option<&str>) -> Result<(String, Direction), TrainError>;
 
-    /// For people: how much was evaluated, said once.
+    /// Size of the evaluation in words; printed once.
     fn describe_size(&self, _scores: &Scores) -> Option<String> {
         None
     }
 
-    /// For people: what was found, a line each.
+    /// Scores in words, a line each.
     fn describe_scores(&self, scores: &Scores) -> String;
 
-    /// Bytes of what [`Task::save`] writes beside the weights: parts of the model in folders of their own.
+    /// Bytes that [`Task::save`] writes beside the weights: parts of the model in folders of their own.
     fn part_bytes(&self) -> u64 {
         0
     }
 
-    /// Writes everything that using the model takes into a folder that is there.
+    /// Writes everything that is needed to use the model into an existing folder.
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
 }
 
@@ -238,65 +238,64 @@ pub fn best_metric(
     }
 }
 
-/// What computing rows once works with.
+/// Inputs of [`Task::store_rows`].
 pub struct Storing<'a> {
-    /// Where programs run.
+    /// Device that runs the programs.
     pub device: &'a Device,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
-    /// Ends it; what was computed stays.
+    /// Interrupts the work; rows that are done stay on disk.
     pub stop: &'a AtomicBool,
-    /// Hears lines for people.
+    /// Receives messages for the user.
     pub tell: &'a mut dyn FnMut(&str),
 }
 
-/// What an evaluation works with.
+/// Inputs of [`Task::evaluate`].
 pub struct Evaluation<'a> {
-    /// Where programs run.
+    /// Device that runs the programs.
     pub device: &'a Device,
     /// The forward programs.
     pub forward: Forward<'a>,
-    /// Reads pictures.
+    /// The loader.
     pub pictures: &'a mut Loader<HostRow>,
-    /// Which of the run's samples.
+    /// Which subset `samples` is.
     pub subset: Subset,
     /// The samples.
     pub samples: &'a Arc<Samples>,
-    /// Optimizer steps done, if predictions to look at are wanted.
+    /// Optimizer steps done, if example predictions are wanted.
     pub step: Option<u64>,
-    /// Samples of a training step, if losses are wanted: contrastive ones are taken over as many.
+    /// Samples of a training step, if losses are wanted: contrastive losses are taken over as many.
     pub effective_batch: Option<usize>,
-    /// Ends waiting for a picture.
+    /// Interrupts waiting for a picture.
     pub stop: &'a AtomicBool,
-    /// Whether it is to go on.
+    /// Whether to continue.
     pub is_wanted: &'a (dyn Fn() -> bool + Sync),
-    /// Hears how far it is: done, of how many.
+    /// Receives progress: done and total.
     pub tell: &'a mut dyn FnMut(usize, usize),
 }
 
-/// What an evaluation found.
+/// Result of an evaluation.
 pub struct Evaluated {
-    /// The figures.
+    /// Losses and metrics.
     pub scores: Scores,
-    /// What could not be read.
+    /// Samples that could not be read.
     pub skipped: Vec<Skipped>,
-    /// Files to look at beside the run: name and contents.
+    /// Files with example predictions to write into the run's folder: name and contents.
     pub files: Vec<(&'static str, String)>,
-    /// Of a task that ranks, in the first process.
+    /// Ranks, for tasks with retrieval; in the first process only.
     pub ranks: Option<SampleRanks>,
 }
 
 /// The rank of each sample's text among all texts, and of the sample among all samples.
 pub struct SampleRanks {
-    /// Samples that could be read, in ascending order.
+    /// Readable samples, in ascending order.
     samples: Vec<u32>,
-    /// The text of each.
+    /// Text id of each sample.
     text_of: Vec<u32>,
     found: Found,
 }
 
 impl SampleRanks {
-    /// What ranking found of these samples, whose texts are these.
     pub(crate) fn new(samples: Vec<u32>, text_of: Vec<u32>, found: Found) -> SampleRanks {
         SampleRanks {
             samples,
@@ -305,7 +304,7 @@ impl SampleRanks {
         }
     }
 
-    /// Each sample with two ranks: of its own text among all texts, and of the best sample with that text among all samples. Ties count half.
+    /// Each sample with the rank of its text among all texts and of the best sample with that text among all samples. Ties count half.
     pub fn rows(&self) -> impl Iterator<Item = (u32, [f64; 2])> {
         let to_sample = &self.found.to_query.entries;
         let own = self.samples.iter().zip(&self.found.to_gallery.entries);
@@ -317,7 +316,7 @@ impl SampleRanks {
     }
 }
 
-/// Files that [`Evaluated::files`] may have: those of the best model stay.
+/// Names that [`Evaluated::files`] may contain; those of the best model are kept.
 pub const BEST_FILES: [&str; 5] = [
     "samples.json",
     "confusion.json",
@@ -326,19 +325,19 @@ pub const BEST_FILES: [&str; 5] = [
     "predictions.csv",
 ];
 
-/// Why an evaluation has no result.
+/// Reason why an evaluation has no result.
 #[derive(Debug)]
 pub enum Unfinished {
-    /// Whoever watches it did not want it to go on.
+    /// Interrupted by the caller.
     Stopped,
-    /// Features or outputs are infinite or not a number: whose, and what was found.
+    /// Features or outputs are infinite or not a number; the text names them.
     NotFinite(String),
-    /// Something broke.
+    /// Any other error.
     Failed(Box<TrainError>),
 }
 
 impl Unfinished {
-    /// Outside of a run, where nothing asks an evaluation to stop.
+    /// The error outside of a run, where nothing interrupts an evaluation.
     pub fn into_error(self) -> TrainError {
         match self {
             Unfinished::Stopped => TrainError::Run("the evaluation was stopped".to_owned()),
@@ -356,7 +355,7 @@ impl<E: Into<TrainError>> From<E> for Unfinished {
     }
 }
 
-/// Where there is nothing to train on or to evaluate.
+/// Error for an empty set of samples.
 pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
     let first = skipped.first().map(|first| {
         let row = samples.row(first.sample as usize);
@@ -366,12 +365,12 @@ pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
     nothing_of(samples.len(), first)
 }
 
-/// The same of so many pictures; row and error of the first.
+/// Error where none of so many pictures could be read; row and cause of the first.
 pub(crate) fn nothing_of(num_pictures: usize, first: Option<(u32, &str)>) -> TrainError {
     let first = first.map_or(String::new(), |(row, error)| {
         format!("; the first, of row {row}: {error}")
     });
-    // What is wrong with a picture comes with a hint of its own.
+    // A picture's error has a hint of its own.
     let hint = if first.is_empty() {
         "\nhint: `holdall data check` says what is wrong with them"
     } else {

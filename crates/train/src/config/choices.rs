@@ -11,7 +11,7 @@ use super::word_or_number::{WordOrNumber, WordOrNumbers};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// What suits the device; f32 on a CPU.
+    /// The best format of the device; f32 on a CPU.
     #[default]
     Auto,
     /// 32-bit floats.
@@ -89,22 +89,22 @@ pub enum GradientFormat {
     Bf16,
 }
 
-/// What several processes have a part of each, instead of all of it.
+/// State that is divided among several processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shard {
-    /// Nothing: every process has all.
+    /// Nothing: every process has all of it.
     #[default]
     None,
     /// The optimizer's state.
     Optimizer,
 }
 
-/// What to keep for the backward pass.
+/// Activations to keep for the backward pass; the others are recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecomputeChoice {
-    /// What the budget asks for.
+    /// The fastest choice within the memory budget.
     #[default]
     Auto,
     /// Keep everything.
@@ -127,16 +127,16 @@ impl RecomputeChoice {
     }
 }
 
-/// What a class counts for in the label loss.
+/// Weights of classes in the label loss.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "WordOrNumbers", into = "WordOrNumbers")]
 pub enum ClassWeights {
-    /// Every sample the same.
+    /// Equal weights.
     #[default]
     None,
-    /// Weighted by inverse class frequency.
+    /// Inverse class frequency.
     Balanced,
-    /// Each class by its own number, in the order of the classes.
+    /// A weight per class, in the order of the classes.
     Each(Vec<f64>),
 }
 
@@ -179,29 +179,29 @@ pub enum Schedule {
     Constant,
 }
 
-/// What is evaluated.
+/// The part of the data to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subset {
-    /// What was held out.
+    /// Held-out samples.
     Validation,
-    /// What is trained on.
+    /// Training samples.
     Train,
 }
 
-/// A count, or as many as suit the machine.
+/// A count, or `auto`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum Count {
-    /// What suits the machine.
+    /// Chosen for the machine.
     #[default]
     Auto,
-    /// What the user said.
+    /// Set by the user.
     Exactly(usize),
 }
 
 impl Count {
-    /// `None` leaves the choice open.
+    /// The user's count; `None` for `auto`.
     pub fn exactly(self) -> Option<usize> {
         match self {
             Count::Auto => None,

@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ClassWeights, Wrong, check};
 
-/// What counts how much.
+/// Weights and settings of the losses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Losses {
-    /// Pictures against captions.
+    /// Weight of the contrastive loss.
     pub contrastive: f64,
-    /// The label head; counts where there are labels.
+    /// Weight of the label loss; used if there are labels.
     pub label: f64,
-    /// Captions of clips, token by token; 0.5 by default where a model has a decoder.
+    /// Weight of the caption loss per token; 0.5 by default for models with a decoder.
     pub caption: Option<f64>,
-    /// Share of a caption's token that is spread evenly over the vocabulary.
+    /// Label smoothing of caption tokens.
     pub caption_smoothing: f64,
-    /// What tokens of captions count whose text matches a pattern: `{"[0-9]+": 5}`. The first pattern that matches counts.
+    /// Weights of caption tokens whose text matches a pattern: `{"[0-9]+": 5}`. The first match applies.
     pub caption_weights: BTreeMap<String, f64>,
-    /// Share of a label that is spread evenly over all classes.
+    /// Label smoothing of classes.
     pub label_smoothing: f64,
-    /// What a class counts for in the label loss.
+    /// Weights of classes in the label loss.
     pub class_weights: ClassWeights,
     /// Weights of a classifier's targets by name; 1 by default.
     pub targets: BTreeMap<String, f64>,
@@ -39,17 +39,17 @@ pub struct Losses {
     pub focal: Option<Focal>,
     /// Segmentation: Dice with weights of its own for what is invented and what is missed.
     pub tversky: Option<Tversky>,
-    /// What Dice and Tversky are taken over.
+    /// Pixels that the sums of Dice and Tversky run over.
     pub dice_over: DiceOver,
 }
 
-/// Cross-entropy times `(1 - p)^gamma`, `p` the probability of what a pixel is.
+/// Focal loss: cross-entropy times `(1 - p)^gamma`, with `p` the predicted probability of the pixel's class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Focal {
-    /// What it counts.
+    /// Weight in the sum of all losses.
     pub weight: f64,
-    /// How much less sure pixels count.
+    /// Exponent that reduces the loss of confident pixels.
     pub gamma: f64,
 }
 
@@ -66,11 +66,11 @@ impl Default for Focal {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tversky {
-    /// What it counts.
+    /// Weight in the sum of all losses.
     pub weight: f64,
-    /// What an invented pixel costs.
+    /// Cost of a false-positive pixel.
     pub alpha: f64,
-    /// What a missed pixel costs.
+    /// Cost of a false-negative pixel.
     pub beta: f64,
 }
 
@@ -84,7 +84,7 @@ impl Default for Tversky {
     }
 }
 
-/// What Dice's sums run over.
+/// Pixels that the sums of Dice run over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiceOver {

@@ -5,35 +5,35 @@ use holdall_models::vit::config::{ClassifierConfig, Problem, VisionTransformerCo
 
 use crate::task::{Chance, Loss};
 
-/// What one target is predicted by.
+/// An output head: predicts one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
-    /// The target's name.
+    /// Name of the target.
     pub name: String,
-    /// What it may be.
+    /// Type of the target.
     pub kind: TargetKind,
-    /// What its loss counts among all.
+    /// Weight of its loss in the sum of all losses.
     pub weight: f64,
-    /// Share of a label that is spread over all classes.
+    /// Label smoothing: share of a label that is spread over all classes.
     pub smoothing: f64,
-    /// What a sample of each class, or a label, counts; empty: one each.
+    /// Weight of each class or label in the loss; empty if all are 1.
     pub class_weights: Vec<f32>,
-    /// What the step calls its inputs.
+    /// Names of its inputs in the step's graph.
     pub(in crate::tasks) endpoints: Endpoints,
 }
 
-/// Inputs of one head, of the whole effective batch: `labels of make`.
+/// Input names of one head, such as `labels of make`. Inputs cover the whole effective batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::tasks) struct Endpoints {
-    /// Index of each sample's label.
+    /// Label index of each sample.
     pub labels: String,
-    /// What each sample, or each of its labels, counts.
+    /// Weight of each sample, or of each of its labels.
     pub weights: String,
-    /// Labels of the pictures that samples are mixed with.
+    /// Labels of the mixup partners.
     pub partner_labels: String,
-    /// What those count.
+    /// Weights of the mixup partners.
     pub partner_weights: String,
-    /// What each class counts, `[classes]`, where smoothing asks for all of them.
+    /// Weight of each class, `[classes]`; only used with smoothing.
     pub class_weights: String,
     /// Labels as numbers from 0 to 1, or standardised numbers.
     pub targets: String,
@@ -54,7 +54,7 @@ impl Endpoints {
 }
 
 impl Head {
-    /// Of a target, every class counting the same.
+    /// A head for a target, with equal class weights.
     pub fn new(target: &Target) -> Head {
         Head {
             name: target.name.clone(),
@@ -82,13 +82,13 @@ impl Head {
         }
     }
 
-    /// What a class or label counts.
+    /// Weight of a class or label in the loss.
     pub(super) fn class_weight(&self, class: usize) -> f32 {
         self.class_weights.get(class).copied().unwrap_or(1.0)
     }
 
-    /// Whether class weights are an input of the loss: what smoothing gives to a class counts by that class's weight, so that
-    /// weights of rows cannot say it.
+    /// Whether class weights are an input of the loss: smoothing weighs the share of each class by that class's weight, which weights per sample cannot
+    /// express.
     pub(super) fn weighs_smoothing(&self) -> bool {
         let is_class = matches!(self.kind, TargetKind::Class { .. });
         is_class && self.smoothing > 0.0 && !self.class_weights.is_empty()

@@ -250,13 +250,8 @@ impl SavedModel for SavedSegmenter {
             )));
         }
         let mut notes = set.notes;
-        let samples = evaluated.choose(
-            &set.place,
-            set.train,
-            set.validation,
-            set.test,
-            &mut notes,
-        )?;
+        let samples =
+            evaluated.choose(&set.place, set.train, set.validation, set.test, &mut notes)?;
         let classes = set.coding.num_outputs();
         let outputs = self.task.model.num_outputs();
         if classes != outputs {

@@ -65,28 +65,28 @@ use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Storing, Tas
 const CONTRASTIVE: usize = 0;
 const CAPTION: usize = 1;
 
-/// What texts of a micro-batch are padded to.
+/// Length that the texts of a micro-batch are padded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
-    /// The shortest of a few lengths that holds them.
+    /// The shortest of a few lengths that holds the longest text of the micro-batch.
     ToTheLongest,
     /// The longest text of the run.
     Full,
 }
 
-/// What clips come as.
+/// Form of clips in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipInput {
-    /// Frames, which go through the vision tower.
+    /// Frames as pixels, encoded by the vision tower in every step.
     Pixels,
-    /// What the vision tower left of them, computed once, in this number format.
+    /// Frame tokens from the vision tower, computed once and stored in this number format.
     FrameTokens(DType),
 }
 
 /// Clips, texts and captions.
 #[derive(Clone)]
 pub struct VideoTextTask {
-    /// Sizes.
+    /// Classification and regression heads, in the order of their outputs.
     pub model: VideoTextConfig,
     /// Labels and numbers beside them, in the order of their outputs.
     pub heads: Vec<Head>,
@@ -96,7 +96,7 @@ pub struct VideoTextTask {
     pub num_caption_tokens: usize,
     /// Number format of the frames in the batch.
     pub pixels: DType,
-    /// What clips come as.
+    /// Form of clips in the batch.
     pub clip_input: ClipInput,
     /// Whether clips may lack frames, which then count for nothing.
     pub masks_frames: bool,
@@ -104,23 +104,23 @@ pub struct VideoTextTask {
     pub contrastive_weight: f64,
     /// Weight of the caption loss.
     pub caption_weight: f64,
-    /// Share of a caption's token that is spread over the vocabulary.
+    /// Label smoothing of caption tokens.
     pub caption_smoothing: f64,
-    /// What each token of the vocabulary counts as a target; empty: one each.
+    /// Weight of each vocabulary token as a target; empty if all are 1.
     pub token_weights: Vec<f32>,
-    /// What clips with equal texts are to each other.
+    /// Role of clips with equal texts in the contrastive loss.
     pub same_text: SameText,
     /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
     pub contrastive_tile: usize,
-    /// What texts of a micro-batch are padded to.
+    /// Length that the texts of a micro-batch are padded to.
     pub padding: Padding,
-    /// Rows of logits at a time in the caption loss.
+    /// Rows of logits computed at a time in the caption loss.
     pub vocabulary_tile: usize,
-    /// Whether the device wants the order in which gradients of equal token ids are added.
+    /// Whether the device needs the order in which gradients of equal token ids are added.
     pub sorted_ids: bool,
-    /// Share of the numbers that are dropped in the text tower.
+    /// Dropout rate of the text tower.
     pub dropout: f64,
-    /// Seed of what is dropped.
+    /// Seed of dropout.
     pub seed: u64,
     /// How captions are generated where they are evaluated or predicted.
     pub generation: GenerationSection,
@@ -187,7 +187,7 @@ impl VideoTextTask {
         self.dropout > 0.0 || of_attention > 0.0
     }
 
-    /// What a token counts as a target of captions.
+    /// Weight of a token as a target of captions.
     pub fn token_weight(&self, id: i64) -> f32 {
         let weight = usize::try_from(id).map(|id| self.token_weights.get(id));
         match weight {
