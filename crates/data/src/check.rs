@@ -195,6 +195,7 @@ impl Opened {
             group_column.clone_from(&groups.column);
         }
         let mut other = None;
+        let mut other_groups = None;
         if let Validation::File { path, .. } = &data.validation {
             let validation = Source::open(data, kind, path, &mut Vec::new())?;
             let unsplit = source.validation_of_other(data);
@@ -203,7 +204,11 @@ impl Opened {
             if let (Some(train), Some(groups)) = (&split.groups, &scan.groups) {
                 group_leaks[1] = groups.leaks_from(train);
             }
+            other_groups = scan.groups;
             other = Some(validation);
+        }
+        if let Some(groups) = &split.groups {
+            notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
         }
         Ok(Opened {
             has_marked_validation: split.is_marked(),

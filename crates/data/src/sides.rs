@@ -110,6 +110,8 @@ pub(crate) enum Origin {
     Config,
     /// Its name and its values.
     Name,
+    /// Its values alone: every cell is a word for a side.
+    Values,
     /// Names of folders or shards.
     Files,
 }
@@ -174,7 +176,11 @@ impl SplitColumn {
         }
         let (by_name, not_understood) = find_by_name(table)?;
         notes.extend(not_understood.map(|text| format!("Careful: {text}")));
-        Ok(by_name.map(|(column, rule)| found(column, Origin::Name, rule)))
+        if let Some((column, rule)) = by_name {
+            return Ok(Some(found(column, Origin::Name, rule)));
+        }
+        let by_values = find_by_values(table)?;
+        Ok(by_values.map(|column| found(column, Origin::Values, Rule::Words)))
     }
 
     /// Where a column is called like one of sides and its values are not understood: what to write.
@@ -232,6 +238,7 @@ impl SplitColumn {
         let name = &self.name;
         let by_name = match self.origin {
             Origin::Name => " (found by its name)",
+            Origin::Values => " (found by its values)",
             Origin::Config | Origin::Files => "",
         };
         match &self.rule {
@@ -271,6 +278,33 @@ fn find_by_name(table: &Table) -> Result<FoundByName, DataError> {
         }
     }
     Ok((None, not_understood))
+}
+
+/// The first column whose cells are all words for sides, those of training and of another side among them.
+fn find_by_values(table: &Table) -> Result<Option<usize>, DataError> {
+    let num_columns = table.columns().len();
+    let mut candidates: Vec<(usize, [bool; 3])> = (0..num_columns)
+        .map(|column| (column, [false; 3]))
+        .collect();
+    let mut rows = table.rows()?;
+    while let Some(row) = rows.read_any()? {
+        if candidates.is_empty() {
+            return Ok(None);
+        }
+        // Rows that cannot be used are counted elsewhere.
+        if row.num_fields() == num_columns {
+            candidates.retain_mut(|(column, has_side)| {
+                let side = Side::of(row.cell(*column));
+                side.is_some_and(|side| {
+                    has_side[side.index()] = true;
+                    true
+                })
+            });
+        }
+    }
+    let is_split = |[train, validation, test]: &[bool; 3]| *train && (*validation || *test);
+    let mut splits = candidates.iter().filter(|(_, has_side)| is_split(has_side));
+    Ok(splits.next().map(|(column, _)| *column))
 }
 
 /// A cell that says yes or no.
@@ -453,17 +487,23 @@ mod tests {
             let (found, _) = sides(&csv, "\"auto\"");
             assert_eq!(found, Some(vec![Train, Held, Test, Train]), "{name}");
         }
-        // Another name, or values that are no sides.
-        assert_eq!(sides("image,kind\na,train\nb,test\n", "\"auto\"").0, None);
+        // Another name or values that are no sides; all cells that are sides are enough.
+        assert_eq!(
+            sides("image,kind\na,train\nb,test\nc,car\n", "\"auto\"").0,
+            None
+        );
+        let (found, notes) = sides("image,kind\na,train\nb,test\n", "\"auto\"");
+        assert_eq!(found, Some(vec![Train, Test]));
+        assert!(notes.is_empty(), "{notes:?}");
         assert_eq!(sides("image,set\na,75192\nb,10030\n", "\"auto\"").0, None);
         // All rows are for training: nothing is told apart.
         assert_eq!(sides("image,split\na,train\nb,train\n", "\"auto\"").0, None);
         let (found, notes) = sides("image,split\na,train\nb,later\n", "\"auto\"");
         assert_eq!(found, None);
         assert!(notes[0].contains("row 3 says `later`"), "{notes:?}");
-        for name in ["phase", "Usage", "partition", "mode of Split"] {
+        for name in ["phase", "Usage", "partition", "tvt"] {
             let csv = format!("image,{name}\na,train\nb,val\nc,test\n");
-            let expected = (name != "mode of Split").then(|| vec![Train, Held, Test]);
+            let expected = Some(vec![Train, Held, Test]);
             assert_eq!(sides(&csv, "\"auto\"").0, expected, "{name}");
         }
     }

@@ -126,6 +126,15 @@ fn read_source(
     let mut bad_rows = std::mem::take(&mut scan.bad);
     notes.extend(check_rows(config, &found.csv, &bad_rows, scan.num_rows)?);
     let known = heads.map_or(Known::FromRows, Known::Heads);
+    // Where validation rows are yet to be drawn, every row may be one.
+    let has_marked = scan.sides.contains(&Side::Validation);
+    let is_drawn = config.validation.drawn_share(has_marked).is_some();
+    let is_marked = |side: &Side| scan.sides.contains(side) && (*side == Side::Test || !is_drawn);
+    if let Some(side) = trained.map(|trained| trained.side).filter(is_marked) {
+        scan.targets
+            .iter_mut()
+            .for_each(|target| target.evaluate(side));
+    }
     notes.extend(source.notes_on_unseen(&scan.targets, known));
     let unlabelled = source.notes_on_unlabelled(&scan.targets, &scan.sides);
     let split = source.split(scan, known, &config.validation, seed)?;
@@ -372,7 +381,7 @@ impl Source {
             for (target, scanned) in self.columns.targets.iter().zip(&mut scan.targets) {
                 match (side, labels_of_test) {
                     (Side::Test, LabelsOfTest::Unread) => scanned.push_unknown(),
-                    _ => scanned.push(&target.columns, row, side != Side::Train),
+                    _ => scanned.push(&target.columns, row, side),
                 }
             }
             if let (Some(column), Some(groups)) = (group, &mut scan.groups) {
@@ -545,7 +554,7 @@ pub(crate) struct Split {
     /// The column that marks sides.
     pub(crate) column: Option<SplitColumn>,
     /// The share that was drawn for validation.
-    drawn_share: Option<f64>,
+    pub(crate) drawn_share: Option<f64>,
     pub(crate) groups: Option<Groups>,
     clip_groups: Option<Groups>,
 }
@@ -619,7 +628,7 @@ impl Groups {
     }
 
     /// Groups and rows on each side, and groups that are on several. Of a column that nobody asked for, the last alone.
-    fn note(
+    pub(crate) fn note(
         &self,
         sides: &[Side],
         of_validation: Option<&Groups>,
@@ -747,6 +756,7 @@ impl Source {
             Origin::Files => "by their folder or file".to_owned(),
             Origin::Config => format!("by `{}`", column.name),
             Origin::Name => format!("by `{}`, a column found by its name", column.name),
+            Origin::Values => format!("by `{}`, a column found by its values", column.name),
         };
         let test = format!(
             "Test: {} set apart {marked}; only `holdall eval RUN --part test` reads them",

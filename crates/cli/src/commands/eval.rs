@@ -17,7 +17,9 @@ use holdall_train::config::{RunConfig, Subset, TaskName};
 use holdall_train::loader_budget::Reading;
 use holdall_train::plan_together::agree_on_samples;
 use holdall_train::saved_inputs::{self, Reader};
-use holdall_train::saved_model::{self, Evaluated, EvaluationData, Opened, Pictures, SavedModel};
+use holdall_train::saved_model::{
+    self, Evaluated, EvaluationData, HELD_NOTHING_OUT, Opened, Pictures, SavedModel,
+};
 use holdall_train::scores::Scores;
 use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
 use holdall_train::site::Site;
@@ -121,6 +123,10 @@ pub struct Found {
     csv: PathBuf,
     device: &'static str,
     num_samples: usize,
+    /// The side of the split that was evaluated.
+    side: Option<Side>,
+    /// What a sample is called.
+    sample: &'static str,
     scores: Scores,
     /// A line per figure, for people.
     pub words: String,
@@ -157,9 +163,13 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
             process_bytes: found.process_bytes,
         })?;
     } else {
+        let side = match found.side {
+            Some(side) => format!(" ({})", side.name()),
+            None => String::new(),
+        };
         print(&format!(
-            "{} of {}\n{}\n",
-            counted(found.num_samples, "picture"),
+            "{} of {}{side}\n{}\n",
+            counted(found.num_samples, found.sample),
             found.csv.display(),
             found.words
         ))?;
@@ -214,6 +224,17 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     packed(news.map(String::as_str))
         .iter()
         .for_each(|line| tell(line));
+    let side = match arguments.evaluated() {
+        Evaluated::Side(_) if notes.iter().any(|note| note == HELD_NOTHING_OUT) => {
+            Some(Side::Train)
+        }
+        Evaluated::Side(side) => Some(side),
+        Evaluated::All => None,
+    };
+    let sample = match opened.task_name() {
+        TaskName::VideoText => "clip",
+        _ => "picture",
+    };
     let compare_by = compare_by(opened.task_name(), budget);
     let trained_on = trained_on(arguments, saved, (&samples, compare_by));
     agree_on_samples(device.group(), &*task, &samples)?;
@@ -287,6 +308,8 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         csv,
         device: device.kind(),
         num_samples: samples.len() - skipped.len(),
+        side,
+        sample,
         words: task.describe_scores(&scores),
         scores,
         trained_on,

@@ -225,6 +225,11 @@ fn test_rows_are_evaluated_by_their_part_and_trained_rows_are_named() {
     assert_eq!(json["pictures"], 9);
     assert_eq!(json["trained_on"]["by_path"], 0);
     assert!(!test.stderr.contains("trained on ("), "{}", test.stderr);
+    let told = on("eval", &run.path, "--part test").exits(DONE).stdout;
+    assert!(
+        told.starts_with("9 pictures of ") && told.contains("image_labels.csv (test)\n"),
+        "{told}"
+    );
     // Three rows by their paths, and one picture under another name.
     let copied = home.path("cars/images/copy.jpg");
     fs::copy(home.path("cars/images/000009.jpg"), &copied).unwrap();

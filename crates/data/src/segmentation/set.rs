@@ -116,18 +116,17 @@ impl SegmentationSet {
             withheld,
             mut notes,
         } = layout;
+        let marked = [&own_validation, &own_test].into_iter().flatten();
+        let num_pairs = pairs.len() + marked.map(Vec::len).sum::<usize>();
         notes.insert(
             0,
             format!(
                 "Data: {} in {}",
-                counted(pairs.len(), "pair"),
+                counted(num_pairs, "pair"),
                 place.display()
             ),
         );
-        let is_drawn = config
-            .validation
-            .drawn_share(own_validation.is_some())
-            .is_some();
+        let drawn_share = config.validation.drawn_share(own_validation.is_some());
         let (train, validation, test) = split(
             config,
             seed,
@@ -137,6 +136,12 @@ impl SegmentationSet {
             groups.as_ref(),
             &mut notes,
         )?;
+        if let Some(test) = test.as_ref().filter(|test| !test.is_empty()) {
+            notes.push(format!(
+                "Test: {} set apart; only `holdall eval RUN --part test` reads them",
+                counted(test.len(), "pair")
+            ));
+        }
         let mut group_leaks = GroupLeaks::default();
         if let Some(groups) = &groups {
             let held: &[PairFiles] = match &validation {
@@ -145,7 +150,7 @@ impl SegmentationSet {
             };
             let test = test.as_deref().unwrap_or_default();
             let (images, num_groups) = groups.leaks(&[&train, held, test]);
-            notes.extend(note_on_groups(groups, num_groups, is_drawn));
+            notes.extend(note_on_groups(groups, num_groups, drawn_share));
             group_leaks.column.clone_from(&groups.column);
             group_leaks.images = images;
         }
@@ -387,19 +392,19 @@ fn split(
 }
 
 /// Groups whose pairs are on more than one side.
-fn note_on_groups(groups: &PairGroups, both: usize, is_drawn: bool) -> Option<String> {
+fn note_on_groups(groups: &PairGroups, both: usize, drawn_share: Option<f64>) -> Option<String> {
     let column = &groups.column;
     (both > 0).then(|| {
         let careful = format!(
             "Careful: {} of `{column}` on both sides of the split",
             counted(both, "group")
         );
-        if is_drawn && !groups.is_asked {
-            format!(
-                "{careful}; `--set 'data.validation={{share: 10%, group: {column}}}'` keeps each on one"
-            )
-        } else {
-            careful
+        match drawn_share.filter(|_| !groups.is_asked) {
+            Some(share) => format!(
+                "{careful}; `--set 'data.validation={{share: {}, group: {column}}}'` keeps each on one",
+                percent(share)
+            ),
+            None => careful,
         }
     })
 }

@@ -36,42 +36,51 @@ pub(crate) struct ScannedTarget {
 #[derive(Default)]
 struct Names {
     ids: HashMap<String, u32>,
-    seen: Vec<Seen>,
+    seen: Vec<[NameRows; 3]>,
+    /// The side whose rows are evaluated; names of other sides alone are not called unseen. All sides count where there is none.
+    evaluated: Option<Side>,
 }
 
-struct Seen {
+/// Rows of one side of the split that have a name.
+#[derive(Clone, Copy, Default)]
+struct NameRows {
+    count: usize,
+    /// Line of the first.
+    first: u32,
+}
+
+/// A name that was not trained on.
+struct Unseen<'a> {
+    name: &'a str,
+    num_rows: usize,
     /// Line of the first row that has it.
     first: u32,
-    /// Whether a row has it that is trained on.
-    is_trained: bool,
-    num_rows: usize,
 }
 
 impl Names {
-    fn number(&mut self, name: &str, line: u32, is_held: bool) -> u32 {
+    fn number(&mut self, name: &str, line: u32, side: Side) -> u32 {
         // No more names than cells; past 31 bits of those a head is no use.
         let next = self.seen.len() as u32;
         let id = match self.ids.get(name) {
             Some(&id) => id,
             None => {
-                self.seen.push(Seen {
-                    first: line,
-                    is_trained: false,
-                    num_rows: 0,
-                });
+                self.seen.push([NameRows::default(); 3]);
                 *self.ids.entry(name.to_owned()).or_insert(next)
             }
         };
-        let seen = &mut self.seen[id as usize];
-        seen.is_trained |= !is_held;
-        seen.num_rows += 1;
+        let rows = &mut self.seen[id as usize][side.index()];
+        if rows.count == 0 {
+            rows.first = line;
+        }
+        rows.count += 1;
         id
     }
 
     /// The names of the rows that are trained on, sorted.
     fn trained(&self) -> Vec<String> {
         let trained = self.ids.iter();
-        let trained = trained.filter(|(_, id)| self.seen[**id as usize].is_trained);
+        let trained =
+            trained.filter(|(_, id)| self.seen[**id as usize][Side::Train.index()].count > 0);
         let mut names: Vec<String> = trained.map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names
@@ -87,16 +96,26 @@ impl Names {
         indices
     }
 
-    /// Names without an index, those of most rows first.
-    fn without<'a>(&'a self, indices: &'a [Option<u32>]) -> Vec<(&'a str, &'a Seen)> {
-        let unseen = self
+    /// Names without an index that rows to evaluate have, those of most rows first.
+    fn without(&self, indices: &[Option<u32>]) -> Vec<Unseen<'_>> {
+        let is_counted = |side: &Side| self.evaluated.is_none_or(|evaluated| evaluated == *side);
+        let names = self
             .ids
             .iter()
             .filter(|(_, id)| indices[**id as usize].is_none());
-        let mut unseen: Vec<(&str, &Seen)> = unseen
-            .map(|(name, id)| (name.as_str(), &self.seen[*id as usize]))
+        let mut unseen: Vec<Unseen<'_>> = names
+            .filter_map(|(name, id)| {
+                let sides = Side::ALL.into_iter().filter(is_counted);
+                let rows = sides.map(|side| self.seen[*id as usize][side.index()]);
+                let rows = rows.filter(|rows| rows.count > 0);
+                Some(Unseen {
+                    name,
+                    num_rows: rows.clone().map(|rows| rows.count).sum(),
+                    first: rows.map(|rows| rows.first).min()?,
+                })
+            })
             .collect();
-        unseen.sort_by_key(|(_, seen)| (Reverse(seen.num_rows), seen.first));
+        unseen.sort_by_key(|unseen| (Reverse(unseen.num_rows), unseen.first));
         unseen
     }
 }
@@ -146,6 +165,11 @@ impl TargetColumns {
 }
 
 impl ScannedTarget {
+    /// Counts labels that were not trained on among the rows of this side alone.
+    pub(super) fn evaluate(&mut self, side: Side) {
+        self.names.evaluated = Some(side);
+    }
+
     /// One more row, whose cells nobody reads.
     pub(super) fn push_unknown(&mut self) {
         match &mut self.values {
@@ -156,7 +180,7 @@ impl ScannedTarget {
     }
 
     /// One more row, whose cells are as they should be.
-    pub(super) fn push(&mut self, columns: &TargetColumns, row: Row<'_>, is_held: bool) {
+    pub(super) fn push(&mut self, columns: &TargetColumns, row: Row<'_>, side: Side) {
         let ScannedTarget {
             names,
             values,
@@ -166,7 +190,7 @@ impl ScannedTarget {
             (TargetColumns::Class(column), TargetValues::Class(values)) => {
                 values.push(match row.cell(*column).trim() {
                     "" => -1,
-                    label => names.number(label, row.line(), is_held) as i32,
+                    label => names.number(label, row.line(), side) as i32,
                 });
             }
             (TargetColumns::Classes { column, separator }, TargetValues::Classes(rows)) => {
@@ -174,7 +198,7 @@ impl ScannedTarget {
                 labels.clear();
                 for label in cell.split(separator.as_str()).map(str::trim) {
                     if !label.is_empty() {
-                        labels.push(names.number(label, row.line(), is_held));
+                        labels.push(names.number(label, row.line(), side));
                     }
                 }
                 labels.sort_unstable();
@@ -317,10 +341,10 @@ impl Source {
             let unknown = scanned.names.without(&indices);
             // Where no row has a label of the model, the column is another one.
             let is_other = !unknown.is_empty() && indices.iter().all(Option::is_none);
-            let first = unknown.iter().min_by_key(|(_, seen)| seen.first);
+            let first = unknown.iter().min_by_key(|label| label.first);
             match first.filter(|_| unseen == UnseenLabels::Fail || is_other) {
-                Some((label, seen)) => {
-                    Err(self.unknown_label(seen.first, column, label, kind, known))
+                Some(label) => {
+                    Err(self.unknown_label(label.first, column, label.name, kind, known))
                 }
                 None => Ok(indices),
             }
@@ -394,17 +418,17 @@ impl Source {
             };
             let indices = scanned.names.indices(&trained);
             let unseen = scanned.names.without(&indices);
-            let num_rows: usize = unseen.iter().map(|(_, seen)| seen.num_rows).sum();
+            let num_rows: usize = unseen.iter().map(|label| label.num_rows).sum();
             if num_rows == 0 {
                 continue;
             }
             let mut names: Vec<String> = unseen
                 .iter()
                 .take(MOST_NAMES)
-                .map(|(name, seen)| {
+                .map(|Unseen { name, num_rows, .. }| {
                     let meant = nearest(name, trained.iter().map(String::as_str));
                     let meant = meant.map_or(String::new(), |near| format!(", like `{near}`"));
-                    format!("{name} {}{meant}", thousands(seen.num_rows))
+                    format!("{name} {}{meant}", thousands(*num_rows))
                 })
                 .collect();
             if unseen.len() > MOST_NAMES {

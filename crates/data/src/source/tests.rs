@@ -329,6 +329,39 @@ fn a_head_brings_its_own_labels() {
 }
 
 #[test]
+fn unseen_labels_are_counted_on_the_evaluated_side() {
+    let folder = Folder::new(
+        "image,make,caption,split\nimages/1.jpg,Ford,a,train\nimages/2.jpg,Audi,b,train\nimages/3.jpg,Fiat,c,val\n\
+         images/4.jpg,Fiat,d,test\nimages/5.jpg,Seat,e,test\nimages/6.jpg,Ford,f,test\n",
+    );
+    let mut config = labelled(&folder);
+    let head = ["Audi", "Ford"].map(str::to_owned);
+    for (side, expected) in [
+        (
+            Side::Validation,
+            "1 row with a `make` that was not trained on (Fiat 1)",
+        ),
+        (
+            Side::Test,
+            "2 rows with a `make` that was not trained on (Fiat 1; Seat 1)",
+        ),
+    ] {
+        let notes = read_with_labels(&config, &head, side, 0).unwrap().notes;
+        assert!(
+            notes.iter().any(|note| note.starts_with(expected)),
+            "{notes:?}"
+        );
+    }
+    config.unseen_labels = UnseenLabels::Fail;
+    let error = read_with_labels(&config, &head, Side::Test, 0).unwrap_err();
+    assert!(
+        error.to_string().contains("row 5: column `make`"),
+        "{error}"
+    );
+    assert!(read_with_labels(&config, &head, Side::Train, 0).is_ok());
+}
+
+#[test]
 fn labels_may_be_empty_but_not_all_the_same() {
     let folder = Folder::new(
         "image,make,caption\nimages/1.jpg,Ford,a\nimages/2.jpg,,b\nimages/3.jpg,Audi,c\n",

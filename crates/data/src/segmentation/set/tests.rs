@@ -54,6 +54,22 @@ fn a_share_is_held_out_of_each_condition_and_test_is_left_alone() {
     assert!(set.train.mask_path(0).unwrap().is_file());
     let again = SegmentationSet::open(&config(root), 7).unwrap();
     assert_eq!(again.train, set.train);
+    let notes = set.notes.join("\n");
+    for note in [
+        "Data: 42 pairs in ",
+        "Test: 2 pairs set apart; only `holdall eval RUN --part test`",
+    ] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    let all = DataConfig {
+        validation: Validation::UNSPLIT,
+        ..config(root)
+    };
+    let all = SegmentationSet::open(&all, 7).unwrap();
+    assert_eq!(
+        (all.train.len(), all.validation, all.test),
+        (42, None, None)
+    );
     let own = DataConfig {
         validation: Validation::file(root.join("no/such/test")),
         ..config(root)
