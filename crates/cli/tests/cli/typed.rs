@@ -71,6 +71,8 @@ pub struct Running {
     process: Process,
     stdout: File,
     stderr: File,
+    /// Temporary files of a launcher; removed when the command has ended.
+    _temporary: Option<tempfile::TempDir>,
 }
 
 /// Does not outlive the test that started it, whatever becomes of that.
@@ -103,7 +105,13 @@ pub fn start_under<W: AsRef<OsStr>>(
 ) -> Running {
     let mut command = Command::new(&launcher[0]);
     command.args(&launcher[1..]).arg(program());
-    spawn(command, &[], words)
+    // Two runs of Open MPI that begin at the same time both make the folder of their sessions, and one of them fails.
+    let temporary = tempfile::tempdir().unwrap();
+    command.env("TMPDIR", temporary.path());
+    Running {
+        _temporary: Some(temporary),
+        ..spawn(command, &[], words)
+    }
 }
 
 /// The same from a shell that does something first, such as `trap '' HUP`, and then becomes the command.
@@ -114,11 +122,29 @@ pub fn start_after<W: AsRef<OsStr>>(shell: &str, words: impl IntoIterator<Item =
     spawn(command, &[], words)
 }
 
+/// Has commands start with Ctrl-C as a terminal's do: a shell in the background, or nohup, starts this process with the signal ignored,
+/// and its children would inherit that. A signal that is handled here is back at its default in them.
+#[cfg(unix)]
+fn heed_ctrl_c() {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let always = Arc::new(AtomicBool::new(true));
+        let sigint = signal_hook::consts::SIGINT;
+        signal_hook::flag::register_conditional_shutdown(sigint, 130, always).unwrap();
+    });
+}
+
+#[cfg(not(unix))]
+fn heed_ctrl_c() {}
+
 fn spawn<W: AsRef<OsStr>>(
     mut command: Command,
     variables: &[(&str, &str)],
     words: impl IntoIterator<Item = W>,
 ) -> Running {
+    heed_ctrl_c();
     let program = program();
     command.args(words).envs(variables.iter().copied());
     let typed = format!("{command:?}").replace(&*program.to_string_lossy(), "holdall");
@@ -138,6 +164,7 @@ fn spawn<W: AsRef<OsStr>>(
         process: Process(process),
         stdout,
         stderr,
+        _temporary: None,
     }
 }
 
