@@ -89,7 +89,12 @@ fn groups_on_both_sides_are_found() {
         "val.csv",
         b"image,caption,patient\n3.jpg,a,q\n,x,q\n5.jpg,b,p\n4.jpg,b,\n",
     );
-    config.csv = folder.write("plain.csv", csv.replace("split", "side").as_bytes());
+    // Neither the column's name nor its values say that it is a split.
+    let plain = csv
+        .replace("split", "eye")
+        .replace("val,", "left,")
+        .replace("train,", "right,");
+    config.csv = folder.write("plain.csv", plain.as_bytes());
     config.data.validation = Validation::File { path, group };
     let report = checked(&config);
     let leak = report
