@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use holdall_files::Existing;
 use holdall_train::TrainError;
-use holdall_train::budget::Memory;
+use holdall_train::config::budget::Memory;
 
 pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
 use crate::commands::analyze::AnalyzeArguments;

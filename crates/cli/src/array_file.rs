@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use holdall_train::TrainError;
-use holdall_train::run_folder::write_whole;
+use holdall_train::run_folder::folder::write_whole;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
 /// Refuses other names before any work is done.

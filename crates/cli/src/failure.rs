@@ -10,7 +10,7 @@ use holdall_models::error::ModelError;
 use holdall_plan::PlanError;
 use holdall_processes::GroupError;
 use holdall_train::TrainError;
-use holdall_train::budget::show_time;
+use holdall_train::config::budget::show_time;
 use holdall_train::config::{TypedOption, typed_option};
 
 use crate::screen::{self, tell};

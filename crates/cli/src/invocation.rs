@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path};
 
-pub use holdall_train::shell_words::quoted;
+pub use holdall_train::config::shell_words::quoted;
 
 /// `holdall`, or what was typed instead of it.
 pub fn program() -> String {

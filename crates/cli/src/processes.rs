@@ -18,7 +18,7 @@ use holdall_device::{Device, DeviceChoice, DeviceError};
 use holdall_processes::launcher::{self, Request};
 use holdall_processes::{Group, GroupError, Launch, Launcher};
 use holdall_train::TrainError;
-use holdall_train::processes::agree_on_request;
+use holdall_train::planning::processes::agree_on_request;
 use serde_json::Value;
 
 use crate::arguments::{DeviceArgument, ProcessOptions};

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
-use holdall_train::requests::Requests;
+use holdall_train::run::requests::Requests;
 
 use crate::screen::tell;
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdall_files::{counted, show_bytes, thousands};
-use holdall_train::budget::show_time;
 use holdall_train::config::Subset;
-use holdall_train::progress::StepProgress;
-use holdall_train::report::{
+use holdall_train::config::budget::show_time;
+use holdall_train::engine::task::Task;
+use holdall_train::run::progress::StepProgress;
+use holdall_train::run::report::{
     EpochReport, EvaluationLine, Event, MemoryUse, Outcome, ProcessesOfRun, StepLine, Summary,
     TotalLoss,
 };
-use holdall_train::skipped::SkippedLine;
-use holdall_train::task::Task;
-use holdall_train::trainer::Trainer;
+use holdall_train::run::trainer::Trainer;
+use holdall_train::run_folder::skipped::SkippedLine;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::processes;

@@ -16,12 +16,12 @@ use holdall_graph::DType;
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::init::Draw;
-use holdall_train::batch::Values;
 use holdall_train::config::{Precision, RunConfig};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::plan_race::Choosing;
-use holdall_train::setup::Setup;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Values;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::task::Task;
+use holdall_train::planning::plan_race::Choosing;
+use holdall_train::planning::setup::Setup;
 use holdall_train::tasks::clip::{ClipTask, batch_of, save_weights};
 use safetensors::tensor::{Dtype, TensorView};
 

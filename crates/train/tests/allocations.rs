@@ -13,11 +13,11 @@ use holdall_models::config::ClipConfig;
 use holdall_models::unet::config::UnetKind;
 use holdall_models::vit::config::VisionTransformerConfig;
 use holdall_plan::{Recompute, Request, StepShape, plan};
-use holdall_train::batch::Batch;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::{StepConfig, write_step};
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::tasks::segment::SegmentTask;
 

@@ -8,7 +8,7 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use holdall_data::find::is_data;
-use holdall_train::budget::Memory;
+use holdall_train::config::budget::Memory;
 use holdall_train::config::{
     Freeze, Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers,
 };

@@ -11,7 +11,7 @@ use holdall_telemetry::analyze::{
     Analysis, AnalyzeOptions, LogSummary, Severity, Verdict, analyze, analyze_run,
 };
 use holdall_telemetry::memory_log::FILE_NAME;
-use holdall_train::budget::{Memory, show_time};
+use holdall_train::config::budget::{Memory, show_time};
 
 use crate::arguments::OutputOptions;
 use crate::failure;

@@ -8,9 +8,9 @@ use clap::Args;
 use holdall_files::SplitMix64;
 use holdall_train::TrainError;
 use holdall_train::config::Precision;
-use holdall_train::forward::ForwardModel;
-use holdall_train::generation::{Generation, Method};
-use holdall_train::task::Task;
+use holdall_train::engine::forward::ForwardModel;
+use holdall_train::engine::task::Task;
+use holdall_train::tasks::generation::{Generation, Method};
 use holdall_train::tasks::video_text::{ClipReader, VideoTextTask};
 use serde::Serialize;
 

@@ -23,7 +23,7 @@ use holdall_data::segmentation::{Fit, PairFraming, RowShape, SegmentationSet, re
 use holdall_data::source::{Captions, EvidenceKind, evidence, read_clips};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_train::TrainError;
-use holdall_train::task::nothing_readable;
+use holdall_train::engine::task::nothing_readable;
 use serde::Serialize;
 
 use crate::arguments::at_least_one;

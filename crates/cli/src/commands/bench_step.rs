@@ -9,10 +9,10 @@ use holdall_data::config::ImageSize;
 use holdall_plan::HostState;
 use holdall_train::TrainError;
 use holdall_train::config::{DecoderChoice, TaskName};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::plan_race::Choosing;
-use holdall_train::scaler::LossScaler;
-use holdall_train::setup::Setup;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::scaler::LossScaler;
+use holdall_train::planning::plan_race::Choosing;
+use holdall_train::planning::setup::Setup;
 use serde::Serialize;
 
 use crate::arguments::RunOptions;

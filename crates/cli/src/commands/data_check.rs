@@ -17,9 +17,10 @@ use holdall_data::source::{Captions, EvidenceKind, Media, evidence};
 use holdall_device::cpu;
 use holdall_files::{counted, thousands};
 use holdall_train::TrainError;
-use holdall_train::budget::Memory;
+use holdall_train::config::TaskName;
+use holdall_train::config::budget::Memory;
 use holdall_train::config::{Count, RunConfig};
-use holdall_train::tasks::{self, TaskName};
+use holdall_train::tasks;
 use serde::Serialize;
 
 use crate::arguments::{OutputOptions, TaskArgument, seed};

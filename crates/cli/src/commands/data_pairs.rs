@@ -9,7 +9,7 @@ use holdall_data::check::{
 use holdall_data::segmentation::FIELD_OF_VIEW_HINT;
 use holdall_data::source::{EvidenceKind, evidence};
 use holdall_files::{Existing, counted, thousands};
-use holdall_train::tasks::TaskName;
+use holdall_train::config::TaskName;
 use serde::Serialize;
 
 use crate::commands::data_check::{CheckOptions, allowance, near_copies, share, watched};

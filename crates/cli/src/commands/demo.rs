@@ -15,9 +15,9 @@ use holdall_data::target::TargetConfig;
 use holdall_data::vessels::{self, ThresholdSearch, VesselsConfig};
 use holdall_device::Device;
 use holdall_train::TrainError;
-use holdall_train::budget::Memory;
+use holdall_train::config::budget::Memory;
 use holdall_train::config::{EvalEvery, RunConfig, Warmup};
-use holdall_train::report::{Outcome, Summary};
+use holdall_train::run::report::{Outcome, Summary};
 
 use crate::arguments::{ComputeOptions, TaskArgument, seed};
 use crate::commands::open_device;

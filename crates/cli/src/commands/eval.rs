@@ -14,17 +14,17 @@ use holdall_files::{counted, resident_bytes, show_bytes, thousands, write_whole_
 use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::config::{RunConfig, Subset, TaskName};
-use holdall_train::loader_budget::Reading;
-use holdall_train::plan_together::agree_on_samples;
-use holdall_train::saved_inputs::{self, Reader};
-use holdall_train::saved_model::{
+use holdall_train::engine::scores::Scores;
+use holdall_train::engine::task::{Evaluation, SampleRanks, Unfinished};
+use holdall_train::export::saved_inputs::{self, Reader};
+use holdall_train::export::saved_model::{
     self, Evaluated, EvaluationData, HELD_NOTHING_OUT, Opened, Pictures, SavedModel,
 };
-use holdall_train::scores::Scores;
-use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
-use holdall_train::site::Site;
-use holdall_train::skipped::{SkippedPicture, refused};
-use holdall_train::task::{Evaluation, SampleRanks, Unfinished};
+use holdall_train::planning::loader_budget::Reading;
+use holdall_train::planning::plan_together::agree_on_samples;
+use holdall_train::planning::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
+use holdall_train::planning::site::Site;
+use holdall_train::run_folder::skipped::{SkippedPicture, refused};
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 use serde_json::json;
@@ -285,8 +285,12 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     bar.finish_and_clear();
     let evaluated = evaluated.map_err(Unfinished::into_error)?;
     let (group, part) = (device.group(), Subset::Validation);
-    let skipped =
-        holdall_train::processes::skipped_by_all(group, part, &samples, &evaluated.skipped)?;
+    let skipped = holdall_train::planning::processes::skipped_by_all(
+        group,
+        part,
+        &samples,
+        &evaluated.skipped,
+    )?;
     if let Some(error) = refused(&csv, &skipped, &config.data) {
         return Err(error.into());
     }

@@ -8,9 +8,9 @@ use clap::Args;
 use holdall_files::show_bytes;
 use holdall_onnx::{OPSET, Precision};
 use holdall_train::TrainError;
-use holdall_train::model_copy::{WeightFormat, copy_model};
-use holdall_train::onnx::{self, WrittenProgram};
-use holdall_train::saved_model::open_folder;
+use holdall_train::export::model_copy::{WeightFormat, copy_model};
+use holdall_train::export::onnx::{self, WrittenProgram};
+use holdall_train::export::saved_model::open_folder;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 

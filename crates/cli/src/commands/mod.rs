@@ -34,7 +34,7 @@ use anyhow::Result;
 use holdall_device::{Device, cuda};
 use holdall_processes::Group;
 use holdall_train::config::RunConfig;
-use holdall_train::setup::{limit_reading, resolve_budget};
+use holdall_train::planning::setup::{limit_reading, resolve_budget};
 use serde_json::json;
 
 use crate::arguments::{DeviceArgument, RunOptions};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use holdall_train::tasks::TaskName;
+use holdall_train::config::TaskName;
 
 use crate::arguments::TaskArgument;
 use crate::commands::train::is_yaml;

@@ -1,7 +1,7 @@
 //! Memory against speed in a terminal: plain characters, so that it reads the same in a log, without colours and in any encoding.
 
 use holdall_files::show_bytes;
-use holdall_train::budget::show_time;
+use holdall_train::config::budget::show_time;
 
 /// What a budget buys.
 pub struct Point {

@@ -26,11 +26,11 @@ use holdall_data::source::BadRow;
 use holdall_device::{Device, HostRow};
 use holdall_files::counted;
 use holdall_train::TrainError;
-use holdall_train::loader_budget::Reading;
-use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
-use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
-use holdall_train::skipped::reason;
-use holdall_train::task::Task;
+use holdall_train::engine::task::Task;
+use holdall_train::export::saved_model::{self, Opened, Pictures, SavedModel};
+use holdall_train::planning::loader_budget::Reading;
+use holdall_train::planning::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
+use holdall_train::run_folder::skipped::reason;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 

@@ -19,7 +19,7 @@ use holdall_metrics::retrieval::{
     estimate_seconds, rank,
 };
 use holdall_train::TrainError;
-use holdall_train::setup::{limit_reading, note_on_budget, resolve_budget};
+use holdall_train::planning::setup::{limit_reading, note_on_budget, resolve_budget};
 use serde::Serialize;
 
 pub use self::arguments::RetrievalArguments;
@@ -28,7 +28,7 @@ use crate::commands::open_device;
 use crate::screen::{print, print_json, progress_share, table, tell};
 use crate::stop;
 use forecast::Forecast;
-use holdall_train::similarity;
+use holdall_train::engine::similarity;
 use inputs::{Inputs, config};
 use memory_limit::Shares;
 

@@ -9,9 +9,9 @@ use holdall_files::show_bytes;
 use holdall_plan::Recompute;
 use holdall_train::TrainError;
 use holdall_train::config::Precision;
-use holdall_train::prepare::Prepared;
-use holdall_train::setup::Setup;
-use holdall_train::verify::{
+use holdall_train::planning::prepare::Prepared;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{
     Certificate, Split, SplitResult, usual_splits, verify, verify_plain_accumulation,
 };
 

@@ -7,7 +7,7 @@ use super::keys::{defaults, hint_for_unknown, nearest, section_of};
 use super::layers::Source;
 use super::located_value::LocatedValue;
 use super::pytorch_keys;
-use crate::budget::with_units;
+use crate::config::budget::with_units;
 use crate::error::TrainError;
 
 /// Paths of Windows in double quotes.

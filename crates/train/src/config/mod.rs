@@ -4,7 +4,9 @@
 //! builds on, the file, `--set`; each is checked on its own, and `explain` answers what is wrong. Command-line options are
 //! laid over it; nothing past this module sees a flag.
 
+pub mod budget;
 mod choices;
+mod differences;
 mod explain;
 mod freeze;
 mod generation_section;
@@ -14,10 +16,14 @@ mod layers;
 mod layers_tests;
 mod located_value;
 mod lora_section;
+mod losses_section;
+mod optimizer_config;
 mod paths;
 mod pytorch_keys;
 mod rates;
 mod sections;
+pub mod shell_words;
+mod task_name;
 #[cfg(test)]
 mod tests;
 mod training_defaults;
@@ -36,10 +42,12 @@ use holdall_device::Arithmetic;
 use holdall_plan::Request;
 use serde::{Deserialize, Serialize};
 
+use self::budget::Memory;
 pub use self::choices::{
     ClassWeights, Count, EvalEvery, GradientFormat, OptimizerState, Precision, RecomputeChoice,
     SaveEvery, Schedule, Shard, Subset, Warmup,
 };
+pub(crate) use self::differences::{differences, first_difference};
 pub use self::freeze::{Freeze, FrozenShare, covers};
 pub use self::generation_section::{
     EarlyStopping, EvaluationSection, GenerationMethod, GenerationSection,
@@ -48,8 +56,11 @@ pub use self::keys::as_typed;
 pub(crate) use self::layers::MOST_CONFIG_BYTES;
 pub use self::layers::lay_batch_numbers;
 pub use self::lora_section::{LoraSection, LoraTargets};
+pub use self::losses_section::{DiceOver, Focal, Losses, Tversky};
+pub use self::optimizer_config::{Averaging, OptimizerConfig};
 pub use self::rates::{RatesByName, matches};
 pub use self::sections::{OptimizerSection, TrainSection};
+pub use self::task_name::{AUTO_MODEL, TaskName};
 pub use self::training_defaults::TrainingDefaults;
 pub use self::translate::{Translation, TypedOption, typed_option};
 pub use self::unet_section::UnetSection;
@@ -60,10 +71,7 @@ pub(crate) use self::validate::{Wrong, check};
 pub use self::video_text_section::{
     DecoderChoice, DecoderSection, FrameCacheChoice, PoolingName, SameText, VideoTextSection,
 };
-use crate::budget::Memory;
 use crate::error::TrainError;
-pub use crate::tasks::losses::{DiceOver, Focal, Losses, Tversky};
-pub use crate::tasks::{AUTO_MODEL, TaskName};
 
 /// A whole config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

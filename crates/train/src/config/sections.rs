@@ -9,10 +9,10 @@ use super::choices::{
 };
 use super::freeze::Freeze;
 use super::lora_section::LoraSection;
+use super::optimizer_config::{Averaging, OptimizerConfig};
 use super::rates::RatesByName;
 use super::training_defaults::FINE_TUNING;
 use super::word_or_number::{count_or_none, real_or_none};
-use crate::optimizer::{Averaging, OptimizerConfig};
 
 /// The `train` section: batch, rates, and what happens when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

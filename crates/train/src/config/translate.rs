@@ -22,8 +22,8 @@ use self::value::{convert, plain, word};
 use super::keys::{ALIASES, defaults, homes, nearest_anywhere};
 use super::paths::start_paths_at;
 use super::pytorch_keys::{Becomes, ForeignSetting, setting};
+use crate::config::shell_words::quoted;
 use crate::error::TrainError;
-use crate::shell_words::quoted;
 
 /// The scope of settings in flat files of multi-task video projects.
 const MULTITASK: &str = "multitask";

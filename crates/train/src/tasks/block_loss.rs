@@ -2,9 +2,9 @@
 
 use holdall_metrics::contrastive::{self, PairedFeatures, Positives, contrastive_loss};
 
-use crate::forward::Forward;
-use crate::scores::EvaluatedLoss;
-use crate::task::Unfinished;
+use crate::engine::forward::Forward;
+use crate::engine::scores::EvaluatedLoss;
+use crate::engine::task::Unfinished;
 
 /// Bytes that it holds on the host beside the features.
 pub(super) fn host_bytes(num_queries: usize) -> u64 {

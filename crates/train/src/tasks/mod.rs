@@ -1,9 +1,9 @@
-//! The tasks: each a folder, each an implementation of [`crate::task::Task`]; and which one a run is.
+//! The tasks: each a folder, each an implementation of [`crate::engine::task::Task`]; and which one a run is.
 
 mod block_loss;
 pub mod classify;
 pub mod clip;
-pub mod losses;
+pub mod generation;
 mod ranking;
 pub mod segment;
 pub mod video_text;
@@ -26,62 +26,23 @@ use holdall_onnx::Precision;
 use holdall_processes::Group;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ClassWeights, Losses, RunConfig, Sampling, warnings_of_unused_keys};
+use crate::config::{
+    AUTO_MODEL, ClassWeights, Losses, RunConfig, Sampling, TaskName, warnings_of_unused_keys,
+};
+use crate::engine::task::Task;
 use crate::error::TrainError;
-use crate::onnx::OnnxFile;
-use crate::prepare::Prepared;
-use crate::processes::from_first;
-use crate::saved_model::{SavedModel, resolve};
-use crate::setup::Setup;
-use crate::site::Site;
-use crate::task::Task;
-
-/// A model that suits the task.
-pub const AUTO_MODEL: &str = "auto";
+use crate::export::onnx::OnnxFile;
+use crate::export::saved_model::{SavedModel, resolve};
+use crate::planning::prepare::Prepared;
+use crate::planning::processes::from_first;
+use crate::planning::setup::Setup;
+use crate::planning::site::Site;
 
 /// The model of runs that name none; U-Nets aside.
 const USUAL_CLIP: &str = "openai/clip-vit-base-patch32";
 
 /// The U-Net of runs that name none.
 const USUAL_UNET: &str = "unet";
-
-/// What kind of model and loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TaskName {
-    /// Pictures and captions, with an optional label head.
-    Clip,
-    /// Pictures and labels, or numbers.
-    Classify,
-    /// Pictures and masks.
-    Segment,
-    /// Clips and texts.
-    #[serde(rename = "video-text")]
-    VideoText,
-}
-
-impl TaskName {
-    /// As the user writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            TaskName::Clip => "clip",
-            TaskName::Classify => "classify",
-            TaskName::Segment => "segment",
-            TaskName::VideoText => "video-text",
-        }
-    }
-
-    /// The task of that name.
-    pub(crate) fn by_name(name: &str) -> Option<TaskName> {
-        let all = [
-            TaskName::Clip,
-            TaskName::Classify,
-            TaskName::Segment,
-            TaskName::VideoText,
-        ];
-        all.into_iter().find(|task| task.name() == name)
-    }
-}
 
 /// A task, and why it was taken where the config does not say.
 #[derive(Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use holdall_metrics::retrieval::{
     self, Engine, Found, Go, Job, Options, RetrievalError, Side, Sizes,
 };
 
+use crate::engine::task::Unfinished;
 use crate::error::TrainError;
-use crate::task::Unfinished;
 
 /// Bytes that ranking holds on the host: features of both sides, and what counting takes beside them.
 pub(super) fn host_bytes(queries: usize, texts: usize, projection: usize, threads: usize) -> u64 {

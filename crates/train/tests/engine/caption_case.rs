@@ -3,10 +3,10 @@
 use holdall_device::HostRow;
 use holdall_models::video_text::config::{DecoderConfig, Pooling, VideoTextConfig, VisionConfig};
 use holdall_train::TrainError;
-use holdall_train::batch::Batch;
-use holdall_train::forward::Forward;
-use holdall_train::generation::{Generated, Generation, Method};
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::forward::Forward;
+use holdall_train::engine::task::Task;
+use holdall_train::tasks::generation::{Generated, Generation, Method};
 use holdall_train::tasks::video_text::{ClipReader, VideoTextTask};
 
 use crate::support::pixels;

@@ -6,10 +6,10 @@ use holdall_data::target::TargetKind;
 use holdall_graph::DType;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::batch::{Batch, Values};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::Step;
-use holdall_train::step_graph::StepConfig;
+use holdall_train::engine::batch::{Batch, Values};
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::StepConfig;
 use holdall_train::tasks::classify::{ClassifyTask, Head, Targets, batch_of};
 
 use crate::support::{

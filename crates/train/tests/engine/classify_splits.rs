@@ -8,14 +8,14 @@ use holdall_device::{Device, HostRow};
 use holdall_graph::ops::patchify::Normalization;
 use holdall_models::vit::config::VisionTransformerConfig;
 use holdall_plan::{Recompute, Request, Stage, StepShape, plan};
-use holdall_train::batch::{Batch, Values};
 use holdall_train::config::{RunConfig, TaskName};
-use holdall_train::setup::Setup;
-use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
-use holdall_train::task::Task;
+use holdall_train::engine::batch::{Batch, Values};
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::{StepConfig, write_step};
+use holdall_train::engine::task::Task;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use holdall_train::tasks::classify::{ClassifyTask, Targets, batch_of};
-use holdall_train::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -212,7 +212,7 @@ fn mixing_dropout_and_stochastic_depth_are_at_work() {
         assert_ne!(found, expected, "switch {index}");
     }
     let mut batch = mixed_batch(&all, 10, 6);
-    batch.indices("stream", holdall_train::batch::Scope::OwnBatch)[1] += 1;
+    batch.indices("stream", holdall_train::engine::batch::Scope::OwnBatch)[1] += 1;
     assert_ne!(losses(&device, &all, &batch), expected, "another epoch");
 }
 

@@ -3,11 +3,11 @@
 use holdall_device::Device;
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
-use holdall_train::batch::{Batch, Values};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::Step;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::{Batch, Values};
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::{ClipTask, batch_of};
 
 use crate::support::{Split, config_of, draw_weights, evaluated, features, on_cpu, pixels, step};

@@ -2,7 +2,7 @@
 
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::optimizer::StepScalars;
+use holdall_train::engine::optimizer::StepScalars;
 use holdall_train::tasks::clip::save_weights;
 
 use crate::support::{

@@ -5,9 +5,9 @@ use holdall_graph::{Copies, Graph, Op, Role};
 use holdall_models::config::ClipConfig;
 use holdall_plan::{Recompute, StepShape};
 use holdall_train::config::GradientFormat;
-use holdall_train::optimizer::{Averaging, MomentFormat, moment_bytes, savings};
-use holdall_train::step_graph::{StepConfig, write_step};
-use holdall_train::task::Task;
+use holdall_train::engine::optimizer::{Averaging, MomentFormat, moment_bytes, savings};
+use holdall_train::engine::step_graph::{StepConfig, write_step};
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 
 use crate::support::{Split, config_of, draw_weights, on_cpu, step};

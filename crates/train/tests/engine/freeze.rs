@@ -12,17 +12,17 @@ use holdall_plan::{
     Recompute, RecomputePolicy, Rewritten, Stage, StepShape, lifetimes_of, num_trained_blocks,
     rewrite,
 };
-use holdall_train::batch::Batch;
 use holdall_train::config::{Freeze, RunConfig};
-use holdall_train::frozen::{self, Frozen};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::setup::Setup;
-use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::frozen::{self, Frozen};
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::{StepConfig, write_step};
+use holdall_train::engine::task::Task;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{Split, verify};
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::tasks::segment::SegmentTask;
-use holdall_train::verify::{Split, verify};
 use proptest::prelude::*;
 
 use crate::splits::tiny;

@@ -2,7 +2,7 @@
 
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::optimizer::StepScalars;
+use holdall_train::engine::optimizer::StepScalars;
 
 use crate::support::{
     Split, config_of, features, fixture, golden_batch, gradient_errors, on_cpu, read_tensors,

@@ -12,7 +12,7 @@ use holdall_plan::{
     Instruction, LaneOrder, Place, Recompute, RecomputePolicy, Request, StepShape, lifetimes_of,
     search,
 };
-use holdall_train::step_graph::write_step;
+use holdall_train::engine::step_graph::write_step;
 use holdall_train::tasks::clip::ClipTask;
 use proptest::prelude::*;
 

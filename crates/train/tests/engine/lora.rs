@@ -8,13 +8,13 @@ use holdall_graph::adapters::adapted_module;
 use holdall_models::folder::ModelFolder;
 use holdall_models::init::Start;
 use holdall_plan::Recompute;
-use holdall_train::batch::Batch;
 use holdall_train::config::{LoraSection, LoraTargets};
-use holdall_train::lora::Lora;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::Step;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::lora::Lora;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 
 use crate::support::{

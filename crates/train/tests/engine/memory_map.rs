@@ -12,7 +12,7 @@ use holdall_plan::{
     LaneOrder, Place, PlacedBox, Recompute, RecomputePolicy, StepPlan, StepShape, Target, Tenant,
     lifetimes_of,
 };
-use holdall_train::step_graph::write_step;
+use holdall_train::engine::step_graph::write_step;
 use holdall_train::tasks::clip::ClipTask;
 
 use crate::support::config_of;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use holdall_device::{Arithmetic, Device};
 use holdall_models::config::ClipConfig;
 use holdall_plan::Recompute;
-use holdall_train::batch::Batch;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::{Advance, Step};
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::{Advance, Step};
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 
 use crate::support::{Split, step};

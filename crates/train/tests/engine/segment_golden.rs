@@ -5,11 +5,11 @@ use std::sync::Arc;
 use holdall_device::HostRow;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;
-use holdall_train::batch::{Batch, Values};
 use holdall_train::config::DiceOver;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::{Batch, Values};
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::segment::{
     LOGITS, LossTerm, PROGRAM, PROGRAM_ROWS, SegmentTask, TermKind, batch_of,
 };

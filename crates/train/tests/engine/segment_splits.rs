@@ -9,11 +9,11 @@ use holdall_graph::ops::normalize_pixels::PixelDepth;
 use holdall_models::unet::config::{Down, Norm, PictureInput, UnetConfig, UnetKind, Up};
 use holdall_plan::Recompute;
 use holdall_train::config::{DiceOver, RunConfig, TaskName};
-use holdall_train::setup::Setup;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use holdall_train::tasks::segment::{LossTerm, SegmentTask, TermKind, batch_of};
-use holdall_train::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use proptest::prelude::*;
 
 use crate::support::{self, on_cpu, step, tiny_unet};
@@ -106,7 +106,7 @@ fn pixels_that_do_not_count_have_no_gradient() {
 fn only_raw_convolution_outputs_are_kept() {
     use holdall_graph::{Copies, Op, Role, Section};
     use holdall_plan::{RecomputePolicy, StepShape, rewrite};
-    use holdall_train::step_graph::write_step;
+    use holdall_train::engine::step_graph::write_step;
     for kind in [UnetKind::Plain, UnetKind::ResidualEncoder] {
         let config = StepConfig::new(Arc::new(SegmentTask::new(tiny_unet(kind), [16, 16])));
         let shape = StepShape {

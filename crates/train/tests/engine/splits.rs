@@ -5,12 +5,12 @@ use std::sync::Arc;
 use holdall_device::Device;
 use holdall_models::config::{Activation, ClipConfig, TextPooling};
 use holdall_plan::Recompute;
-use holdall_train::batch::Batch;
 use holdall_train::config::RunConfig;
-use holdall_train::setup::Setup;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::task::Task;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use holdall_train::tasks::clip::ClipTask;
-use holdall_train::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use proptest::prelude::*;
 
 use crate::support::{self, on_cpu};

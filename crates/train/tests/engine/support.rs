@@ -20,11 +20,11 @@ use holdall_models::video_text::config::{
 };
 use holdall_models::vit::config::{VisionConfig, VisionTransformerConfig};
 use holdall_plan::{HostState, Recompute, Request, StepShape, plan};
-use holdall_train::batch::{Batch, IGNORED, Values};
 use holdall_train::config::SameText;
-use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
-use holdall_train::task::Task;
+use holdall_train::engine::batch::{Batch, IGNORED, Values};
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::{StepConfig, write_step};
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::classify::{self, ClassifyTask, Head};
 use holdall_train::tasks::clip::{ClipTask, Encoder, batch_of};
 use holdall_train::tasks::video_text::{self, Texts, VideoTextTask};
@@ -312,7 +312,8 @@ pub fn mixed_task(backbone: VisionTransformerConfig, seed: u64) -> ClassifyTask 
 /// Random samples of [`mixed_task`]; every third label of the first head and every fifth number of the others is not known.
 pub fn mixed_batch(task: &ClassifyTask, samples: usize, seed: u64) -> Batch {
     let mut bits = holdall_models::init::Draw::new(seed, "targets");
-    let bytes = holdall_train::batch::random_bytes(&mut bits, samples * task.picture_bytes());
+    let bytes =
+        holdall_train::engine::batch::random_bytes(&mut bits, samples * task.picture_bytes());
     let mut below = |limit: u64| bits.bits() % limit;
     let labels: Vec<i64> = (0..samples)
         .map(|row| match row % 3 {

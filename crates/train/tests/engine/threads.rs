@@ -5,9 +5,9 @@ use std::sync::Arc;
 use holdall_models::config::ClipConfig;
 use holdall_models::unet::config::UnetKind;
 use holdall_plan::Recompute;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::tasks::segment::SegmentTask;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use holdall_device::Device;
 use holdall_plan::Recompute;
-use holdall_train::batch::Batch;
-use holdall_train::forward::ForwardModel;
-use holdall_train::step::Step;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::forward::ForwardModel;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 
 use crate::caption_case::{large_weights, read, tiny};
 use crate::support::{Split, on_cpu, step};

@@ -2,7 +2,7 @@
 
 use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
-use holdall_train::batch::Batch;
+use holdall_train::engine::batch::Batch;
 use holdall_train::tasks::video_text::{Texts, VideoTextTask, batch_of};
 
 use crate::support::{Tensors, fixture, read_tensors};

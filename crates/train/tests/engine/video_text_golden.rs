@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use holdall_plan::Recompute;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step_graph::StepConfig;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step_graph::StepConfig;
 
 use crate::support::{Split, gradient_errors, on_cpu, read_weights, step};
 use crate::video_text_case::{CASES, NUM_SAMPLES, read_case};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use holdall_device::Device;
 use holdall_plan::Recompute;
 use holdall_train::config::{RunConfig, TaskName};
-use holdall_train::setup::Setup;
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use holdall_train::tasks::video_text::{Padding, VideoTextTask};
-use holdall_train::verify::{Split, usual_splits, verify, verify_plain_accumulation};
 use proptest::prelude::*;
 
 use crate::support::{self, VideoTextParts, on_cpu, step, tiny_video_text, varied_clips};

@@ -1,9 +1,9 @@
 //! Captions on the card: the CPU's.
 
 use holdall_device::{Arithmetic, Device};
-use holdall_train::forward::ForwardModel;
-use holdall_train::generation::Generated;
-use holdall_train::task::Task;
+use holdall_train::engine::forward::ForwardModel;
+use holdall_train::engine::task::Task;
+use holdall_train::tasks::generation::Generated;
 
 use crate::caption_case::{large_weights, read, tiny};
 use crate::card::{ALL, Gpu, norm};

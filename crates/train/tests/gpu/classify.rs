@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use holdall_device::{Arithmetic, Device, HostRow};
 use holdall_models::vit::config::VisionTransformerConfig;
-use holdall_train::batch::Batch;
 use holdall_train::config::{Precision, RunConfig, TaskName};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::setup::Setup;
-use holdall_train::step::Step;
-use holdall_train::step_graph::StepConfig;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{usual_splits, verify};
 use holdall_train::tasks::classify::ClassifyTask;
-use holdall_train::verify::{usual_splits, verify};
 
 use crate::card::{EIGHT_BY_FOUR, Gpu, norm};
 use crate::support::{

@@ -1,8 +1,8 @@
 //! Evaluation's programs on the card: the CPU's features.
 
 use holdall_device::{Arithmetic, Device};
-use holdall_train::step_graph::StepConfig;
-use holdall_train::task::Task;
+use holdall_train::engine::step_graph::StepConfig;
+use holdall_train::engine::task::Task;
 
 use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, norm, small, small_task};
 use crate::support::{draw_weights, evaluated, on_cpu, step};

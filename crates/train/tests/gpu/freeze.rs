@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use holdall_train::config::{Precision, RunConfig};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::setup::Setup;
-use holdall_train::verify::{usual_splits, verify};
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{usual_splits, verify};
 
 use crate::card::{EIGHT_BY_FOUR, Gpu, NUM_LABELS};
 use crate::support::step;

@@ -2,8 +2,8 @@
 
 use holdall_device::{Arithmetic, cuda};
 use holdall_plan::HostState;
-use holdall_train::checkpoint::{Checkpoint, Checkpoints};
-use holdall_train::run_folder::RunFolder;
+use holdall_train::run_folder::checkpoint::{Checkpoint, Checkpoints};
+use holdall_train::run_folder::folder::RunFolder;
 
 use crate::card::{ALL, Gpu, Run, assert_same_bits, small};
 use crate::restored::state;

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use holdall_train::config::RunConfig;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::plan_race::Choosing;
-use holdall_train::setup::Setup;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::planning::plan_race::Choosing;
+use holdall_train::planning::setup::Setup;
 
 use crate::card::{ALL, Gpu, say};
 use crate::parts_case::assert_parts_are_a_step;

@@ -1,9 +1,9 @@
 //! Gradients beyond the largest number of fp16: the step is left out as if it had never been.
 
 use holdall_device::{Arithmetic, Device};
-use holdall_train::batch::Batch;
-use holdall_train::scaler::{Gradients, LossScaler};
-use holdall_train::step::Step;
+use holdall_train::engine::batch::Batch;
+use holdall_train::engine::scaler::{Gradients, LossScaler};
+use holdall_train::engine::step::Step;
 
 use crate::card::{Bits, Gpu, Run, assert_same_bits, bits, small};
 

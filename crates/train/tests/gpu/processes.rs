@@ -12,10 +12,10 @@ use holdall_graph::ops::collective::Processes;
 use holdall_models::config::ClipConfig;
 use holdall_plan::{Request, Stage, StepShape, plan};
 use holdall_processes::{Group, Launch};
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::Step;
-use holdall_train::step_graph::{StepConfig, write_step};
-use holdall_train::task::Task;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::{StepConfig, write_step};
+use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use serde_json::{Value, json};
 

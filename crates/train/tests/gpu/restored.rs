@@ -1,8 +1,8 @@
 //! From the card to a file and back: as if nothing had happened.
 
-use holdall_train::checkpoint::{Checkpoint, Checkpoints, SplitOfBatch, State};
-use holdall_train::optimizer::{Averaging, MomentFormat};
-use holdall_train::run_folder::RunFolder;
+use holdall_train::engine::optimizer::{Averaging, MomentFormat};
+use holdall_train::run_folder::checkpoint::{Checkpoint, Checkpoints, SplitOfBatch, State};
+use holdall_train::run_folder::folder::RunFolder;
 
 use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
 

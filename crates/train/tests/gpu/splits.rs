@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use holdall_plan::Recompute;
-use holdall_train::batch::Batch;
 use holdall_train::config::{LoraSection, LoraTargets, Precision, RunConfig};
-use holdall_train::setup::Setup;
-use holdall_train::verify::{Split, tolerance, usual_splits, verify, verify_plain_accumulation};
+use holdall_train::engine::batch::Batch;
+use holdall_train::planning::setup::Setup;
+use holdall_train::run::verify::{
+    Split, tolerance, usual_splits, verify, verify_plain_accumulation,
+};
 
 use crate::card::{Gpu, NUM_LABELS, say, small_task};
 use crate::support::without_some_labels;

@@ -1,7 +1,7 @@
 //! Moments in fewer bits and averages of weights on a GPU: near f32, the same bits twice, and places exchanged without a trace.
 
 use holdall_train::config::GradientFormat;
-use holdall_train::optimizer::{Averaging, MomentFormat};
+use holdall_train::engine::optimizer::{Averaging, MomentFormat};
 
 use crate::card::{ALL, Gpu, Run, assert_same_bits, bits, small, small_task};
 use crate::support::evaluated;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use holdall_device::Arithmetic;
 use holdall_plan::Recompute;
-use holdall_train::optimizer::StepScalars;
-use holdall_train::step::Step;
-use holdall_train::step_graph::StepConfig;
+use holdall_train::engine::optimizer::StepScalars;
+use holdall_train::engine::step::Step;
+use holdall_train::engine::step_graph::StepConfig;
 
 use crate::card::Gpu;
 use crate::support::{Split, Tensors, gradient_errors, read_weights, step};

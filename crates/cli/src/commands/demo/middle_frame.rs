@@ -13,7 +13,7 @@ use holdall_data::table::Table;
 use holdall_files::{create_folders, write_whole};
 use holdall_processes::Group;
 use holdall_train::TrainError;
-use holdall_train::budget::Memory;
+use holdall_train::config::budget::Memory;
 
 use super::{DemoArguments, FRAMES};
 use crate::arguments::{

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use holdall_train::TrainError;
-use holdall_train::task::Unfinished;
+use holdall_train::engine::task::Unfinished;
 use holdall_train::tasks::classify::SavedClassifier;
 
 use super::answers::{Guess, HeadColumns, TargetGuess};

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use holdall_metrics::classification::top_k;
 use holdall_train::TrainError;
-use holdall_train::saved_model::SavedModel;
-use holdall_train::task::Unfinished;
+use holdall_train::engine::task::Unfinished;
+use holdall_train::export::saved_model::SavedModel;
 use holdall_train::tasks::clip::{
     Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,
 };

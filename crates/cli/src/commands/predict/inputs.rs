@@ -13,7 +13,7 @@ use holdall_data::table::Table;
 use holdall_data::{DataConfig, DataError};
 use holdall_files::{check_memory, show_bytes, thousands};
 use holdall_train::TrainError;
-use holdall_train::saved_inputs::{self, Reader};
+use holdall_train::export::saved_inputs::{self, Reader};
 use holdall_train::tasks::Saved;
 
 use super::PredictArguments;

@@ -18,9 +18,9 @@ use holdall_data::picture::thumbnail;
 use holdall_data::samples::SamplesBuilder;
 use holdall_device::{Device, HostRow};
 use holdall_train::TrainError;
-use holdall_train::forward::ForwardModel;
-use holdall_train::loader_budget::{read_course, read_once};
-use holdall_train::task::{Task, Unfinished};
+use holdall_train::engine::forward::ForwardModel;
+use holdall_train::engine::task::{Task, Unfinished};
+use holdall_train::planning::loader_budget::{read_course, read_once};
 use holdall_train::tasks::Saved;
 use holdall_train::tasks::clip::{
     Encoder, SavedClip, TokenTable, encode_captions, encode_pictures,

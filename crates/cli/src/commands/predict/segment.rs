@@ -19,10 +19,10 @@ use holdall_data::segmentation::{
 use holdall_data::table::Table;
 use holdall_device::Device;
 use holdall_train::TrainError;
-use holdall_train::saved_inputs::SavedInputs;
-use holdall_train::saved_model::{self, Opened, Pictures, SavedModel};
-use holdall_train::skipped::reason;
-use holdall_train::task::Unfinished;
+use holdall_train::engine::task::Unfinished;
+use holdall_train::export::saved_inputs::SavedInputs;
+use holdall_train::export::saved_model::{self, Opened, Pictures, SavedModel};
+use holdall_train::run_folder::skipped::reason;
 use holdall_train::tasks::segment::SavedSegmenter;
 use serde::Serialize;
 

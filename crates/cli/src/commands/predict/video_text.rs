@@ -12,12 +12,12 @@ use holdall_data::text::TextEncoder;
 use holdall_device::Device;
 use holdall_metrics::classification::top_k;
 use holdall_train::TrainError;
-use holdall_train::generation::Method;
-use holdall_train::loader_budget::read_course;
-use holdall_train::saved_model::SavedModel;
-use holdall_train::task::Unfinished;
+use holdall_train::engine::task::Unfinished;
+use holdall_train::export::saved_model::SavedModel;
+use holdall_train::planning::loader_budget::read_course;
 use holdall_train::tasks::classify::answers_of;
 use holdall_train::tasks::clip::TokenTable;
+use holdall_train::tasks::generation::Method;
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText, VideoTextTask};
 use serde::Serialize;
 

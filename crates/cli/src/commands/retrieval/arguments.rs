@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use holdall_train::budget::Memory;
+use holdall_train::config::budget::Memory;
 
 use crate::arguments::{ComputeOptions, OutputOptions, OverwriteOption, small_count};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdall_metrics::retrieval::Progress;
-use holdall_train::budget::show_time;
+use holdall_train::config::budget::show_time;
 
 /// Long enough for a rate that can be trusted, short enough to be news.
 const MEASURED: Duration = Duration::from_millis(300);

@@ -15,7 +15,7 @@ use holdall_train::TrainError;
 
 use super::arguments::{RetrievalArguments, UnpairedArgument};
 use crate::screen::tell;
-use holdall_train::similarity;
+use holdall_train::engine::similarity;
 
 /// Features and pairs, read and checked.
 pub struct Inputs {

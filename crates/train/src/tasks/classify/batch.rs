@@ -8,9 +8,9 @@ use holdall_device::HostRow;
 use holdall_models::init::Draw;
 
 use super::{ClassifyTask, Head};
-use crate::batch::{Batch, Column, IGNORED, Scope, Values, random_bytes};
-use crate::step_graph::{SAMPLE_IDS, STREAM};
-use crate::task::Task;
+use crate::engine::batch::{Batch, Column, IGNORED, Scope, Values, random_bytes};
+use crate::engine::step_graph::{SAMPLE_IDS, STREAM};
+use crate::engine::task::Task;
 
 /// Pictures, `[b, height, width, 3]`.
 pub(super) const PIXELS: &str = "pixels";

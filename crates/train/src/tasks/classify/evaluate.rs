@@ -6,13 +6,13 @@ use super::examples::{EXAMPLES_BYTES, Examples};
 use super::head_scores::{Tallies, describe_metrics, metrics_of, tally_bytes};
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
 use super::{ClassifyTask, Head};
+use crate::engine::scores::{Direction, Scores};
+use crate::engine::similarity::percent;
+use crate::engine::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 use crate::error::TrainError;
-use crate::loader_budget::read_once;
-use crate::processes::share_of;
-use crate::scores::{Direction, Scores};
-use crate::shared_evaluation::{PartWriter, exchange};
-use crate::similarity::percent;
-use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
+use crate::planning::loader_budget::read_once;
+use crate::planning::processes::share_of;
+use crate::run::shared_evaluation::{PartWriter, exchange};
 
 /// Bytes that an evaluation holds on the host.
 pub(super) fn host_bytes(task: &ClassifyTask, num_samples: usize) -> u64 {

@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{CLASSIFIER, ClassifyTask, Head, heads};
 use crate::config::MOST_CONFIG_BYTES;
+use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::{SHARD_BYTES, unsaved};
-use crate::run_folder::{failed, write_whole};
-use crate::step::{Step, Stored};
+use crate::export::model_files::{SHARD_BYTES, unsaved};
+use crate::run_folder::folder::{failed, write_whole};
 
 /// The heads of a saved classifier.
 const TARGETS_FILE: &str = "targets.json";

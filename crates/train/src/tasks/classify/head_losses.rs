@@ -3,9 +3,9 @@
 use holdall_data::target::{TargetKind, TargetValues};
 
 use super::Head;
-use crate::scores::EvaluatedLoss;
-use crate::step::LossSum;
-use crate::task::Loss;
+use crate::engine::scores::EvaluatedLoss;
+use crate::engine::step::LossSum;
+use crate::engine::task::Loss;
 
 impl Head {
     /// Adds the loss of a sample's outputs: logits, or a standardised number. What is not known counts nothing.

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use super::Head;
 use super::head_losses::evaluated;
 use super::heads::losses_of;
-use crate::scores::{Direction, EvaluatedLoss};
-use crate::similarity::percent;
-use crate::step::LossSum;
+use crate::engine::scores::{Direction, EvaluatedLoss};
+use crate::engine::similarity::percent;
+use crate::engine::step::LossSum;
 
 /// What the scores of one head may take; beyond it they are counted in bins, and the AUROC is approximate.
 const SCORE_BYTES: u64 = 32 << 20;

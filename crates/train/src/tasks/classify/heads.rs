@@ -3,7 +3,7 @@
 use holdall_data::target::{Target, TargetKind};
 use holdall_models::vit::config::{ClassifierConfig, Problem, VisionTransformerConfig};
 
-use crate::task::{Chance, Loss};
+use crate::engine::task::{Chance, Loss};
 
 /// An output head: predicts one target.
 #[derive(Clone, Debug, PartialEq)]

@@ -46,14 +46,14 @@ pub use prepare::{prepare, setup};
 pub use saved_model::SavedClassifier;
 pub(super) use step::write_head_losses;
 
-use crate::batch::Batch;
 use crate::config::Subset;
+use crate::engine::batch::Batch;
+use crate::engine::scores::{Direction, Scores};
+use crate::engine::step::Step;
+use crate::engine::step_graph::StepWriter;
+use crate::engine::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
 use crate::error::TrainError;
-use crate::scores::{Direction, Scores};
-use crate::setup::Weights;
-use crate::step::Step;
-use crate::step_graph::StepWriter;
-use crate::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+use crate::planning::setup::Weights;
 
 /// What the linear layer's parameters are called.
 pub(super) const CLASSIFIER: [&str; 2] = ["classifier.weight", "classifier.bias"];

@@ -5,7 +5,7 @@ use holdall_models::vit;
 use holdall_onnx::{BATCH, OnnxError, PictureSize, Precision, Writer};
 
 use super::ClassifyTask;
-use crate::onnx::OnnxFile;
+use crate::export::onnx::OnnxFile;
 
 pub(crate) fn programs(
     task: &ClassifyTask,

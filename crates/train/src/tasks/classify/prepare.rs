@@ -18,9 +18,9 @@ use holdall_models::vit::config::{Family, VisionTransformerConfig};
 use super::{ClassifyTask, Head, labels_of, metrics_of};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
-use crate::prepare::Prepared;
-use crate::setup::{Setup, Weights};
-use crate::site::Site;
+use crate::planning::prepare::Prepared;
+use crate::planning::setup::{Setup, Weights};
+use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
 /// Keys of `metrics.jsonl` and of an evaluation's JSON beside losses and scores: a target of that name would hide one.

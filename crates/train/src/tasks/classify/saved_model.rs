@@ -20,14 +20,14 @@ use super::prepare::{OpenedModel, open_model};
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
 use super::{ClassifyTask, Head, onnx};
 use crate::config::RunConfig;
+use crate::engine::forward::Forward;
+use crate::engine::task::Unfinished;
 use crate::error::TrainError;
-use crate::forward::Forward;
-use crate::loader_budget::read_once;
-use crate::onnx::OnnxFile;
-use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
-use crate::setup::Weights;
-use crate::site::Site;
-use crate::task::Unfinished;
+use crate::export::onnx::OnnxFile;
+use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
+use crate::planning::loader_budget::read_once;
+use crate::planning::setup::Weights;
+use crate::planning::site::Site;
 use crate::tasks::weights_folder;
 
 /// A classifier with all that lies beside it.

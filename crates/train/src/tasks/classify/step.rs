@@ -7,7 +7,7 @@ use holdall_models::vit::{self, Regularization};
 
 use super::batch::{MIX, PARTNER_PIXELS, PIXELS};
 use super::{ClassifyTask, Head};
-use crate::step_graph::StepWriter;
+use crate::engine::step_graph::StepWriter;
 
 /// The forward program, and what it writes: `[b, outputs]`.
 pub(super) const PROGRAM: &str = "classifier";

@@ -7,7 +7,7 @@ use holdall_models::config::TextPooling;
 use holdall_models::init::Draw;
 
 use super::{CONTRASTIVE, ClipTask, LABEL};
-use crate::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values, random_bytes};
+use crate::engine::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values, random_bytes};
 
 /// Pictures, `[b, height, width, 3]`.
 pub(super) const PIXELS: &str = "pixels";
@@ -136,7 +136,7 @@ pub(super) fn random(task: &ClipTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(
         &mut draw,
-        num_samples * crate::task::Task::picture_bytes(task),
+        num_samples * crate::engine::task::Task::picture_bytes(task),
     );
     let (vocabulary, num_tokens) = (task.model.text.vocab_size as u64, task.num_tokens);
     let end = match task.model.text.pooling {

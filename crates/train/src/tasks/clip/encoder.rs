@@ -10,7 +10,7 @@ use holdall_models::config::TextPooling;
 use super::ClipTask;
 use super::batch::{END, IDS, LENGTHS, PIXELS};
 use super::step::FEATURES;
-use crate::forward::Forward;
+use crate::engine::forward::Forward;
 
 const IMAGE_ENCODER: &str = "image encoder";
 const TEXT_ENCODER: &str = "text encoder";

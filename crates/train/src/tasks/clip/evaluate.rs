@@ -22,13 +22,13 @@ use super::super::block_loss::{self, BlockLoss};
 use super::super::{classify, ranking};
 use super::examples::{EXAMPLES_BYTES, Examples};
 use super::{CONTRASTIVE, ClipTask, EncodedPictures, Encoder, TokenTable};
-use crate::loader_budget::read_once;
-use crate::processes::share_of;
-use crate::scores::Scores;
-use crate::shared_evaluation::{PartWriter, exchange, result_of_first};
-use crate::similarity::{percent, size_of_evaluation};
-use crate::step::LossSum;
-use crate::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
+use crate::engine::scores::Scores;
+use crate::engine::similarity::{percent, size_of_evaluation};
+use crate::engine::step::LossSum;
+use crate::engine::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
+use crate::planning::loader_budget::read_once;
+use crate::planning::processes::share_of;
+use crate::run::shared_evaluation::{PartWriter, exchange, result_of_first};
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::ClipTask;
 use crate::config::MOST_CONFIG_BYTES;
+use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::{SHARD_BYTES, unsaved};
-use crate::run_folder::{failed, write_whole};
-use crate::step::{Step, Stored};
+use crate::export::model_files::{SHARD_BYTES, unsaved};
+use crate::run_folder::folder::{failed, write_whole};
 
 /// Names of the label head's outputs, and how captions were made: `labels.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

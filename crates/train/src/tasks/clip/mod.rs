@@ -35,14 +35,14 @@ pub use prepare::{prepare, setup};
 pub use saved_model::SavedClip;
 pub use tokens::TokenTable;
 
-use crate::batch::{Batch, MicroBatch};
 use crate::config::Subset;
+use crate::engine::batch::{Batch, MicroBatch};
+use crate::engine::scores::{Direction, Scores};
+use crate::engine::step::Step;
+use crate::engine::step_graph::StepWriter;
+use crate::engine::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
 use crate::error::TrainError;
-use crate::scores::{Direction, Scores};
-use crate::setup::Weights;
-use crate::step::Step;
-use crate::step_graph::StepWriter;
-use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+use crate::planning::setup::Weights;
 
 /// Places of the losses in sums and seeds.
 const CONTRASTIVE: usize = 0;

@@ -6,7 +6,7 @@ use holdall_models::config::TextPooling;
 use holdall_onnx::{BATCH, OnnxError, PictureSize, Precision, Program, Writer};
 
 use super::ClipTask;
-use crate::onnx::OnnxFile;
+use crate::export::onnx::OnnxFile;
 
 pub(crate) fn programs(task: &ClipTask, precision: Precision) -> Result<Vec<OnnxFile>, OnnxError> {
     Ok(vec![

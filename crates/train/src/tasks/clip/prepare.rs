@@ -19,9 +19,9 @@ use holdall_models::vit::config::VisionTransformerConfig;
 use super::{ClipData, ClipTask, LabelNames, TokenTable};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
-use crate::prepare::Prepared;
-use crate::setup::{Setup, Weights, resolve_budget, room_to_open};
-use crate::site::Site;
+use crate::planning::prepare::Prepared;
+use crate::planning::setup::{Setup, Weights, resolve_budget, room_to_open};
+use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
 /// A model before anything is planned.

@@ -15,10 +15,10 @@ use super::prepare::{OpenedModel, open_model};
 use super::{ClipData, ClipTask, LabelNames, TokenTable, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
-use crate::onnx::OnnxFile;
-use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
-use crate::setup::Weights;
-use crate::site::Site;
+use crate::export::onnx::OnnxFile;
+use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
+use crate::planning::setup::Weights;
+use crate::planning::site::Site;
 use crate::tasks::weights_folder;
 
 /// A model with all that lies beside it.

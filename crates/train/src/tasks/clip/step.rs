@@ -5,7 +5,7 @@ use holdall_models::clip::{self, ClipInputs};
 
 use super::batch::{END, IDS, LABEL_WEIGHTS, LABELS, LENGTHS, ORDER, PIXELS};
 use super::{CONTRASTIVE, ClipTask, LABEL};
-use crate::step_graph::StepWriter;
+use crate::engine::step_graph::StepWriter;
 
 /// Features of the whole effective batch: pictures, captions.
 pub(super) const FEATURES: [&str; 2] = ["image features", "text features"];

@@ -7,8 +7,8 @@ use holdall_models::init::Draw;
 
 use super::SegmentTask;
 use super::loss_terms::TermKind;
-use crate::batch::{Batch, Scope, Values, random_bytes};
 use crate::config::DiceOver;
+use crate::engine::batch::{Batch, Scope, Values, random_bytes};
 
 /// Pictures with their masks, `[b, row bytes]`.
 pub(super) const ROWS: &str = "rows";

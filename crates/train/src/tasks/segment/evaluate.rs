@@ -16,12 +16,12 @@ use super::examples::{self, ImageTable};
 use super::picture_losses::PictureLosses;
 use super::predict::{self, Pictures, Segmented};
 use crate::config::Subset;
+use crate::engine::scores::{Direction, LOSS, Scores};
+use crate::engine::similarity::percent;
+use crate::engine::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 use crate::error::TrainError;
-use crate::processes::share_of;
-use crate::scores::{Direction, LOSS, Scores};
-use crate::shared_evaluation::{PartReader, PartWriter, exchange};
-use crate::similarity::percent;
-use crate::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
+use crate::planning::processes::share_of;
+use crate::run::shared_evaluation::{PartReader, PartWriter, exchange};
 
 /// Bytes that an evaluation holds on the host.
 pub(super) fn host_bytes(task: &SegmentTask, samples: &Samples, threads: usize) -> u64 {

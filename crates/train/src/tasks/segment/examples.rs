@@ -14,8 +14,8 @@ use super::evaluate::{fields, hundredths};
 use super::png_file::{self, Pixels};
 use super::predict::{self, Pictures, Segmented};
 use crate::config::Subset;
-use crate::forward::Forward;
-use crate::task::Unfinished;
+use crate::engine::forward::Forward;
+use crate::engine::task::Unfinished;
 
 /// Beside the run, and beside its best model.
 pub(super) const FILE_NAME: &str = "segmentation.json";

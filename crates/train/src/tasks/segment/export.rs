@@ -8,9 +8,9 @@ use holdall_models::folder::{Elements, NamedTensor, Values, write_folder};
 use holdall_models::unet::layout;
 
 use super::SegmentTask;
+use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::{SHARD_BYTES, unsaved};
-use crate::step::{Step, Stored};
+use crate::export::model_files::{SHARD_BYTES, unsaved};
 
 /// A tensor in PyTorch's layout, converted when it is written.
 struct ChannelsFirst<'a> {

@@ -12,8 +12,8 @@ use holdall_graph::ops::overlap::{OverlapLoss, Reduction};
 
 use super::SegmentTask;
 use crate::config::{ClassWeights, DiceOver, Focal, Losses, Tversky};
+use crate::engine::task::{Chance, Loss};
 use crate::error::TrainError;
-use crate::task::{Chance, Loss};
 
 /// Dice is `(2 TP + 1) / (P + G + 1)`: half of that is added to true positives.
 const SMOOTH: f64 = 0.5;

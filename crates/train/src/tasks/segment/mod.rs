@@ -42,14 +42,14 @@ pub use prepare::{prepare, setup};
 pub use saved_model::{PredictedPicture, SavedSegmenter};
 pub use step::{LOGITS, PROGRAM, PROGRAM_ROWS};
 
-use crate::batch::Batch;
 use crate::config::Subset;
+use crate::engine::batch::Batch;
+use crate::engine::scores::{Direction, Scores};
+use crate::engine::step::Step;
+use crate::engine::step_graph::StepWriter;
+use crate::engine::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
 use crate::error::TrainError;
-use crate::scores::{Direction, Scores};
-use crate::setup::Weights;
-use crate::step::Step;
-use crate::step_graph::StepWriter;
-use crate::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfinished};
+use crate::planning::setup::Weights;
 
 /// Sizes that people weigh against memory.
 const OTHER_SIZES: [usize; 5] = [512, 768, 1024, 1536, 2048];

@@ -5,7 +5,7 @@ use holdall_models::unet;
 use holdall_onnx::{BATCH, OnnxError, PictureSize, Precision, Writer};
 
 use super::SegmentTask;
-use crate::onnx::OnnxFile;
+use crate::export::onnx::OnnxFile;
 
 pub(crate) fn programs(
     task: &SegmentTask,

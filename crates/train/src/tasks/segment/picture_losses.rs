@@ -8,8 +8,8 @@ use holdall_graph::ops::overlap::OverlapLoss;
 use super::SegmentTask;
 use super::loss_terms::TermKind;
 use crate::config::DiceOver;
-use crate::scores::EvaluatedLoss;
-use crate::task::Loss;
+use crate::engine::scores::EvaluatedLoss;
+use crate::engine::task::Loss;
 
 /// The smallest probability that a logarithm is taken of where it is one minus an f32: half of the last place below 1.
 const LEAST: f64 = 1.0 / (1u64 << 25) as f64;

@@ -30,8 +30,8 @@ use rayon::prelude::*;
 
 use super::SegmentTask;
 use super::step::{PROGRAM_ROWS, program};
-use crate::forward::Forward;
-use crate::task::Unfinished;
+use crate::engine::forward::Forward;
+use crate::engine::task::Unfinished;
 
 /// Pictures in work at a time, at most, unless they are small.
 const MOST_LARGE: usize = 8;

@@ -18,9 +18,9 @@ use super::evaluate::tunes_threshold;
 use super::{LossTerm, SegmentTask, loss_terms};
 use crate::config::RunConfig;
 use crate::error::TrainError;
-use crate::prepare::Prepared;
-use crate::setup::{Setup, Weights};
-use crate::site::Site;
+use crate::planning::prepare::Prepared;
+use crate::planning::setup::{Setup, Weights};
+use crate::planning::site::Site;
 use crate::tasks::starting_folder;
 
 /// Height and width where neither config nor model says them.

@@ -21,14 +21,14 @@ use holdall_plan::PlanError;
 use super::predict::{self, Pictures, Segmented};
 use super::{SegmentTask, evaluate, onnx};
 use crate::config::RunConfig;
+use crate::config::shell_words::quoted;
+use crate::engine::forward::{Forward, ForwardModel};
+use crate::engine::task::Unfinished;
 use crate::error::TrainError;
-use crate::forward::{Forward, ForwardModel};
-use crate::onnx::OnnxFile;
-use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
-use crate::setup::Weights;
-use crate::shell_words::quoted;
-use crate::site::Site;
-use crate::task::Unfinished;
+use crate::export::onnx::OnnxFile;
+use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
+use crate::planning::setup::Weights;
+use crate::planning::site::Site;
 
 /// Tiles that a refusal tries, the largest first.
 const TILES: [usize; 7] = [2048, 1536, 1024, 768, 512, 256, 128];

@@ -18,7 +18,7 @@ use holdall_models::unet;
 use super::batch::{CLASS_WEIGHTS, ROWS};
 use super::loss_terms::TermKind;
 use super::{Coupling, SegmentTask};
-use crate::step_graph::StepWriter;
+use crate::engine::step_graph::StepWriter;
 
 /// The forward program.
 pub const PROGRAM: &str = "segmenter";

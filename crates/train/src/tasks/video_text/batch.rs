@@ -18,10 +18,10 @@ use holdall_models::video_text::config::TextTower;
 use super::super::classify::{self, OwnedTargets, Targets};
 use super::super::clip::sort_places;
 use super::{CAPTION, CONTRASTIVE, VideoTextTask};
-use crate::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values};
 use crate::config::{SameText, Subset};
-use crate::step_graph::{SAMPLE_IDS, STREAM};
-use crate::task::Task;
+use crate::engine::batch::{Batch, Column, IGNORED, MicroBatch, Scope, Values};
+use crate::engine::step_graph::{SAMPLE_IDS, STREAM};
+use crate::engine::task::Task;
 
 /// Frames, `[b, f, height, width, 3]`.
 pub(super) const PIXELS: &str = "pixels";

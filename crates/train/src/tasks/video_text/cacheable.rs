@@ -5,8 +5,8 @@ use holdall_data::samples::Samples;
 use holdall_models::video_text::config::VideoTextConfig;
 
 use crate::config::FrameCacheChoice;
+use crate::engine::step_graph::StepConfig;
 use crate::error::TrainError;
-use crate::step_graph::StepConfig;
 
 /// Names of the vision tower's parameters begin so.
 const TOWER: &str = "vision_model.";

@@ -15,12 +15,12 @@ use serde::Deserialize;
 
 use super::predict::write_captions;
 use super::programs::{CachedClips, write_decoding};
+use crate::engine::forward::Forward;
+use crate::engine::step::{fill_parameters, place};
 use crate::error::TrainError;
-use crate::forward::Forward;
-use crate::generation::{
+use crate::tasks::generation::{
     Asked, Candidates, DecoderTokens, EarlyStopping, Generation, Logits, Method, NextToken, search,
 };
-use crate::step::{fill_parameters, place};
 
 const CLIPS: usize = 4;
 const FRAME_TOKENS: usize = 14;

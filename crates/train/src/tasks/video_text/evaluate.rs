@@ -35,12 +35,12 @@ use super::programs::decoder_tokens;
 use super::scores::{CaptionLoss, Retrieval, VideoTextScores};
 use super::{CONTRASTIVE, TokenizedTexts, VideoTextTask};
 use crate::config::{SameText, Subset};
-use crate::loader_budget::read_course;
-use crate::processes::share_of;
-use crate::scores::{EvaluatedLoss, Scores};
-use crate::shared_evaluation::{PartWriter, exchange, result_of_first};
-use crate::step::LossSum;
-use crate::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
+use crate::engine::scores::{EvaluatedLoss, Scores};
+use crate::engine::step::LossSum;
+use crate::engine::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
+use crate::planning::loader_budget::read_course;
+use crate::planning::processes::share_of;
+use crate::run::shared_evaluation::{PartWriter, exchange, result_of_first};
 
 /// Bytes that an evaluation holds on the host.
 pub(super) fn host_bytes(

@@ -23,11 +23,11 @@ use super::super::classify;
 use super::VideoTextTask;
 use super::programs::decoder_tokens;
 use crate::config::MOST_CONFIG_BYTES;
+use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::{SHARD_BYTES, unsaved};
-use crate::generation::{GENERATION_CONFIG, generation_config_json};
-use crate::run_folder::{failed, write_whole};
-use crate::step::{Step, Stored};
+use crate::export::model_files::{SHARD_BYTES, unsaved};
+use crate::run_folder::folder::{failed, write_whole};
+use crate::tasks::generation::{GENERATION_CONFIG, generation_config_json};
 
 /// The decoder's own tokenizer.
 pub(super) const CAPTION_TOKENIZER: &str = "caption_tokenizer";

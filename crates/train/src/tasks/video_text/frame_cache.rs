@@ -23,14 +23,14 @@ use holdall_files::{RunningChecksum, counted, create_folders, free_bytes, thousa
 use super::VideoTextTask;
 use super::cacheable::{WHOLE_FRAMES, check};
 use super::frame_encoder::{FrameEncoder, write_encoder};
-use crate::budget::{show_bytes, show_time};
+use crate::config::budget::{show_bytes, show_time};
 use crate::config::{EvalEvery, FrameCacheChoice, RunConfig, Subset};
+use crate::engine::task::{Storing, Task};
 use crate::error::TrainError;
-use crate::loader_budget::Reading;
-use crate::picture_costs::PictureCosts;
-use crate::run_folder::failed;
-use crate::setup::Setup;
-use crate::task::{Storing, Task};
+use crate::planning::loader_budget::Reading;
+use crate::planning::picture_costs::PictureCosts;
+use crate::planning::setup::Setup;
+use crate::run_folder::folder::failed;
 
 /// Between two lines on how far it is.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);

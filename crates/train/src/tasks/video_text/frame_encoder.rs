@@ -9,10 +9,10 @@ use holdall_models::video_text;
 use holdall_models::video_text::config::VideoTextConfig;
 
 use super::VideoTextTask;
+use crate::engine::forward::ForwardModel;
+use crate::engine::task::{Storing, Task};
 use crate::error::TrainError;
-use crate::forward::ForwardModel;
-use crate::picture_costs::PictureCosts;
-use crate::task::{Storing, Task};
+use crate::planning::picture_costs::PictureCosts;
 
 const PROGRAM: &str = "frame encoder";
 /// Clips at a time, at most: more would hold memory that the training then has no use for.

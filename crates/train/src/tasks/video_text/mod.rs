@@ -53,13 +53,15 @@ pub use tokens::{TokenizedTexts, VideoTextData};
 use self::frame_cache::FrameCache;
 use self::opened_model::StartingPoint;
 use super::classify::{self, Head};
-use crate::batch::{Batch, MicroBatch};
 use crate::config::{EvaluationSection, GenerationSection, SameText, Subset};
+use crate::engine::batch::{Batch, MicroBatch};
+use crate::engine::scores::{Direction, Scores};
+use crate::engine::step::Step;
+use crate::engine::step_graph::StepWriter;
+use crate::engine::task::{
+    Chance, Evaluated, Evaluation, FillWeights, Loss, Storing, Task, Unfinished,
+};
 use crate::error::TrainError;
-use crate::scores::{Direction, Scores};
-use crate::step::Step;
-use crate::step_graph::StepWriter;
-use crate::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Storing, Task, Unfinished};
 
 /// Places of the losses in sums and seeds: the caption's only where there is a decoder, heads behind it.
 const CONTRASTIVE: usize = 0;

@@ -16,7 +16,7 @@ use holdall_onnx::{BATCH, OnnxError, PictureSize, Precision, Program, Writer};
 
 use super::super::clip::onnx::end_token;
 use super::VideoTextTask;
-use crate::onnx::OnnxFile;
+use crate::export::onnx::OnnxFile;
 
 /// What the decoder attends to, by the name that decoders of transformers have for it.
 const FRAME_TOKENS: &str = "encoder_hidden_states";

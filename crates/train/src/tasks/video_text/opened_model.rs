@@ -26,9 +26,9 @@ use holdall_models::video_text::weights::{Origin, WeightSources};
 use super::super::classify;
 use super::VideoTextTask;
 use crate::config::{DecoderChoice, DecoderSection, PoolingName, RunConfig, VideoTextSection};
+use crate::engine::task::FillWeights;
 use crate::error::TrainError;
-use crate::setup::describe_random;
-use crate::task::FillWeights;
+use crate::planning::setup::describe_random;
 use crate::tasks::{starting_folder, weights_folder};
 
 /// Layers of a transformer over frames, as CLIP4Clip has them.

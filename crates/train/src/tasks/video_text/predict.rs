@@ -12,10 +12,10 @@ use super::VideoTextTask;
 use super::programs::{
     CAPTION_LOSS, CAPTION_START, NEXT_TOKEN, TEXT_ENCODER, VIDEO_ENCODER, decoder_tokens, endpoint,
 };
-use crate::batch::IGNORED;
+use crate::engine::batch::IGNORED;
+use crate::engine::forward::Forward;
 use crate::error::TrainError;
-use crate::forward::Forward;
-use crate::generation::{
+use crate::tasks::generation::{
     self, Asked, Candidates, DecoderTokens, Generated, Generation, Logits, NextToken,
 };
 

@@ -16,11 +16,11 @@ use super::frame_cache::FrameCache;
 use super::opened_model::{OpenedModel, open_model};
 use super::{ClipInput, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
 use crate::config::{RunConfig, SameText};
+use crate::engine::similarity::unique_texts;
 use crate::error::TrainError;
-use crate::prepare::Prepared;
-use crate::setup::{Setup, resolve_budget, room_to_open};
-use crate::similarity::unique_texts;
-use crate::site::Site;
+use crate::planning::prepare::Prepared;
+use crate::planning::setup::{Setup, resolve_budget, room_to_open};
+use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, warnings_without_labels};
 
 /// What the caption loss counts where the config does not say.

@@ -26,7 +26,7 @@ use super::batch::{
     CAPTION_IDS, CAPTION_LABELS, FRAME_COUNTS, FRAME_TOKEN_COUNTS, TEXT_END, TEXT_IDS, TEXT_LENGTHS,
 };
 use super::step::FEATURES;
-use crate::generation::{DecoderTokens, Generation};
+use crate::tasks::generation::{DecoderTokens, Generation};
 
 pub(super) const VIDEO_ENCODER: &str = "video encoder";
 pub(super) const TEXT_ENCODER: &str = "text encoder";

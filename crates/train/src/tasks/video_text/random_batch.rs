@@ -7,8 +7,8 @@ use holdall_models::video_text::config::TextTower;
 use super::super::classify::{self, Targets};
 use super::batch::{Texts, batch_of};
 use super::{ClipInput, VideoTextTask};
-use crate::batch::{Batch, IGNORED, random_bytes};
-use crate::task::Task;
+use crate::engine::batch::{Batch, IGNORED, random_bytes};
+use crate::engine::task::Task;
 
 /// Random clips; texts that fill every position, and captions of a quarter of their positions to nearly all: as benchmarks of other
 /// frameworks draw them.

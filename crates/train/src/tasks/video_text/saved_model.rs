@@ -20,10 +20,10 @@ use super::opened_model::{OpenedModel, open_model};
 use super::{TokenizedTexts, VideoTextData, VideoTextTask, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
-use crate::generation::read_generation_config;
-use crate::onnx::OnnxFile;
-use crate::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
-use crate::site::Site;
+use crate::export::onnx::OnnxFile;
+use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
+use crate::planning::site::Site;
+use crate::tasks::generation::read_generation_config;
 
 /// A model with all that lies beside it.
 pub struct SavedVideoText {

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::super::classify::{describe_metrics, metrics_of};
 use super::VideoTextTask;
+use crate::engine::scores::{Direction, Scores};
+use crate::engine::similarity::{percent, size_of_evaluation};
 use crate::error::TrainError;
-use crate::scores::{Direction, Scores};
-use crate::similarity::{percent, size_of_evaluation};
 
 /// What an evaluation found; a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use super::batch::{
 };
 use super::{CAPTION, CONTRASTIVE, VideoTextTask};
 use crate::config::SameText;
-use crate::step_graph::StepWriter;
+use crate::engine::step_graph::StepWriter;
 
 /// Features of the whole effective batch: clips, texts.
 pub(super) const FEATURES: [&str; 2] = ["video features", "text features"];

@@ -237,7 +237,7 @@ mod tests {
     use holdall_models::video_text::config::VideoTextConfig;
 
     use super::*;
-    use crate::batch::IGNORED;
+    use crate::engine::batch::IGNORED;
 
     #[test]
     fn tokens_that_match_a_pattern_count_by_it() {

@@ -1,0 +1,365 @@
+//! How files and rows became inputs: `inputs.json` in a model folder. `eval` and `predict` read data with it, so that a model sees
+//! clips, channels and masks as it did in training, wherever its folder is taken.
+//!
+//! ```text
+//! data             keys of the config's `data` section, but for paths and what only training does
+//! channel_files    files of one picture: NAME_0000.png, NAME_0001.png, ...
+//! ```
+
+use std::path::Path;
+
+use holdall_data::DataConfig;
+use holdall_data::config::Validation;
+use holdall_data::loader::RowFormat;
+use holdall_data::segmentation;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::config::{RunConfig, TaskName, changed_keys, is_within, tasks_that_read};
+use crate::error::TrainError;
+use crate::export::saved_model::SavedModel;
+use crate::planning::planned_run::PlannedRun;
+use crate::run_folder::folder::{failed, write_whole};
+
+/// The file in a model folder.
+pub const FILE_NAME: &str = "inputs.json";
+
+/// How files and rows became inputs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedInputs {
+    /// Settings of the `data` section.
+    pub data: DataConfig,
+    /// Files that the channels of one picture are spread over.
+    #[serde(default = "one")]
+    pub channel_files: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl SavedInputs {
+    /// What a run's inputs are made with.
+    pub(crate) fn of_run(planned: &PlannedRun) -> SavedInputs {
+        let train = &planned.prepared.train;
+        let channel_files = match planned.prepared.setup.rows {
+            RowFormat::Pair(_) if !train.is_empty() => 1 + train.further_image_paths(0).count(),
+            _ => 1,
+        };
+        SavedInputs {
+            data: planned.config.data.of_inputs(),
+            channel_files,
+        }
+    }
+
+    /// Writes what differs from the defaults.
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), TrainError> {
+        let keys = |data: &DataConfig| -> Map<String, Value> {
+            let value = serde_json::to_value(data).expect("settings are plain data");
+            value.as_object().cloned().unwrap_or_default()
+        };
+        let usual = keys(&DataConfig::default());
+        let mut own = keys(&self.data);
+        own.retain(|key, value| usual.get(key) != Some(value));
+        let text = format!(
+            "{:#}\n",
+            json!({"data": own, "channel_files": self.channel_files})
+        );
+        write_whole(&folder.join(FILE_NAME), text.as_bytes())
+    }
+
+    /// Reads what lies in a model folder; `None` where nothing does.
+    pub fn read(folder: &Path) -> Result<Option<SavedInputs>, TrainError> {
+        let path = folder.join(FILE_NAME);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+        let inputs: Result<SavedInputs, _> = serde_json::from_str(&text);
+        let inputs = inputs.map_err(|cause| {
+            TrainError::Config(format!(
+                "{}: {cause}\nhint: expected what training writes there; without the file, data is read with the usual settings",
+                path.display()
+            ))
+        })?;
+        inputs.data.validate()?;
+        Ok(Some(inputs))
+    }
+}
+
+/// The settings that data is read with, `sets` over them: the run's own where `name` is the folder of a run, else those of its model folder.
+pub fn config_of(
+    name: &str,
+    saved: &dyn SavedModel,
+    sets: &[String],
+) -> Result<RunConfig, TrainError> {
+    let of_run = Path::new(name).join("config.yml");
+    let mut config = if of_run.is_file() {
+        RunConfig::load(Some(&of_run), sets)?
+    } else {
+        match SavedInputs::read(saved.path())? {
+            Some(inputs) => RunConfig::over_data(&inputs.data, sets)?,
+            None => RunConfig::load(None, sets)?,
+        }
+    };
+    if config.data.group.as_deref() == Some("none") {
+        (config.data.group, config.data.num_videos) = (None, None);
+    }
+    Ok(config)
+}
+
+/// Names other data than the run's: every sample of it. Paths start there unless `sets` says where, or it is the run's own file;
+/// folders of images and of masks that it lacks are those of the run's data alone. Says where paths of the run's own file start.
+pub fn take_data(config: &mut RunConfig, data: &Path, sets: &[String]) -> Option<String> {
+    let is_set = |key: &str| sets.iter().any(|set| set.trim_start().starts_with(key));
+    let data_config = &mut config.data;
+    let is_own = data_config
+        .train
+        .as_deref()
+        .is_some_and(|own| is_same_file(own, data));
+    if !is_own && !is_set("data.image_root") {
+        data_config.image_root = None;
+    }
+    data_config.train = Some(data.to_owned());
+    let is_layout_set =
+        is_set("data.image_subdir") || is_set("data.label_subdir") || is_set("data={");
+    if !is_own && !is_layout_set && !segmentation::is_set(data_config).unwrap_or(false) {
+        data_config.image_subdir = None;
+        data_config.label_subdir = None;
+    }
+    data_config.validation = Validation::UNSPLIT;
+    let root = data_config
+        .image_root
+        .as_deref()
+        .filter(|_| is_own && !is_set("data.image_root"));
+    root.map(|root| format!("Paths start at {}, as in training", root.display()))
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Who reads the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// `holdall eval` of the run's own data.
+    Eval,
+    /// `holdall eval` of data that is named.
+    EvalOfData,
+    /// `holdall predict`.
+    Predict,
+}
+
+impl Reader {
+    fn command(self) -> &'static str {
+        match self {
+            Reader::Eval | Reader::EvalOfData => "holdall eval",
+            Reader::Predict => "holdall predict",
+        }
+    }
+
+    /// Why a key changes nothing here, if it does not.
+    fn leaves_unread(self, key: &str, task: TaskName) -> Option<&'static str> {
+        let is_any_of = |keys: &[&str]| keys.iter().any(|section| is_within(key, section));
+        let is_read_beside_data = match self {
+            Reader::Predict => false,
+            Reader::Eval | Reader::EvalOfData => is_any_of(&["seed", "evaluation"]),
+        };
+        if !is_within(key, "data") && !is_read_beside_data {
+            return Some("it is no key of the data section");
+        }
+        if is_any_of(ONLY_TRAINING) {
+            return Some("only training reads it");
+        }
+        if self == Reader::Predict && is_any_of(UNREAD_BY_PREDICT) {
+            return Some("predictions need no truth and no split");
+        }
+        if self != Reader::Eval && is_within(key, "data.train") {
+            return Some("the data is named behind the model");
+        }
+        let is_of_task = tasks_that_read(key).is_none_or(|tasks| tasks.contains(&task));
+        (!is_of_task).then_some("the model's task does not read it")
+    }
+}
+
+/// Keys of the data section that say nothing of a trained model's inputs: its folder has them, or only training does it.
+const ONLY_TRAINING: &[&str] = &[
+    "data.start",
+    "data.tokenizer",
+    "data.image_size",
+    "data.patch",
+    "data.foreground",
+    "data.augment",
+    "data.pair_augment",
+    "data.mixing",
+    "data.decode",
+    "data.replaced_pictures",
+    "data.picture_check",
+];
+
+/// Keys about what is known of samples, and about which of them are meant.
+const UNREAD_BY_PREDICT: &[&str] = &[
+    "data.validation",
+    "data.caption",
+    "data.label",
+    "data.targets",
+    "data.bad_pictures",
+    "data.max_skipped",
+    "data.unseen_labels",
+];
+
+/// Refuses keys of `--set` that change nothing for this reader.
+pub fn check_sets(sets: &[String], task: TaskName, reader: Reader) -> Result<(), TrainError> {
+    for set in sets {
+        // What is wrong with a set by itself is said when it is laid over the settings.
+        let Ok(alone) = RunConfig::load(None, std::slice::from_ref(set)) else {
+            continue;
+        };
+        for key in changed_keys(&alone) {
+            if let Some(why) = reader.leaves_unread(&key, task) {
+                return Err(TrainError::Config(format!(
+                    "--set {set}: expected a key of the data section that {} reads, found {key}: {why}\nhint: leave it out",
+                    reader.command()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use holdall_data::config::{ShortClips, Stride};
+
+    use super::*;
+
+    #[test]
+    fn keys_that_a_command_does_not_read_are_refused() {
+        let check = |set: &str, task, reader| {
+            let checked = check_sets(&[set.to_owned()], task, reader);
+            checked.map_err(|error| error.to_string())
+        };
+        use TaskName::{Classify, Segment, VideoText};
+        for (set, task, reader, why) in [
+            ("data.image_size=32", Segment, Reader::Eval, "only training"),
+            ("data.patch=32", Segment, Reader::Predict, "only training"),
+            (
+                "data.stride=2",
+                Classify,
+                Reader::Predict,
+                "the model's task",
+            ),
+            (
+                "data.binarize=128",
+                Classify,
+                Reader::Eval,
+                "the model's task",
+            ),
+            (
+                "data={mixing: {mixup: 0.5}}",
+                Classify,
+                Reader::Eval,
+                "data.mixing.mixup",
+            ),
+            (
+                "data.train=nope.csv",
+                Classify,
+                Reader::Predict,
+                "behind the model",
+            ),
+            ("data.caption=text", Classify, Reader::Predict, "no truth"),
+            (
+                "train.epochs=3",
+                Classify,
+                Reader::Eval,
+                "no key of the data section",
+            ),
+        ] {
+            let error = check(set, task, reader).unwrap_err();
+            assert!(
+                error.contains(why) && error.contains("hint: "),
+                "{set}: {error}"
+            );
+        }
+        for (set, task, reader) in [
+            ("data.stride=2", VideoText, Reader::Predict),
+            ("data.binarize=128", Segment, Reader::Predict),
+            ("data.image=photo", Classify, Reader::Predict),
+            ("data.train=other.csv", Classify, Reader::Eval),
+            ("evaluation.captions=2", VideoText, Reader::EvalOfData),
+        ] {
+            assert_eq!(check(set, task, reader), Ok(()), "{set}");
+        }
+    }
+
+    #[test]
+    fn other_data_has_its_own_root_and_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let split = ["alike/train/fotos", "alike/train/zeich"];
+        for name in ["own/fotos", "own/zeich", "other/images"]
+            .into_iter()
+            .chain(split)
+        {
+            std::fs::create_dir_all(place(name)).unwrap();
+        }
+        let taken = |data: &str, sets: &[String]| {
+            let mut config = RunConfig::default();
+            config.data.train = Some(place("own"));
+            config.data.image_root = Some(place("elsewhere"));
+            config.data.image_subdir = Some(PathBuf::from("fotos"));
+            config.data.label_subdir = Some(PathBuf::from("zeich"));
+            let note = take_data(&mut config, &place(data), sets);
+            assert_eq!(note.is_some(), data == "own");
+            let data = config.data;
+            (data.image_root.is_some(), data.image_subdir.is_some())
+        };
+        assert_eq!(taken("own", &[]), (true, true));
+        assert_eq!(taken("../", &[]), (false, false));
+        assert_eq!(taken("other", &[]), (false, false));
+        assert_eq!(taken("alike", &[]), (false, true));
+        let sets = ["data.image_subdir=fotos".to_owned()];
+        assert_eq!(taken("other", &sets), (false, true));
+    }
+
+    #[test]
+    fn what_shapes_an_input_is_kept_and_where_the_data_was_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(SavedInputs::read(folder.path()).unwrap(), None);
+        let data = DataConfig {
+            train: Some(PathBuf::from("/data/clips.csv")),
+            image_root: Some(PathBuf::from("/data")),
+            group: Some("study".to_owned()),
+            num_videos: Some(3),
+            stride: Stride::Every(2),
+            short_clips: ShortClips::Mask,
+            binarize: Some(128),
+            classes: vec!["ground".to_owned(), "disc".to_owned()],
+            ..DataConfig::default()
+        };
+        let written = SavedInputs {
+            data: data.of_inputs(),
+            channel_files: 3,
+        };
+        written.write(folder.path()).unwrap();
+        let text = std::fs::read_to_string(folder.path().join(FILE_NAME)).unwrap();
+        assert!(
+            !text.contains("/data") && !text.contains("augment"),
+            "{text}"
+        );
+        let read = SavedInputs::read(folder.path()).unwrap().unwrap();
+        assert_eq!(read, written);
+        assert_eq!(
+            (read.data.train, read.data.stride),
+            (None, Stride::Every(2))
+        );
+        // What the user types lies over it.
+        let sets = ["data.stride=3".to_owned()];
+        let config = RunConfig::over_data(&written.data, &sets).unwrap();
+        assert_eq!(config.data.stride, Stride::Every(3));
+        assert_eq!(config.data.group.as_deref(), Some("study"));
+    }
+}

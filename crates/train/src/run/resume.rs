@@ -1,0 +1,149 @@
+//! Going on with a run: what may have changed since it began, and what may not.
+
+use serde_json::Value;
+
+use crate::config::budget::{Memory, show_bytes};
+use crate::config::{RunConfig, differences};
+use crate::error::TrainError;
+
+/// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
+const MAY_CHANGE: [&str; 25] = [
+    "train.epochs",
+    "train.max_steps",
+    "train.lr",
+    "train.lr_head",
+    "train.lr_by",
+    "train.lr_end",
+    "train.schedule",
+    "train.warmup",
+    "train.eval_every",
+    "train.eval_on",
+    "train.eval_batch_size",
+    "train.save_every",
+    "train.early_stop",
+    "train.recompute",
+    "data.bad_pictures",
+    "data.max_skipped",
+    "data.replaced_pictures",
+    "data.picture_check",
+    "video_text.cache_folder",
+    "memory",
+    "host_memory",
+    "num_threads",
+    "num_workers",
+    "prefetch",
+    "run_name",
+];
+
+/// Lines that say what changed; an error where it would be another run. Paths are compared as the files that they lead to.
+pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
+    let mut lines = Vec::new();
+    let tree = |config: &RunConfig| {
+        serde_json::to_value(config.with_real_paths()).expect("a config is plain data")
+    };
+    for (key, before, after) in differences("", &tree(begun), &tree(now)) {
+        let may = MAY_CHANGE
+            .iter()
+            .any(|known| key == *known || key.starts_with(&format!("{known}.")));
+        if !may {
+            let what = match (&before, &after) {
+                (Value::Null, after) => {
+                    let after = in_words(&key, after);
+                    match split_of(&key, begun) {
+                        Some(split) => format!("the run began with {split}; found {key}: {after}"),
+                        None => format!("the run began without {key}; found {after}"),
+                    }
+                }
+                (before, Value::Null) => format!(
+                    "the run began with {key}: {}; found none",
+                    in_words(&key, before)
+                ),
+                (before, after) => format!(
+                    "the run began with {key}: {}; found {}",
+                    in_words(&key, before),
+                    in_words(&key, after)
+                ),
+            };
+            return Err(TrainError::Config(format!(
+                "{what}\nhint: leave it out to resume; a run with another {key} is a new run, with another --out"
+            )));
+        }
+        lines.push(format!(
+            "Changed: {key} {} -> {}",
+            in_words(&key, &before),
+            in_words(&key, &after)
+        ));
+    }
+    Ok(lines)
+}
+
+/// The two numbers that a run without an effective batch was told instead.
+fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
+    let (size, accumulation) = (begun.train.batch_size?, begun.train.gradient_accumulation?);
+    (key == "train.effective_batch").then(|| {
+        format!("train.batch_size: {size} and train.gradient_accumulation: {accumulation}")
+    })
+}
+
+/// A value as people write it: sizes in GiB, no quotes, `none` where there is nothing.
+fn in_words(key: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) if key.ends_with("memory") => match text.parse() {
+            Ok(Memory::Bytes(bytes)) => show_bytes(bytes),
+            _ => text.clone(),
+        },
+        Value::String(text) => text.clone(),
+        value => value.to_string().replace('"', ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_may_change_and_the_seed_may_not() {
+        let mut begun = RunConfig::default();
+        begun.train.epochs = Some(10);
+        let mut now = begun.clone();
+        assert!(changes(&begun, &now).unwrap().is_empty());
+        now.train.epochs = Some(15);
+        assert_eq!(
+            changes(&begun, &now).unwrap(),
+            ["Changed: train.epochs 10 -> 15"]
+        );
+        now.train.batch_size = Some(16);
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        let expected = "the run began without train.batch_size; found 16\nhint: ";
+        assert!(error.starts_with(expected), "{error}");
+        begun.train.batch_size = Some(1);
+        begun.train.gradient_accumulation = Some(16);
+        now.train.batch_size = Some(1);
+        now.train.effective_batch = Some(8);
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        let expected = "the run began with train.batch_size: 1 and train.gradient_accumulation: 16; \
+                        found train.effective_batch: 8\nhint: ";
+        assert!(error.starts_with(expected), "{error}");
+        for config in [&mut begun, &mut now] {
+            config.train.effective_batch = None;
+            config.train.batch_size = None;
+            config.train.gradient_accumulation = None;
+        }
+        now.seed = 7;
+        let error = changes(&begun, &now).unwrap_err().to_string();
+        let expected = "the run began with seed: 0; found 7\nhint: leave it out to resume";
+        assert!(error.starts_with(expected), "{error}");
+        now.seed = 0;
+        now.memory = Memory::Bytes(6 << 30);
+        now.train.max_steps = Some(50);
+        now.train.epochs = begun.train.epochs;
+        assert_eq!(
+            changes(&begun, &now).unwrap(),
+            [
+                "Changed: memory auto -> 6.00 GiB",
+                "Changed: train.max_steps none -> 50"
+            ]
+        );
+    }
+}

@@ -1,0 +1,655 @@
+//! The loop; `evaluation`, `saving` and `finish` are what it comes to now and then.
+//!
+//! ```text
+//! for each step:
+//!     bring the batch           a function of (seed, epoch, sample); behind a GPU, read while the step before runs
+//!     run the step              forward, loss, backward, update
+//!     write a line              metrics.jsonl
+//!     evaluate, if it is due    the best model goes to checkpoints/best-STEP, then the lines are written
+//!     save, if it is due        checkpoints/last.safetensors, in one rename
+//! finish                        model/, then summary.json, which says which checkpoint it belongs to
+//! ```
+//!
+//! Files first, state after: when a write fails, the state is still that before it, and what was written is written again.
+//!
+//! A stop is heeded between the micro-batches of a step and between the batches of an evaluation: the state is saved and the run
+//! can go on. A step that was stopped before its update has not happened, and is done again.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use holdall_telemetry::memory_log::Phase;
+use serde::Serialize;
+
+use crate::engine::divergence;
+use crate::engine::operations::operations_json;
+use crate::engine::optimizer::{Averaging, StepScalars};
+use crate::engine::scaler::LossScaler;
+use crate::engine::schedule::LearningRates;
+use crate::engine::scores::Direction;
+use crate::engine::step::{Advance, Step, StepReport};
+use crate::engine::task::{Loss, Unfinished, best_metric};
+use crate::error::StepNorm;
+use crate::error::TrainError;
+use crate::planning::planned_run::PlannedRun;
+use crate::planning::processes;
+use crate::run::progress::Passes;
+use crate::run::recorder::Promise;
+use crate::run::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
+use crate::run::requests::Requests;
+use crate::run_folder::checkpoint::{Checkpoints, Clock, Next, State};
+use crate::run_folder::folder::RunFolder;
+use crate::run_folder::skipped::{SkippedFile, SkippedPicture, refused};
+
+mod agreement;
+mod evaluation;
+mod finish;
+mod records;
+mod saving;
+
+use agreement::{Load, Processes};
+use records::Records;
+
+use crate::planning::digest::data_digest;
+pub use finish::End;
+
+/// The step whose operations are timed: caches are warm by then.
+const TIMED_STEP: u64 = 3;
+/// Timing takes as long as a step does: shorter runs are spared it.
+const LEAST_STEPS_TO_TIME: u64 = 20;
+
+/// How often a step tells where it is.
+const BETWEEN_PROGRESS: Duration = Duration::from_millis(500);
+/// Steps that will take longer than this say so as they begin.
+const LONG_STEP_SECONDS: f64 = 3.0;
+
+/// Losses of an epoch, for TensorBoard.
+#[derive(Serialize)]
+struct EpochMeans {
+    train_loss: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    validation_loss: Option<f64>,
+}
+
+/// A run with its memory reserved.
+pub struct Trainer {
+    planned: PlannedRun,
+    /// Of the first process alone.
+    records: Option<Records>,
+    step: Step,
+    state: State,
+    /// Whether weights, state and journal are of the same step: what may be saved.
+    is_between_steps: bool,
+    rates: LearningRates,
+    skipped: SkippedFile,
+    best_metric: (String, Direction),
+    losses: Vec<Loss>,
+    /// What a step runs, and how long that takes.
+    passes: Passes,
+    /// What the checkpoint on disk holds.
+    saved: Option<(u64, Next)>,
+    /// Of the last step of this process.
+    last_norm: Option<StepNorm>,
+    /// Of this process.
+    process_clock: Clock,
+    resumed_at: Instant,
+    /// Seconds that earlier processes spent on the run.
+    seconds_before: f64,
+    /// Process bytes that the plan promised, and the arena's.
+    planned_bytes: [u64; 2],
+    /// How steps are for each process.
+    processes: Processes,
+}
+
+impl Trainer {
+    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan; of several processes the
+    /// first alone has the run's folder. `tell` hears of a plan that had to change because memory has gone.
+    pub fn begin(
+        mut planned: PlannedRun,
+        folder: impl Into<Option<RunFolder>>,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Trainer, TrainError> {
+        let task = &planned.prepared.setup.step.task;
+        let best_metric = best_metric(&**task, planned.config.train.best_metric.as_deref())?;
+        let losses = task.losses();
+        let folder: Option<RunFolder> = folder.into();
+        let digest = format!("{:016x}", data_digest(&planned.prepared));
+        if let Some(algorithms) = planned
+            .checkpoint
+            .as_ref()
+            .and_then(|checkpoint| checkpoint.state.algorithms.as_ref())
+        {
+            planned.device.prefer_algorithms(algorithms);
+        }
+        let is_resumed = planned.is_resumed();
+        planned.recorder.enter(Phase::Warmup);
+        let mut step = planned.reserve(tell)?;
+        let planned_bytes = [
+            planned.plan.step.process_bytes,
+            planned.plan.step.arena_bytes,
+        ];
+        planned.recorder.promise(Promise {
+            planned_bytes: planned_bytes[0],
+            arena_bytes: step.arena_bytes(),
+            batch_size: planned.split.batch_size,
+            budget_bytes: planned.prepared.setup.budget_bytes,
+        });
+        let mut checkpoints = folder.as_ref().map(Checkpoints::new);
+        let mut saved = None;
+        let state = match planned.checkpoint.take() {
+            Some(checkpoint) => {
+                if checkpoint.state.data_digest != digest {
+                    return Err(TrainError::Config(format!(
+                        "{}: the rows, or the model's preprocessor_config.json, are not those that the run began with\n\
+                         hint: restore the files to go on, or begin a new run",
+                        planned.prepared.csv.display()
+                    )));
+                }
+                checkpoint.restore(&planned.device, &mut step)?;
+                checkpoints = checkpoints.map(|_| checkpoint.checkpoints());
+                saved = Some((checkpoint.state.step, checkpoint.state.next));
+                let mut state = checkpoint.state;
+                state.split = planned.split;
+                state
+            }
+            None => {
+                planned.prepared.setup.fill(&planned.device, &mut step)?;
+                let scaler = LossScaler::suiting(step.config().arithmetic);
+                let mut state = State::new(scaler, planned.split, digest);
+                state.algorithms = planned.device.algorithms();
+                match step.averaging() {
+                    Averaging::None => {}
+                    Averaging::OverSteps { .. } => step.restart_averages(&planned.device)?,
+                    Averaging::WithStart { .. } => {
+                        state.starting_weights = Some(step.checksum_of_weights()?);
+                    }
+                }
+                state
+            }
+        };
+        let list = match &folder {
+            Some(folder) => folder.skipped(),
+            None => planned
+                .config
+                .out
+                .clone()
+                .unwrap_or_default()
+                .join("skipped.csv"),
+        };
+        let mut skipped = match &folder {
+            Some(_) => SkippedFile::open(&list, state.skipped.as_ref())?,
+            None if is_resumed => SkippedFile::read_only(&list, state.skipped.as_ref())?,
+            None => SkippedFile::of_first_process(&list),
+        };
+        let steps = planned.steps_per_epoch();
+        let too_short = (state.step > planned.total_steps()).then(|| {
+            let (key, asked, done) = match planned.config.train.max_steps {
+                Some(asked) => ("max_steps", asked, state.step),
+                None => (
+                    "epochs",
+                    planned.config.train.num_epochs(),
+                    state.step.div_ceil(steps),
+                ),
+            };
+            TrainError::Config(format!(
+                "train.{key}: {asked}, expected at least {done}, which are done\nhint: leave it out, or ask for more"
+            ))
+        });
+        let records = match folder.zip(checkpoints) {
+            Some(files) => Some(Records::begin(
+                files, is_resumed, &planned, &state, &skipped, too_short, tell,
+            )?),
+            None => match too_short {
+                Some(error) => return Err(error),
+                None => None,
+            },
+        };
+        skipped.add_rows(&planned.prepared.bad_rows)?;
+        for (subset, samples) in planned.prepared.subsets() {
+            let broken = skipped.samples(subset, samples);
+            planned.feed.leave_out(samples, broken);
+        }
+        let rates = LearningRates::new(&planned.config, planned.total_steps() as usize);
+        let passes = Passes::new(
+            &planned.plan.step,
+            &planned.plan.step.memory_map,
+            planned.plan.chosen.step_ms / 1e3,
+        );
+        Ok(Trainer {
+            planned,
+            records,
+            step,
+            state,
+            is_between_steps: true,
+            rates,
+            skipped,
+            best_metric,
+            losses,
+            passes,
+            saved,
+            last_norm: None,
+            process_clock: Clock::default(),
+            resumed_at: Instant::now(),
+            seconds_before: 0.0,
+            planned_bytes,
+            processes: Processes::default(),
+        })
+    }
+
+    /// Writes every number to `tensorboard/` in the run's folder too, in a new file each time that the run goes on.
+    pub fn write_tensorboard(&self) -> Result<(), TrainError> {
+        let Some(records) = &self.records else {
+            return Ok(());
+        };
+        let opened = self.planned.recorder.open_events(records.folder.path());
+        opened.map_err(|error| TrainError::Run(error.to_string()))
+    }
+
+    /// What it was made from.
+    pub fn planned(&self) -> &PlannedRun {
+        &self.planned
+    }
+
+    /// Optimizer steps done, in earlier processes too.
+    pub fn steps_done(&self) -> u64 {
+        self.state.step
+    }
+
+    /// Runs to the end, or until it is asked to stop.
+    pub fn run(
+        &mut self,
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, TrainError> {
+        self.planned.feed.begin_waits();
+        self.resumed_at = Instant::now();
+        self.seconds_before = self.state.clock.all;
+        let mut epoch_clock = Clock::default();
+        let mut epoch_started = Instant::now();
+        let mut first = true;
+        // Several processes do together what is asked of any: they hear of it between steps.
+        let (asked, agreed) = (requests, Requests::new());
+        let requests = match self.planned.device.group().size() {
+            1 => asked,
+            _ => &agreed,
+        };
+        while !self.has_ended() {
+            if self.state.next == Next::Step {
+                if requests.stop.load(Ordering::Relaxed) {
+                    return self.interrupted(asked, watch);
+                }
+                let line = match self.one_step(&mut epoch_clock, [asked, requests], watch) {
+                    Ok(Some(line)) => line,
+                    Ok(None) => return self.interrupted(asked, watch),
+                    Err(error) => return Err(self.failed(error, watch)),
+                };
+                watch(Event::Step(&line));
+                self.record_step(&line, watch);
+                if std::mem::take(&mut first) {
+                    watch(Event::Memory(self.memory()));
+                }
+                if self.evaluation_is_due() {
+                    self.state.next = Next::Evaluate;
+                    // An evaluation may take longer than whoever asks will wait.
+                    self.save_if_asked(requests, watch)?;
+                }
+            }
+            if self.state.next == Next::Evaluate {
+                self.planned.recorder.enter(Phase::Evaluate);
+                match self.evaluate_all(asked, watch) {
+                    Ok(()) => {
+                        self.planned.recorder.enter(Phase::Train);
+                    }
+                    Err(Unfinished::Stopped)
+                        if asked.stop.load(Ordering::Relaxed)
+                            || self.planned.device.group().size() > 1 =>
+                    {
+                        return self.interrupted(asked, watch);
+                    }
+                    // Asked to save meanwhile: the evaluation begins again, and is not interrupted for that a second time.
+                    Err(Unfinished::Stopped) => {
+                        self.save_if_asked(requests, watch)?;
+                        continue;
+                    }
+                    Err(Unfinished::NotFinite(found)) => {
+                        return Err(self.diverged(self.state.step, found));
+                    }
+                    Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
+                }
+            }
+            // The last epoch ends with the run, complete or not.
+            let step = self.state.step;
+            let is_epoch = step.is_multiple_of(self.planned.steps_per_epoch());
+            if is_epoch || self.has_ended() {
+                let seconds = epoch_started.elapsed().as_secs_f64();
+                self.tell_epoch(&std::mem::take(&mut epoch_clock), seconds, watch);
+                epoch_started = Instant::now();
+            }
+            if !self.save_if_asked(requests, watch)?
+                && (self.save_is_due(is_epoch) || self.has_ended())
+            {
+                self.save(watch)?;
+            }
+            if !self.has_ended() {
+                self.planned.recorder.enter(Phase::Train);
+            }
+        }
+        let records = self.records.as_ref();
+        if records.is_some_and(|records| records.checkpoints.checksum().is_none()) {
+            // A checkpoint of a format that had none cannot be referred to.
+            self.save(watch)?;
+        }
+        let finished = self.finish();
+        self.tell_notices(watch);
+        finished
+    }
+
+    /// Steps are warm after the first: from there on the run trains.
+    fn record_step(&self, line: &StepLine, watch: &mut dyn FnMut(Event<'_>)) {
+        let recorder = &self.planned.recorder;
+        recorder.add_step(line, line.step / self.planned.steps_per_epoch());
+        recorder.enter(Phase::Train);
+        self.tell_notices(watch);
+    }
+
+    fn tell_notices(&self, watch: &mut dyn FnMut(Event<'_>)) {
+        for notice in self.planned.recorder.take_notices() {
+            watch(Event::Notice(&notice));
+        }
+    }
+
+    fn one_step(
+        &mut self,
+        epoch_clock: &mut Clock,
+        [asked, requests]: [&Requests; 2],
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<StepLine>, TrainError> {
+        let began = Instant::now();
+        let waited_before = self.planned.device.group().seconds_waited();
+        let number = self.state.step + 1;
+        let _progressing = self.planned.device.group().expect_progress();
+        let PlannedRun { feed, prepared, .. } = &mut self.planned;
+        let has_batch = feed.bring(number, prepared, &asked.stop);
+        let waited = began.elapsed().as_secs_f64();
+        let Some(whole) = self.agree(has_batch, asked, requests, watch)? else {
+            return Ok(None);
+        };
+        if self.planned.device.group().size() > 1 {
+            // All of them now, before anyone is within the step.
+            self.save_if_asked(requests, watch)?;
+        }
+        let mut rates = Vec::new();
+        self.rates.write(number, &mut rates);
+        let scalars = StepScalars {
+            step: number - self.state.scaler.skipped_steps(),
+            rates: &rates,
+            loss_scale: self.state.scaler.scale(),
+        };
+        let samples = whole.num_samples;
+        let timing = self.time_operations(number)?;
+        let Some(report) = self.compute(number, &scalars, requests, watch)? else {
+            return Ok(None);
+        };
+        let mut scaler = self.state.scaler;
+        if let Some(found) =
+            divergence::in_report(&self.losses, self.step.losses(), &report, &mut scaler)
+        {
+            return Err(self.diverged(number, found));
+        }
+        if report.gradient_norm.is_finite() {
+            self.last_norm = Some(StepNorm {
+                step: number,
+                gradient_norm: report.gradient_norm,
+            });
+        }
+        let seconds = (began.elapsed() - timing).as_secs_f64();
+        let each = self.losses.iter().zip(self.step.losses());
+        let line = StepLine {
+            step: number,
+            epoch: (number - 1) / self.planned.steps_per_epoch() + 1,
+            loss: report.loss,
+            losses: each
+                .map(|(loss, sum)| LossLine {
+                    name: loss.name.clone(),
+                    mean: sum.mean(),
+                    chance: loss.chance.of(samples),
+                })
+                .collect(),
+            gradient_norm: report.gradient_norm,
+            rates: self.named_rates(&rates),
+            loss_scale: scaler.scale(),
+            samples,
+            is_short: samples < self.planned.split.effective_batch
+                && self.losses.iter().any(Loss::depends_on_samples),
+            samples_digest: whole.digest,
+            seconds,
+            waited_for_data: waited,
+            processes: whole.processes,
+        };
+        self.add_lines(std::slice::from_ref(&line))?;
+        let epoch = &mut self.state.epoch_losses;
+        if (number - 1).is_multiple_of(self.planned.steps_per_epoch()) {
+            epoch.clear();
+        }
+        epoch.add(&self.losses, self.step.losses(), samples);
+        self.state.step = number;
+        self.state.scaler = scaler;
+        for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
+            clock.samples += samples as u64;
+            clock.micro_batches += samples.div_ceil(self.planned.split.batch_size) as u64;
+            clock.waited += waited;
+            clock.computed += seconds - waited;
+        }
+        self.is_between_steps = true;
+        let device = &self.planned.device;
+        if device.group().size() > 1 {
+            let for_others = device.group().seconds_waited() - waited_before;
+            self.processes.own = Some(Load {
+                seconds: (seconds - for_others).max(0.0),
+                process_bytes: device.peak_bytes(),
+            });
+        }
+        self.planned
+            .recorder
+            .add_scalars("train", number, &line.comparable());
+        Ok(Some(line))
+    }
+
+    /// The rates that have a key of their own: that of all, and that of new heads where there are any.
+    fn named_rates(&self, rates: &[f64]) -> Vec<(&'static str, f64)> {
+        let has_head = self.step.parameters().iter().any(|one| one.rate == 1);
+        let head = has_head.then_some(("lr_head", rates[1]));
+        [("lr", rates[0])].into_iter().chain(head).collect()
+    }
+
+    /// Lists what was left out, by whichever process; an error where nothing may be, or not as much.
+    fn tell_skipped(
+        &mut self,
+        skipped: &[SkippedPicture],
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), TrainError> {
+        if skipped.is_empty() {
+            return Ok(());
+        }
+        // Whoever reads what is told may take their time.
+        let _telling = self.planned.device.group().expect_no_progress();
+        let PlannedRun {
+            prepared, config, ..
+        } = &self.planned;
+        if let Some(error) = refused(&prepared.csv, skipped, &config.data) {
+            return Err(error);
+        }
+        for one in skipped {
+            if self.skipped.add(&one.line)? {
+                let (line, total) = (&one.line, self.skipped.total());
+                watch(Event::Skipped { line, total });
+            }
+        }
+        let samples = prepared.subsets().map(|(_, samples)| samples.len());
+        let all = samples.sum::<usize>() + prepared.bad_rows.len();
+        self.skipped.check(&prepared.csv, all, &config.data)
+    }
+
+    /// Runs a step; `None` where it was stopped before its update, which leaves everything as it was. Behind a GPU the next
+    /// one's batch, if it has been read, begins to travel meanwhile.
+    fn compute(
+        &mut self,
+        number: u64,
+        scalars: &StepScalars<'_>,
+        requests: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<StepReport>, TrainError> {
+        let began = Instant::now();
+        self.step.start(self.planned.feed.batch(), scalars);
+        if self.passes.step_seconds() >= LONG_STEP_SECONDS {
+            self.tell_progress(number, began, watch);
+        }
+        loop {
+            let told = Instant::now();
+            let is_to_pause = || {
+                let mut flags = [&requests.stop, &requests.save].into_iter();
+                flags.any(|flag| flag.load(Ordering::Relaxed)) || told.elapsed() >= BETWEEN_PROGRESS
+            };
+            let PlannedRun { feed, device, .. } = &self.planned;
+            match self.step.advance(device, feed.batch(), &is_to_pause) {
+                Advance::Launched => break,
+                Advance::Paused if requests.stop.load(Ordering::Relaxed) => {
+                    self.step.abandon()?;
+                    return Ok(None);
+                }
+                Advance::Paused => {}
+            }
+            // Weights and state are still those of the step before.
+            if self.save_if_asked(requests, watch)? {
+                self.planned.recorder.enter(Phase::Train);
+            }
+            self.tell_progress(number, began, watch);
+        }
+        self.is_between_steps = false;
+        let is_last = number == self.planned.total_steps();
+        let PlannedRun {
+            feed,
+            prepared,
+            device,
+            ..
+        } = &mut self.planned;
+        let step = &mut self.step;
+        if device.is_gpu() && !is_last {
+            feed.read_ahead(number + 1, prepared);
+            if let Some(next) = feed.next_batch().filter(|next| next.num_samples > 0) {
+                step.preload(device, next);
+            }
+        }
+        let report = step.finish()?;
+        self.passes.finished(began.elapsed().as_secs_f64());
+        Ok(Some(report))
+    }
+
+    fn tell_progress(&self, number: u64, began: Instant, watch: &mut dyn FnMut(Event<'_>)) {
+        let per_epoch = self.planned.steps_per_epoch();
+        let _telling = self.planned.device.group().expect_no_progress();
+        watch(Event::InStep(&self.passes.progress(
+            number,
+            self.step.passes_done(),
+            began.elapsed().as_secs_f64(),
+            self.planned.feed.batch().num_samples,
+            (per_epoch - number % per_epoch) % per_epoch,
+        )));
+    }
+
+    /// Times every operation once, for people; says how long that took. A GPU replays whole programs: its operations keep their
+    /// predicted times.
+    fn time_operations(&mut self, number: u64) -> Result<Duration, TrainError> {
+        let is_due = number == TIMED_STEP && self.planned.total_steps() >= LEAST_STEPS_TO_TIME;
+        if !is_due || self.planned.device.is_gpu() {
+            return Ok(Duration::ZERO);
+        }
+        let began = Instant::now();
+        let PlannedRun {
+            feed, device, plan, ..
+        } = &mut self.planned;
+        let times = self.step.time_instructions(device, feed.batch())?;
+        // Nobody looks at the map after this.
+        let map = std::mem::take(&mut plan.step.memory_map);
+        let json = operations_json(&map, &plan.step, Some((number, &times)));
+        self.write_file("operations.json", &json)?;
+        Ok(began.elapsed())
+    }
+
+    fn has_ended(&self) -> bool {
+        is_over(&self.planned, &self.state)
+    }
+
+    /// Saves; of several processes, all learn which signal has stopped any.
+    fn interrupted(
+        &mut self,
+        asked: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, TrainError> {
+        self.save(watch)?;
+        let group = self.planned.device.group();
+        if group.size() > 1 {
+            let all = processes::share(group, &asked.stopped_by.load(Ordering::Relaxed))?;
+            let first = all.into_iter().find(|&signal| signal != 0);
+            asked
+                .stopped_by
+                .store(first.unwrap_or(0), Ordering::Relaxed);
+        }
+        Ok(Outcome::Interrupted {
+            step: self.state.step,
+            total: self.planned.total_steps(),
+        })
+    }
+
+    fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            planned_bytes: self.planned_bytes[0],
+            peak_bytes: self.planned.device.peak_bytes(),
+            budget_bytes: self.planned.prepared.setup.budget_bytes,
+        }
+    }
+
+    fn tell_epoch(&mut self, clock: &Clock, seconds: f64, watch: &mut dyn FnMut(Event<'_>)) {
+        // Going on with the evaluation of an epoch whose steps an earlier process has run.
+        if clock.samples == 0 {
+            return;
+        }
+        let gpu_busy = self.planned.recorder.end_epoch();
+        let train = &self.planned.config.train;
+        let train_loss = self.state.epoch_losses.total(&self.losses);
+        let validation_loss = self.validation_loss();
+        let step = self.state.step;
+        let means = EpochMeans {
+            train_loss: train_loss.value,
+            validation_loss: validation_loss.map(|(_, loss)| loss.value),
+        };
+        self.planned.recorder.add_scalars("epoch", step, &means);
+        watch(Event::Epoch(&EpochReport {
+            step,
+            epoch: step.div_ceil(self.planned.steps_per_epoch()),
+            num_steps: (step - 1) % self.planned.steps_per_epoch() + 1,
+            steps_per_epoch: self.planned.steps_per_epoch(),
+            epochs: train.epochs_begun(self.planned.steps_per_epoch()),
+            seconds,
+            samples_per_s: clock.samples_per_s(),
+            batches_per_s: clock.batches_per_s(),
+            waited_for_data: clock.waiting(),
+            gpu_busy,
+            processes: self.processes.end_epoch(self.planned.device.group()),
+            train_loss,
+            validation_loss,
+        }));
+        watch(Event::Memory(self.memory()));
+        self.tell_notices(watch);
+    }
+}
+
+/// Whether a run in this state has all its steps, or has stopped improving.
+fn is_over(planned: &PlannedRun, state: &State) -> bool {
+    let patience = planned.config.train.early_stop;
+    let stopped_improving = patience.is_some_and(|most| state.without_improvement >= most);
+    state.next == Next::Step && (state.step >= planned.total_steps() || stopped_improving)
+}
+
+#[cfg(test)]
+mod tests;

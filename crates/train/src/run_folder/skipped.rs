@@ -1,0 +1,341 @@
+//! Pictures that could not be read, and rows that are no samples: `skipped.csv` names each one, once, and a run with too
+//! many of them stops.
+
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use holdall_data::Side;
+use holdall_data::config::{BadPictures, DataConfig};
+use holdall_data::error::DataError;
+use holdall_data::loader::Skipped;
+use holdall_data::samples::Samples;
+use holdall_data::source::BadRow;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Subset;
+use crate::error::TrainError;
+use crate::run_folder::appended_file::{AppendedFile, Prefix};
+use crate::run_folder::folder::failed;
+
+/// A line of `skipped.csv`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedLine {
+    /// Which samples it is one of.
+    pub part: Subset,
+    /// The line of the CSV that names it.
+    pub row: u32,
+    /// As the CSV has it.
+    pub image: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl SkippedLine {
+    /// Of a sample.
+    pub fn new(part: Subset, samples: &Samples, skipped: &Skipped) -> SkippedLine {
+        let sample = skipped.sample as usize;
+        SkippedLine {
+            part,
+            row: samples.row(sample),
+            image: samples.image(sample).to_owned(),
+            reason: reason(&samples.image_path(sample), &skipped.error),
+        }
+    }
+}
+
+/// A picture that was left out, as processes tell each other of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedPicture {
+    /// As `skipped.csv` has it.
+    pub line: SkippedLine,
+    /// All that is wrong with it, with a hint.
+    pub error: String,
+}
+
+impl SkippedPicture {
+    /// Of a sample.
+    pub fn new(part: Subset, samples: &Samples, skipped: &Skipped) -> SkippedPicture {
+        SkippedPicture {
+            line: SkippedLine::new(part, samples, skipped),
+            error: skipped.error.to_string(),
+        }
+    }
+}
+
+/// The first line of an error, without the path that stands before it anyway.
+pub fn reason(path: &Path, error: &DataError) -> String {
+    let error = error.to_string();
+    let first = error.lines().next().unwrap_or_default();
+    let named = format!("{}: ", path.display());
+    first.strip_prefix(&named).unwrap_or(first).to_owned()
+}
+
+/// What was left out so far, in this process and in earlier ones.
+pub(crate) struct SkippedFile {
+    path: PathBuf,
+    /// `None` where another process writes it.
+    file: Option<AppendedFile>,
+    known: HashSet<(Subset, u32)>,
+}
+
+impl SkippedFile {
+    /// Reads what earlier processes of the run wrote, as far as the checkpoint remembers it: what came later turns up again.
+    /// `None` stands for a checkpoint that was written before they remembered it: whole lines are then believed.
+    pub fn open(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
+        let (mut list, prefix) = SkippedFile::read(path, prefix)?;
+        list.file = Some(AppendedFile::open(path, &prefix)?);
+        Ok(list)
+    }
+
+    /// Nothing yet; the first process writes to the file.
+    pub fn of_first_process(path: &Path) -> SkippedFile {
+        SkippedFile {
+            path: path.to_owned(),
+            file: None,
+            known: HashSet::new(),
+        }
+    }
+
+    /// The same for whoever does not write to the file.
+    pub fn read_only(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
+        Ok(SkippedFile::read(path, prefix)?.0)
+    }
+
+    fn read(path: &Path, prefix: Option<&Prefix>) -> Result<(SkippedFile, Prefix), TrainError> {
+        let mut known = HashSet::new();
+        let mut bytes = match std::fs::read(path) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(failed(path, "read"))?,
+        };
+        let whole = || {
+            let end = bytes.iter().rposition(|&byte| byte == b'\n');
+            let bytes = end.map_or(0, |end| end as u64 + 1);
+            Prefix {
+                bytes,
+                checksum: None,
+            }
+        };
+        let mut prefix = prefix.cloned().unwrap_or_else(whole);
+        prefix.check(path)?;
+        bytes.truncate(prefix.bytes as usize);
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        for line in reader.deserialize() {
+            let line: SkippedLine = line.map_err(|cause| {
+                TrainError::Run(format!(
+                    "{}: expected part,row,image,reason, found {cause}\n\
+                     hint: the file was changed; remove it to go on",
+                    path.display()
+                ))
+            })?;
+            known.insert((line.part, line.row));
+        }
+        if known.is_empty() {
+            // A header that nothing follows is written again with the first line.
+            prefix = Prefix::default();
+        }
+        let list = SkippedFile {
+            path: path.to_owned(),
+            file: None,
+            known,
+        };
+        Ok((list, prefix))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
+        match &mut self.file {
+            Some(file) => file.add(bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the file to disk and says what a checkpoint remembers of it.
+    pub fn sync(&mut self) -> Result<Prefix, TrainError> {
+        match &mut self.file {
+            Some(file) => file.sync(),
+            None => Ok(Prefix::default()),
+        }
+    }
+
+    /// Samples of a part that earlier processes left out.
+    pub fn samples(&self, part: Subset, samples: &Samples) -> Vec<u32> {
+        let is_known = |&sample: &u32| self.is_known(part, samples.row(sample as usize));
+        (0..samples.len() as u32).filter(is_known).collect()
+    }
+
+    /// Whether a row is listed.
+    pub fn is_known(&self, part: Subset, row: u32) -> bool {
+        self.known.contains(&(part, row))
+    }
+
+    /// How many there are.
+    pub fn total(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Adds a picture; whether it is new.
+    pub fn add(&mut self, line: &SkippedLine) -> Result<bool, TrainError> {
+        let name = (line.part, line.row);
+        if self.known.contains(&name) {
+            return Ok(false);
+        }
+        self.write(&written(line, self.known.is_empty()))?;
+        Ok(self.known.insert(name))
+    }
+
+    /// Adds rows that are no samples, those that are not listed yet.
+    pub fn add_rows(&mut self, rows: &[BadRow]) -> Result<(), TrainError> {
+        let (mut bytes, mut added) = (Vec::new(), Vec::new());
+        // A run reads no test rows.
+        for bad in rows.iter().filter(|bad| bad.side != Side::Test) {
+            let line = SkippedLine {
+                part: match bad.side {
+                    Side::Train => Subset::Train,
+                    Side::Validation | Side::Test => Subset::Validation,
+                },
+                row: bad.row,
+                image: bad.image.clone(),
+                reason: bad.fault.to_string(),
+            };
+            if !self.is_known(line.part, line.row) {
+                let is_first = self.known.is_empty() && added.is_empty();
+                bytes.extend(written(&line, is_first));
+                added.push((line.part, line.row));
+            }
+        }
+        if !bytes.is_empty() {
+            self.write(&bytes)?;
+        }
+        self.known.extend(added);
+        Ok(())
+    }
+
+    /// Whether the run may go on, given how many rows there are in all.
+    pub fn check(&self, csv: &Path, all: usize, policy: &DataConfig) -> Result<(), TrainError> {
+        let left_out = self.total();
+        let most = policy.max_skipped.get();
+        if left_out as f64 <= most * all as f64 {
+            return Ok(());
+        }
+        Err(TrainError::Config(format!(
+            "{}: {left_out} of {all} pictures cannot be read, expected at most {:.0}%; {} names them\n\
+             hint: `holdall data check {0}` finds all of them, `holdall data clean {0}` writes a list without them; \
+             `data: {{max_skipped: 50%}}` allows more",
+            csv.display(),
+            100.0 * most,
+            self.path.display(),
+        )))
+    }
+}
+
+/// A line as it stands in the file, with the header before the first.
+fn written(line: &SkippedLine, is_first: bool) -> Vec<u8> {
+    let mut writer = csv::WriterBuilder::new()
+        .has_headers(is_first)
+        .from_writer(Vec::new());
+    writer.serialize(line).expect("a line is plain text");
+    writer.into_inner().expect("memory does not fail")
+}
+
+/// The error of a picture that may not be left out, by the row that names it.
+pub fn refused(csv: &Path, skipped: &[SkippedPicture], policy: &DataConfig) -> Option<TrainError> {
+    let first = skipped
+        .first()
+        .filter(|_| policy.bad_pictures == BadPictures::Fail)?;
+    Some(TrainError::Config(format!(
+        "{}, row {}: {}",
+        csv.display(),
+        first.line.row,
+        first.error
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use holdall_data::samples::SamplesBuilder;
+
+    use super::*;
+
+    fn samples() -> Samples {
+        let mut builder = SamplesBuilder::new(PathBuf::from("root"));
+        for row in 0..20 {
+            builder.push(&format!("{row},\"x\".jpg"), Some("x"), row + 2);
+        }
+        builder.finish(Vec::new())
+    }
+
+    fn missing(part: Subset, samples: &Samples, sample: u32) -> SkippedLine {
+        let path = samples.image_path(sample as usize);
+        let error = DataError::PictureMissing { path };
+        SkippedLine::new(part, samples, &Skipped { sample, error })
+    }
+
+    #[test]
+    fn every_picture_is_listed_once_whatever_happens_in_between() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("skipped.csv");
+        let samples = samples();
+        let mut file = SkippedFile::open(&path, None).unwrap();
+        let line = missing(Subset::Train, &samples, 3);
+        assert_eq!(line.reason, "expected a picture, found no file");
+        assert!(file.add(&line).unwrap());
+        assert!(!file.add(&line).unwrap());
+        assert!(file.add(&missing(Subset::Validation, &samples, 3)).unwrap());
+        let remembered = file.sync().unwrap();
+        // Killed in the middle of a line, after one that no checkpoint remembers.
+        file.write(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
+        let mut file = SkippedFile::open(&path, Some(&remembered)).unwrap();
+        assert_eq!(file.total(), 2);
+        assert_eq!(file.samples(Subset::Train, &samples), [3]);
+        assert!(file.add(&missing(Subset::Train, &samples, 4)).unwrap());
+        let others = SkippedFile::read_only(&path, None).unwrap();
+        assert_eq!(others.samples(Subset::Train, &samples), [3, 4]);
+        let lines: Vec<SkippedLine> = csv::Reader::from_path(&path)
+            .unwrap()
+            .deserialize()
+            .map(Result::unwrap)
+            .collect();
+        let rows: Vec<(Subset, u32, &str)> = lines
+            .iter()
+            .map(|line| (line.part, line.row, line.image.as_str()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (Subset::Train, 5, "3,\"x\".jpg"),
+                (Subset::Validation, 5, "3,\"x\".jpg"),
+                (Subset::Train, 6, "4,\"x\".jpg")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_first_line_that_was_cut_off_leaves_one_header() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("skipped.csv");
+        let samples = samples();
+        std::fs::write(&path, "part,row,image,reason\ntrain,5,\"3").unwrap();
+        let mut file = SkippedFile::open(&path, None).unwrap();
+        assert!(file.add(&missing(Subset::Train, &samples, 3)).unwrap());
+        assert_eq!(SkippedFile::open(&path, None).unwrap().total(), 1);
+    }
+
+    #[test]
+    fn too_many_stop_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let samples = samples();
+        let mut file = SkippedFile::open(&folder.path().join("skipped.csv"), None).unwrap();
+        let policy = DataConfig::default();
+        let check = |file: &SkippedFile| file.check(Path::new("cars.csv"), 20, &policy);
+        for sample in 0..2 {
+            file.add(&missing(Subset::Train, &samples, sample)).unwrap();
+            assert!(check(&file).is_ok());
+        }
+        file.add(&missing(Subset::Train, &samples, 2)).unwrap();
+        let error = check(&file).unwrap_err().to_string();
+        assert!(
+            error.contains("3 of 20 pictures cannot be read, expected at most 10%"),
+            "{error}"
+        );
+    }
+}
