@@ -28,6 +28,7 @@ pub enum InputError {
         path.display()
     )]
     EmptyFile {
+        /// The file.
         path: PathBuf,
     },
 
@@ -94,6 +95,7 @@ pub enum InputError {
         path.display()
     )]
     Objects {
+        /// The file.
         path: PathBuf,
     },
 
@@ -113,6 +115,7 @@ pub enum InputError {
         path.display()
     )]
     ColumnsFirst {
+        /// The file.
         path: PathBuf,
     },
 
@@ -259,6 +262,7 @@ pub enum InputError {
     )]
     CaptionPerQuery {
         captions: usize,
+        /// Rows of queries.
         queries: usize,
     },
 
@@ -280,6 +284,7 @@ pub enum InputError {
          hint: shards of several processes may not overlap; check how samples are dealt out"
     )]
     SampleTwice {
+        /// Counted from 0.
         sample: u32,
     },
 

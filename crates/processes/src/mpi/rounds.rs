@@ -1,4 +1,3 @@
-
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
