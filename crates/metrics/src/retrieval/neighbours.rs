@@ -25,7 +25,7 @@ struct Near {
 /// Memory of a neighbour during the search.
 pub const BYTES: usize = size_of::<Near>();
 
-/// Score of an empty place in the list.
+/// Threshold of the gallery rows: all scores are below it, so only the queries' thresholds list items.
 const NO_THRESHOLD: Score = Score {
     value: f64::INFINITY,
     error: 0.0,
