@@ -12,7 +12,7 @@ use crate::screen::tell;
 pub enum Differences {
     /// The command stops with an error.
     Refuse,
-    /// They are printed.
+    /// The command prints them and continues.
     Accept,
 }
 

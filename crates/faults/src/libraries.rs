@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::watch::{self, Action};
 
-/// Most functions that can be interposed.
+/// Largest number of interposed functions.
 const NUM_STUBS: usize = 512;
 /// Distance between stubs.
 const STUB_BYTES: usize = 16;

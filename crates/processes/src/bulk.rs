@@ -93,7 +93,7 @@ enum Collective {
 
 const HEADER_BYTES: usize = 16;
 
-/// What [`Bulk`] needs from the group: failure, deadlines, errors.
+/// The group as seen by [`Bulk`]: failure flag, deadlines, errors.
 pub(crate) trait Watch {
     fn has_failed(&self) -> bool;
     /// Called at the start of a collective.

@@ -17,7 +17,7 @@ pub enum GroupError {
     Lost {
         rank: usize,
         host: String,
-        /// What this process observed.
+        /// This process's observation.
         seen: String,
     },
     /// A process reported that it cannot continue.

@@ -167,7 +167,7 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     let mut csv = found.csv;
     match wanted {
         Wanted::Cleanest => found.notes.iter().for_each(|note| tell(note)),
-        // The note about a cleaner CSV beside this one is useless to a user who is about to clean.
+        // No note about a cleaner CSV beside this one: the user is about to clean.
         Wanted::Source if is_named => {}
         Wanted::Source => {
             let source = source_of(&csv).filter(|source| source.is_file());

@@ -43,7 +43,7 @@ enum Scores {
     },
     Binned {
         num_bins: usize,
-        /// [positives, negatives] per class and bin.
+        /// `[positives, negatives]` per class and bin.
         counts: Vec<[u32; 2]>,
     },
 }
@@ -137,7 +137,7 @@ fn exact(rows: &[f32], positives: &[u64], class: usize, num_classes: usize) -> R
     }))
 }
 
-/// Metrics from [positives, negatives] per score, highest score first.
+/// Metrics from `[positives, negatives]` per score, highest score first.
 pub(crate) fn ranking(groups: impl Iterator<Item = [u64; 2]>) -> RankingMetrics {
     // Both sums: pairs of a positive above a negative, ties counting half; and positives times their precision.
     let (mut pairs, mut precisions) = (0.0, 0.0);

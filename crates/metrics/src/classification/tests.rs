@@ -206,7 +206,7 @@ fn what_has_no_label_is_left_out_and_what_is_no_number_is_wrong() {
         (metrics.samples, metrics.unlabelled, metrics.not_finite),
         (3, 2, 1)
     );
-    // Of equal logits the first class is the prediction.
+    // The first of equal logits is the prediction.
     near(metrics.accuracy, 1.0 / 3.0);
     assert_eq!(metrics.confusion.mistakes(5), [(2, 0, 1)]);
     assert_eq!(metrics.classes[1].counts.recall, Some(0.0));

@@ -283,7 +283,7 @@ struct Counting<'a, 'b> {
 struct Block {
     /// Comparisons repeated in f64.
     in_f64: u64,
-    /// Those of them repeated without rounding.
+    /// Comparisons repeated without rounding, a part of those.
     exactly: u64,
     seconds: RankSeconds,
 }

@@ -18,7 +18,7 @@ const HIGHEST_ODDS: f32 = 17.0;
 /// Histogram of the class's probability, for pixels of the class and other pixels.
 #[derive(Clone, Debug)]
 pub struct OddsHistogram {
-    /// [pixels of the class, other pixels] per bin.
+    /// `[pixels of the class, other pixels]` per bin.
     counts: Vec<[u64; 2]>,
 }
 

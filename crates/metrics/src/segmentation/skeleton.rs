@@ -36,7 +36,7 @@ const EXCEPTIONS: [(u8, u8); 25] = [
     (E | S, BOTH),
     (S | W, BOTH),
     (W | N, BOTH),
-    // The same corners with an additional diagonal neighbour.
+    // Corners of staircases with an additional diagonal neighbour.
     (N | E | NW, FIRST),
     (N | E | SE, SECOND),
     (E | S | SW, SECOND),

@@ -17,7 +17,7 @@ pub fn threshold(index: usize) -> f32 {
 /// Pixel counts by the highest threshold that their probability reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThresholdCounts {
-    /// [pixels of the class, other pixels]; the first entry reaches no threshold.
+    /// `[pixels of the class, other pixels]`; the first entry reaches no threshold.
     counts: [[u64; 2]; NUM_THRESHOLDS + 1],
 }
 

@@ -130,7 +130,8 @@ fn elided(text: &Text, at: usize) -> Option<usize> {
     (is_article && is_name && length > 1).then_some(2 + length)
 }
 
-/// `shi'ite`, `hallowe'en`: a vowel, an apostrophe, and a vowel or a capital. `n'est`, `b'gosh` with a capital B: one letter and two or more.
+/// `shi'ite`, `hallowe'en`: a vowel, an apostrophe, and a vowel or a capital. `n'est`, `b'gosh` with a capital B: one letter, an
+/// apostrophe, and two or more letters.
 pub fn between_vowels(text: &Text, at: usize) -> Option<Match> {
     let first = text.run(at, is_letter);
     let second = text.run(at + first + 1, is_letter);
