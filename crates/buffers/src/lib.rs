@@ -1,33 +1,33 @@
-//! Memory that a thread frees and asks for again with every picture.
+//! A per-thread cache of large memory blocks, for threads that decode one picture after another.
 //!
-//! Decoders allocate their planes anew for each picture. `holdall` tells the system's allocator to return large blocks to the system at
-//! once, so that what a process holds does not depend on the order of events; then every picture pays for mapping its planes, for a
-//! page fault every 4 KiB, and for unmapping them, which stops the other threads. A thread that reads pictures therefore keeps the
-//! blocks that it frees, as many bytes as it has claimed for the picture at hand, and gives them back when it has nothing to do.
+//! Decoders allocate their planes anew for each picture. `holdall` configures the system allocator to return large blocks to the operating
+//! system at once, so that resident memory does not depend on the order of events. The price, per picture: mapping its planes, a page fault
+//! every 4 KiB, and an unmapping that stops the other threads. A reader thread therefore keeps the blocks that it frees, as many bytes as
+//! it has claimed for the current picture, and frees them when it is idle.
 //!
 //! ```text
-//! let _keeping = Keeping::on_this_thread();     a reader begins
-//! keep_at_most(bytes)                           a picture's cost is claimed
-//! release()                                     the reader waits, others need the memory
+//! let _keeping = Keeping::on_this_thread();     the reader thread starts
+//! keep_at_most(bytes)                           the memory of one picture is claimed
+//! release()                                     the reader is idle; its memory is free for other threads
 //! ```
 //!
-//! What is held is at most what was in use at once, or what [`keep_at_most`] allowed beside what was in use then, whichever is more.
+//! A thread holds at most its peak use, or its use at the last [`keep_at_most`] plus the bytes allowed there, whichever is more.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// Smaller blocks are the system allocator's business: it neither maps them one by one nor returns what they leave.
+/// Smaller blocks go straight to the system allocator, which neither maps nor unmaps them one by one.
 const LEAST_BYTES: usize = 32 << 10;
-/// Blocks from here on share sizes; smaller ones are whole pages.
+/// From this size on, pictures of similar size share block sizes; smaller blocks are rounded to whole pages.
 const SHARED_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4 << 10;
-/// Larger ones are no planes of a picture.
+/// Larger blocks are not picture planes and are not cached.
 const MOST_BYTES: usize = 512 << 20;
-/// Blocks of one thread; a decoder has four planes and some buffers.
+/// Cached blocks per thread; a decoder has four planes and some buffers.
 const MOST_BLOCKS: usize = 16;
 
-/// The system's allocator, with blocks that threads keep where a [`Keeping`] says so. For `#[global_allocator]`.
+/// The system allocator plus a block cache on threads that hold a [`Keeping`]. Meant for `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepingAllocator;
 
@@ -38,7 +38,7 @@ struct Block {
     is_used: bool,
 }
 
-/// What one thread has.
+/// The block cache of one thread.
 #[derive(Clone, Copy)]
 struct Blocks {
     is_open: bool,
@@ -67,7 +67,7 @@ impl Blocks {
         used.map(|block| block.layout.size()).sum()
     }
 
-    /// A block of this layout that nobody uses.
+    /// An unused block of this layout.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let mut blocks = self.blocks.iter_mut().flatten();
         let block = blocks.find(|block| !block.is_used && block.layout == layout)?;
@@ -75,9 +75,9 @@ impl Blocks {
         Some(block.start)
     }
 
-    /// Remembers a block that is used from now on; where there is no place for it, it is freed as any other.
+    /// Records a block as used. When the table is full, the block stays unrecorded and is freed by the system allocator.
     fn add(&mut self, start: *mut u8, layout: Layout) {
-        // What was remembered of this address was freed by another thread.
+        // An old entry of this address belongs to a block that another thread freed.
         self.forget(start);
         if let Some(place) = self.blocks.iter_mut().find(|place| place.is_none()) {
             *place = Some(Block {
@@ -88,33 +88,32 @@ impl Blocks {
         }
     }
 
-    /// Keeps a block that is not used any more; whether it is one of this thread's.
+    /// Marks a freed block as unused; false if this thread has no record of it.
     fn put_back(&mut self, start: *mut u8, layout: Layout) -> bool {
         let mut blocks = self.blocks.iter_mut().flatten();
         let found = blocks.find(|block| block.start == start && block.layout == layout);
         let is_kept = found.is_some();
         match found {
             Some(block) => block.is_used = false,
-            // A block of another size at this address was freed by another thread.
+            // A recorded block of another size at this address was freed by another thread.
             None => self.forget(start),
         }
         is_kept
     }
 
-    /// Frees what is not used.
     fn free_unused(&mut self) {
         for place in &mut self.blocks {
             if let Some(block) = place
                 && !block.is_used
             {
-                // SAFETY: it was allocated by the system's allocator with this layout, nobody uses it, and it is forgotten here.
+                // SAFETY: the system allocator made this block with this layout, nobody uses it, and its entry is removed here.
                 unsafe { System.dealloc(block.start, block.layout) };
                 *place = None;
             }
         }
     }
 
-    /// Forgets a block, which is freed or moved by whoever asks.
+    /// Drops the entry of a block that the caller frees or moves.
     fn forget(&mut self, start: *mut u8) {
         for place in &mut self.blocks {
             if place.is_some_and(|block| block.start == start) {
@@ -124,15 +123,14 @@ impl Blocks {
     }
 }
 
-/// While it lives, this thread keeps large blocks that it frees; with it they go. One at a time on a thread.
+/// While this guard lives, its thread caches the large blocks that it frees; dropping it frees them. At most one per thread.
 #[derive(Debug)]
 pub struct Keeping {
-    /// It belongs to its thread.
+    /// Makes the guard !Send: the cache is thread-local.
     thread: PhantomData<*const ()>,
 }
 
 impl Keeping {
-    /// Begins.
     pub fn on_this_thread() -> Keeping {
         change(|blocks| blocks.is_open = true);
         Keeping {
@@ -151,7 +149,7 @@ impl Drop for Keeping {
     }
 }
 
-/// What this thread may hold in blocks from now on, beside those that it uses; if it holds more, those that are not used go.
+/// Allows this thread to cache `bytes` beside the blocks in use now; frees the unused ones if the cache is larger than that.
 pub fn keep_at_most(bytes: u64) {
     change(|blocks| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -162,12 +160,12 @@ pub fn keep_at_most(bytes: u64) {
     });
 }
 
-/// Frees the blocks of this thread that are not used.
+/// Frees the unused blocks of this thread.
 pub fn release() {
     change(Blocks::free_unused);
 }
 
-/// Bytes of the blocks of this thread, used or not.
+/// Bytes of the blocks in this thread's cache, used or not.
 pub fn held_bytes() -> u64 {
     BLOCKS.get().held_bytes() as u64
 }
@@ -178,9 +176,9 @@ fn change(change: impl FnOnce(&mut Blocks)) {
     BLOCKS.set(blocks);
 }
 
-/// The layout that a large block is allocated with: its size rounded up to pages or, from 256 KiB on, to a quarter of a power of two, so that
-/// pictures of nearly the same size share blocks. It follows from what is asked for alone, so any thread frees a block as it was allocated. Pages that
-/// nobody touches cost nothing.
+/// The layout of a large block: its size rounded up to pages or, from 256 KiB on, to a quarter of a power of two, so that pictures of
+/// nearly the same size share blocks. It depends on the requested layout only, so any thread frees a block with the layout it was allocated
+/// with. Pages that nobody touches cost nothing.
 fn rounded(layout: Layout) -> Option<Layout> {
     let size = layout.size();
     if !(LEAST_BYTES..=MOST_BYTES).contains(&size) {
@@ -195,7 +193,7 @@ fn rounded(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(size, layout.align()).ok()
 }
 
-/// Allocates a large block, one that was kept if there is one; `fresh` makes another.
+/// A large block, cached or from `fresh`; the flag says whether `fresh` made it.
 fn allocate(layout: Layout, fresh: impl FnOnce() -> *mut u8) -> (*mut u8, bool) {
     let mut blocks = BLOCKS.get();
     if !blocks.is_open {
@@ -216,14 +214,14 @@ fn allocate(layout: Layout, fresh: impl FnOnce() -> *mut u8) -> (*mut u8, bool) 
     (start, true)
 }
 
-// SAFETY: whatever is not large is passed on to the system's allocator unchanged. Large blocks are allocated, moved and freed by it
-// with the layout that `rounded` makes of the caller's, which is the same for all calls about one block. A block that is kept
-// is handed out again only after its owner freed it, to one owner at a time, and has the layout asked for. Nothing here allocates:
-// the thread-local has a constant initial value and no destructor.
+// SAFETY: requests outside the range of large blocks are passed to the system allocator unchanged. Large blocks are allocated, moved and
+// freed by the system allocator with the layout that `rounded` makes of the caller's layout, which is the same for all calls about one
+// block. A cached block is handed out again only after its owner freed it, to one owner at a time, and has the requested layout. Nothing
+// here allocates: the thread-local has a constant initial value and no destructor.
 unsafe impl GlobalAlloc for KeepingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match rounded(layout) {
-            // SAFETY: the caller's contract is the system allocator's, and a rounded layout is larger than nothing.
+            // SAFETY: the caller's contract is the system allocator's, and a rounded layout is not empty.
             Some(layout) => allocate(layout, || unsafe { System.alloc(layout) }).0,
             // SAFETY: as above.
             None => unsafe { System.alloc(layout) },
@@ -238,7 +236,7 @@ unsafe impl GlobalAlloc for KeepingAllocator {
         // SAFETY: as above.
         let (start, is_zero) = allocate(large, || unsafe { System.alloc_zeroed(large) });
         if !is_zero {
-            // SAFETY: the block has at least as many bytes as were asked for, and is nobody's but the caller's.
+            // SAFETY: the block has at least the requested number of bytes and belongs to the caller alone.
             unsafe { start.write_bytes(0, layout.size()) };
         }
         start
@@ -252,14 +250,14 @@ unsafe impl GlobalAlloc for KeepingAllocator {
         let mut blocks = BLOCKS.get();
         let is_kept = blocks.put_back(start, large);
         if is_kept {
-            // One that outlived its keeping goes at once.
+            // The thread's `Keeping` is gone: the cache is closed.
             if !blocks.is_open {
                 blocks.free_unused();
             }
             BLOCKS.set(blocks);
             return;
         }
-        // SAFETY: it was allocated with the rounded layout, by this or another thread.
+        // SAFETY: the block was allocated with the rounded layout, by this or another thread.
         unsafe { System.dealloc(start, large) }
     }
 
@@ -272,7 +270,7 @@ unsafe impl GlobalAlloc for KeepingAllocator {
             return start;
         }
         let new_size = new_large.map_or(new_size, |layout| layout.size());
-        // SAFETY: the block has the old layout; the new size is not zero and fits the alignment, as the caller promises.
+        // SAFETY: the block has the old layout; the new size is not zero and fits the alignment, by the caller's contract.
         let moved = unsafe { System.realloc(start, old, new_size) };
         // A failed call leaves the block as it was.
         if !moved.is_null() && old_large.is_some() {

@@ -12,7 +12,7 @@ fn take(size: usize) -> *mut u8 {
 }
 
 fn give(start: *mut u8, size: usize) {
-    // SAFETY: tests give back what they took, with the size they took it with.
+    // SAFETY: tests free a block with the size they allocated it with.
     unsafe { KeepingAllocator.dealloc(start, layout(size)) }
 }
 
@@ -24,7 +24,7 @@ fn what_a_reader_frees_it_gets_again() {
     let second = take(1 << 20);
     assert_ne!(first, second);
     give(first, 1 << 20);
-    // A little smaller is the same block.
+    // A slightly smaller size is rounded to the same block.
     let again = take((1 << 20) - 4096);
     assert_eq!(again, first);
     give(again, (1 << 20) - 4096);
@@ -40,7 +40,7 @@ fn zeroed_blocks_are_zero_though_they_were_used() {
     keep_at_most(8 << 20);
     let size = (1 << 20) - 100;
     let first = take(size);
-    // SAFETY: it has that many bytes.
+    // SAFETY: the block has that many bytes.
     unsafe { first.write_bytes(0xa5, size) };
     give(first, size);
     // SAFETY: the size is not zero.
@@ -58,10 +58,10 @@ fn no_more_is_held_than_is_allowed_or_used() {
     keep_at_most(3 << 20);
     let large = take(2 << 20);
     give(large, 2 << 20);
-    // Both would be 6 MiB: the one that is not used goes.
+    // Both together would be 6 MiB: the unused one is freed.
     let larger = take(4 << 20);
     assert_eq!(held_bytes(), 4 << 20);
-    // What is used when the limit is set is not part of it.
+    // Blocks in use when the limit is set do not count.
     keep_at_most(1 << 20);
     let small = take(1 << 20);
     give(small, 1 << 20);
@@ -69,7 +69,7 @@ fn no_more_is_held_than_is_allowed_or_used() {
     give(larger, 4 << 20);
     keep_at_most(1 << 20);
     assert_eq!(held_bytes(), 0);
-    // More than there are places for.
+    // More blocks than the table has entries.
     let many: Vec<*mut u8> = (0..2 * MOST_BLOCKS).map(|_| take(1 << 20)).collect();
     assert_eq!(held_bytes() as usize, MOST_BLOCKS << 20);
     for start in many {
@@ -111,7 +111,7 @@ fn blocks_grow_and_shrink_with_their_contents() {
     give(start, size);
 }
 
-/// A pointer that another thread may have.
+/// A pointer that moves to another thread.
 struct Sent(*mut u8);
 // SAFETY: the pointer is used by one thread at a time.
 unsafe impl Send for Sent {}
@@ -131,11 +131,11 @@ fn other_threads_free_what_a_reader_made() {
     let _keeping = Keeping::on_this_thread();
     keep_at_most(8 << 20);
     for _ in 0..100 {
-        // Mapped one by one, so addresses come again, for blocks of this size and of others.
+        // The system maps each block anew, so addresses repeat, for blocks of this size and of other sizes.
         let start = take(1 << 20);
         assert_eq!(give_elsewhere(start, 1 << 20), 0);
         let other = take(3 << 20);
-        // SAFETY: it has that many bytes.
+        // SAFETY: the block has that many bytes.
         unsafe { other.write_bytes(1, 3 << 20) };
         give(other, 3 << 20);
         let again = take(3 << 20);
@@ -149,7 +149,7 @@ fn without_keeping_nothing_is_kept() {
     let start = take(1 << 20);
     give(start, 1 << 20);
     assert_eq!(held_bytes(), 0);
-    // Begun with, freed without.
+    // Allocated under a `Keeping`, freed without one.
     let keeping = Keeping::on_this_thread();
     keep_at_most(8 << 20);
     let start = take(1 << 20);

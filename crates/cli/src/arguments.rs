@@ -1,4 +1,4 @@
-//! The tree of commands, and the options that several of them share; the others stand with their command.
+//! The tree of commands, and the options that several of them share; all other options are defined with their command.
 
 mod run_options;
 
@@ -188,7 +188,7 @@ pub struct ComputeOptions {
     pub num_threads: Option<usize>,
 }
 
-/// How many processes `--processes` starts at most.
+/// Largest number of processes that `--processes` starts.
 const MOST_LOCAL_PROCESSES: usize = 256;
 
 /// How many processes work together.
@@ -218,7 +218,7 @@ pub struct InferenceOptions {
     pub compute: ComputeOptions,
 }
 
-/// What a heading of the help is called.
+/// Heading in the help.
 pub const SEGMENTATION: &str = "Segmentation";
 
 /// How a segmentation model looks at pictures.
@@ -250,7 +250,6 @@ pub struct OverwriteOption {
 }
 
 impl OverwriteOption {
-    /// The same for the crates below.
     pub fn existing(self) -> Existing {
         if self.overwrite {
             Existing::Replace
@@ -259,7 +258,7 @@ impl OverwriteOption {
         }
     }
 
-    /// Refuses files that exist, by the options that name them. Whatever `--overwrite` says, no two options may name one file, and none a
+    /// Refuses existing files, naming their options. Regardless of `--overwrite`, no two options may name one file, and none may name a
     /// file of `inputs`, which the command reads.
     pub fn check_files<'a>(
         self,
@@ -290,7 +289,7 @@ impl OverwriteOption {
     }
 }
 
-/// An output file that is an input of the same command.
+/// The error for an output file that is also an input of the command.
 pub fn output_is_input(option: &str, path: &Path) -> TrainError {
     TrainError::Config(format!(
         "{option} {}: expected a new file, found one that this command reads\nhint: choose another name",
@@ -298,7 +297,7 @@ pub fn output_is_input(option: &str, path: &Path) -> TrainError {
     ))
 }
 
-/// A path without links and dots, whether or not there is a file.
+/// Absolute path without links and dots, whether or not the file exists.
 pub fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.canonicalize().unwrap_or_else(|_| {
@@ -312,16 +311,15 @@ pub fn resolved(path: &Path) -> PathBuf {
     })
 }
 
-/// Where the user wants to run.
+/// Value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceArgument {
-    /// A GPU where there is one, else the CPU.
+    /// A GPU if there is one, else the CPU.
     Auto,
-    /// The CPU.
     Cpu,
-    /// A GPU: the first, or that of this process among those of its machine.
+    /// A GPU: the first, or the one with this process's local rank.
     Cuda,
-    /// The GPU with this number.
+    /// The GPU with this index.
     Card(usize),
 }
 
@@ -351,7 +349,7 @@ pub fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| expected.to_owned())
 }
 
-/// A count of things that are held in memory at once.
+/// Parses a count of objects held in memory at once.
 pub fn small_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..=65_536) => Ok(number),

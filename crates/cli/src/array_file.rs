@@ -1,4 +1,4 @@
-//! Arrays for other programs: `.safetensors`, or `.npy` as NumPy defines it (version 1.0).
+//! Writes arrays for other programs: `.safetensors`, or `.npy` in NumPy's format 1.0.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use holdall_train::TrainError;
 use holdall_train::run_folder::folder::write_whole;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
-/// Refuses other names before any work is done.
+/// Refuses other extensions before any work is done.
 pub fn check_name(option: &str, path: &Path) -> Result<()> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("npy" | "safetensors") => Ok(()),
@@ -19,7 +19,7 @@ pub fn check_name(option: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// Writes rows of `width` numbers, whole or not at all.
+/// Writes rows of `width` numbers atomically.
 pub fn write(path: &Path, name: &str, values: &[f32], width: usize) -> Result<()> {
     let rows = values.len() / width;
     let bytes: Vec<u8> = values
@@ -35,12 +35,12 @@ pub fn write(path: &Path, name: &str, values: &[f32], width: usize) -> Result<()
     Ok(write_whole(path, &file)?)
 }
 
-/// Magic, version, length of the header, a Python dictionary padded to 64 bytes. The numbers follow, row by row.
+/// A `.npy` header: magic, version, header length, a Python dictionary padded to 64 bytes. The numbers follow, row by row.
 pub fn npy_header(format: &str, rows: usize, width: usize) -> Vec<u8> {
     npy_header_of(format, &[rows, width])
 }
 
-/// The same for any number of dimensions above one.
+/// Like [`npy_header`], for two or more dimensions.
 pub fn npy_header_of(format: &str, shape: &[usize]) -> Vec<u8> {
     const BEFORE_HEADER: usize = 10;
     let shape: Vec<String> = shape.iter().map(usize::to_string).collect();

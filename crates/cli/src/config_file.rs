@@ -1,4 +1,4 @@
-//! Config files as commands read them: files of other tools are translated, and what became what is told.
+//! Reads config files; files of other tools are translated, and the translation is printed.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use holdall_train::config::{RunConfig, Translation};
 
 use crate::screen::tell;
 
-/// Settings of a file that have another effect here.
+/// Treatment of translated settings that have another effect here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Differences {
-    /// The command stops for them.
+    /// The command stops with an error.
     Refuse,
-    /// They are told.
+    /// The command prints them and continues.
     Accept,
 }
 
-/// The config in `file`, or the defaults, with `KEY=VALUE` laid over it.
+/// The config in `file`, or the defaults, overridden by `KEY=VALUE` settings.
 pub fn load(file: Option<&Path>, sets: &[String], differences: Differences) -> Result<RunConfig> {
     load_layers(file.as_slice(), sets, differences)
 }
 
-/// The same with several files, each laid over the one before.
+/// Like [`load`] for several files, each overriding the previous one.
 pub fn load_layers(
     files: &[&Path],
     sets: &[String],
@@ -38,7 +38,7 @@ pub fn load_layers(
     Ok(config)
 }
 
-/// What became what, and what is not needed.
+/// Prints translated and ignored settings.
 pub fn tell_translation(translation: &Translation) {
     let became = translation.became();
     let widths = became.iter().map(|(written, _)| written.chars().count());
@@ -56,7 +56,7 @@ pub fn tell_translation(translation: &Translation) {
     }
 }
 
-/// Settings that have another effect here.
+/// Prints settings that have another effect here.
 pub fn tell_differences(translation: &Translation) {
     let differences = translation.differences();
     if !differences.is_empty() {

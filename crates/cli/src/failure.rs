@@ -1,4 +1,4 @@
-//! How a failure reaches the user: on stderr, with a hint, and as an exit code.
+//! Reports failures to the user: on stderr, with a hint, and as an exit code.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub const BAD_INPUT: u8 = 2;
 /// Does not fit the budget.
 pub const DOES_NOT_FIT: u8 = 3;
 
-/// Prints the error and says which exit code it has.
+/// Prints an error and returns its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     screen::everything();
     if let Some(error) = group_error(error) {
@@ -107,7 +107,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// What went wrong between processes, where that is what went wrong.
+/// The error as one between processes, if it is one.
 fn group_error(error: &anyhow::Error) -> Option<&GroupError> {
     match error.downcast_ref() {
         Some(TrainError::Processes(error)) => Some(error),
@@ -115,7 +115,7 @@ fn group_error(error: &anyhow::Error) -> Option<&GroupError> {
     }
 }
 
-/// Adds what to type to a hint that says what to write into a config, for who has none.
+/// Extends a hint about config keys by the `--set` option to type, for commands without a config file.
 fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String {
     const TAKE_SETS: [&str; 4] = ["train", "plan", "verify", "data"];
     let command = typed.nth(1).unwrap_or_default();
@@ -127,7 +127,7 @@ fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String 
         .iter()
         .find_map(|word| meant_by_set(text, word))
         .or_else(|| hint.and_then(holdall_train::config::as_typed));
-    // What was typed at the wrong place keeps its value; where that is not known, there is nothing to paste.
+    // A key that was typed at the wrong place keeps its value; without a value, there is no command to suggest.
     let typed = typed.and_then(|typed| {
         let set = words.iter().find(|word| {
             let key = word.split_once('=').map(|(key, _)| key);
@@ -144,7 +144,7 @@ fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String 
     }
 }
 
-/// `--set mixed_precision=fp16` that was refused, as what it means: `--set precision=fp16`.
+/// Suggestion for a refused `--set mixed_precision=fp16`: `--set precision=fp16`.
 fn meant_by_set(error: &str, word: &str) -> Option<String> {
     let (key, value) = word.split_once('=')?;
     let is_refused = error.starts_with(&format!("error: --set {word}: unknown key `{key}`"));
@@ -154,7 +154,7 @@ fn meant_by_set(error: &str, word: &str) -> Option<String> {
     }
 }
 
-/// The same as JSON, for `--json`.
+/// A plan error as JSON, for `--json`; `None` for other errors.
 pub fn does_not_fit_json(device: &str, error: &TrainError) -> Option<serde_json::Value> {
     match error {
         TrainError::Plan(PlanError::DoesNotFit {

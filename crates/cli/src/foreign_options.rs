@@ -1,7 +1,7 @@
-//! Options of PyTorch scripts on the command line: `--weight_decay 0.05` is `--set train.optimizer.weight_decay=0.05`.
+//! Command-line options of PyTorch scripts: `--weight_decay 0.05` means `--set train.optimizer.weight_decay=0.05`.
 //!
-//! Words are parsed as typed first. An option that is not there is looked up in the table that also answers keys of configs: where it
-//! means exactly a key, it is replaced and the line is parsed again; where it does not, the answer is the error.
+//! Words are parsed as typed first. An unknown option is looked up in the table that also translates config keys: if it
+//! has an exact counterpart, it is replaced and the line parsed again; otherwise the table's answer becomes the error.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,23 +12,23 @@ use holdall_train::config::{TypedOption, typed_option};
 
 use crate::arguments::Holdall;
 
-/// The words that were meant, with a line for each option that was replaced.
+/// The translated words, with a note for each replaced option.
 #[derive(Debug)]
 pub struct Understood {
     pub words: Vec<OsString>,
     pub notes: Vec<String>,
 }
 
-/// Why a line is not understood.
+/// Why a command line is refused.
 #[derive(Debug)]
 pub enum NotUnderstood {
-    /// By the parser: usage, help, version.
+    /// By the parser, which includes help and version.
     Parser(clap::Error),
-    /// An option that is not there, as an error with its hint.
+    /// An unknown option, as an error with a hint.
     Option(String),
 }
 
-/// Replaces options of scripts until the line parses.
+/// Replaces options of other scripts until the line parses.
 pub fn understand(words: Vec<OsString>) -> Result<(Holdall, Understood), NotUnderstood> {
     let mut understood = Understood {
         words,
@@ -114,7 +114,7 @@ impl Understood {
     }
 }
 
-/// Whether a word may be the value of the option before it: no option, and no file that stands for itself.
+/// Whether a word may be the value of the previous option: neither an option nor a config file.
 fn is_value(word: &String) -> bool {
     let is_option = word.starts_with('-') && word.parse::<f64>().is_err();
     let is_config = [".yml", ".yaml"]
@@ -123,7 +123,7 @@ fn is_value(word: &String) -> bool {
     !is_option && (is_config || !Path::new(word).is_file())
 }
 
-/// Whether the command that was typed has `--set`.
+/// Whether the typed command has `--set`.
 fn takes_sets(words: &[OsString]) -> bool {
     command(words).is_some_and(|command| {
         let mut options = command.get_arguments();
@@ -131,10 +131,10 @@ fn takes_sets(words: &[OsString]) -> bool {
     })
 }
 
-/// Commands whose `--set` is about the data alone: the rest is the trained model's.
+/// Commands whose `--set` accepts data keys only, because other settings belong to the trained model.
 const SETS_OF_DATA: [&str; 2] = ["eval", "predict"];
 
-/// Whether the command that was typed reads what an option means.
+/// Whether the typed command reads the translated settings.
 fn is_read(meant: &[String], typed: &[OsString]) -> bool {
     let is_about_data =
         command(typed).is_some_and(|command| SETS_OF_DATA.contains(&command.get_name()));
@@ -153,7 +153,7 @@ fn command(words: &[OsString]) -> Option<clap::Command> {
     Some(command)
 }
 
-/// The error of an option that is not there.
+/// The error for an unknown option.
 fn not_there(
     option: &str,
     answer: Option<String>,

@@ -1,32 +1,32 @@
-//! The machine without its GPUs: processors, memory, disks. Linux tells all of it; elsewhere what is not known is `None`.
+//! Readings of the machine except GPUs: processors, memory, disks. Complete on Linux; elsewhere unknown values are `None`.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// One look at the machine.
+/// One sample of the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostReading {
-    /// What it is called.
+    /// Host name.
     pub name: Option<String>,
-    /// Share of the processors' time that was used since the look before, 0 to 100.
+    /// Processor time used since the previous sample, 0 to 100.
     pub cpu_percent: Option<f64>,
-    /// Processes that wanted to run, over 1, 5 and 15 minutes.
+    /// Load averages over 1, 5 and 15 minutes.
     pub load: Option<[f64; 3]>,
     /// Threads that may run at once.
     pub num_threads: Option<usize>,
     pub memory_total_bytes: Option<u64>,
     pub memory_available_bytes: Option<u64>,
-    /// What a container or `ulimit` allows, where that is less than there is.
+    /// Limit of a container or `ulimit`, if below the physical memory.
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// Looks at the machine again and again: how busy it was is what changed in between.
+/// Samples the machine repeatedly; processor use is the difference between samples.
 #[derive(Debug, Default)]
 pub struct HostWatch {
     before: Option<Ticks>,
 }
 
-/// The processors' time since the start.
+/// Cumulative processor time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticks {
     idle: u64,
@@ -34,14 +34,14 @@ struct Ticks {
 }
 
 impl HostWatch {
-    /// A look that can be compared with one a moment ago.
+    /// A watch whose first sample covers this duration.
     pub fn primed(moment: Duration) -> HostWatch {
         let watch = HostWatch { before: ticks() };
         std::thread::sleep(moment);
         watch
     }
 
-    /// Looks.
+    /// Takes a sample.
     pub fn read(&mut self) -> HostReading {
         let now = ticks();
         let cpu_percent = self.before.zip(now).and_then(busy_percent);
@@ -61,12 +61,12 @@ impl HostWatch {
     }
 }
 
-/// Threads that may run at once: cores, less what a container or an affinity takes away.
+/// Threads that may run at once: cores minus those excluded by a container or CPU affinity.
 pub fn num_threads() -> Option<usize> {
     std::thread::available_parallelism().ok().map(usize::from)
 }
 
-/// Cores that are switched on, whoever may use them.
+/// Online cores, including those this process may not use.
 pub fn num_cores() -> Option<usize> {
     count_of_ranges(&read("/sys/devices/system/cpu/online")?)
 }
@@ -79,7 +79,7 @@ fn ticks() -> Option<Ticks> {
     parse_ticks(&read("/proc/stat")?)
 }
 
-/// `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are counted in user already.
+/// Parses `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guest time is part of user time.
 fn parse_ticks(text: &str) -> Option<Ticks> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let fields = line.split_whitespace().take(8);
@@ -93,7 +93,7 @@ fn parse_ticks(text: &str) -> Option<Ticks> {
 }
 
 fn busy_percent((before, now): (Ticks, Ticks)) -> Option<f64> {
-    // Waiting for a disk may be counted back.
+    // The iowait counter may decrease.
     let all = now.all.checked_sub(before.all).filter(|all| *all > 0)?;
     let idle = now.idle.saturating_sub(before.idle).min(all);
     Some(100.0 * (all - idle) as f64 / all as f64)
@@ -107,7 +107,7 @@ fn load(text: &str) -> Option<[f64; 3]> {
     numbers.try_into().ok()
 }
 
-/// `0-3,8` is five.
+/// Number of values in ranges: `0-3,8` is five.
 fn count_of_ranges(text: &str) -> Option<usize> {
     let count = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,13 +1,13 @@
-//! How this program was started, so that lines to type next work as they stand.
+//! How this program was started, so that suggested commands work verbatim.
 
 use std::path::{Component, Path};
 
 pub use holdall_train::config::shell_words::quoted;
 
-/// `holdall`, or what was typed instead of it.
+/// `holdall`, or the path or cargo command that the user typed.
 pub fn program() -> String {
     let typed = std::env::args_os().next().unwrap_or_default();
-    // `cargo run` says so.
+    // `cargo run` sets these variables.
     let by_cargo =
         std::env::var_os("CARGO").is_some() && std::env::var_os("CARGO_PKG_NAME").is_some();
     program_of(Path::new(&typed), by_cargo)

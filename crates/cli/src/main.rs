@@ -1,4 +1,4 @@
-//! The `holdall` binary: one file per command, with the arguments that it takes.
+//! The `holdall` binary: one file per command, with its arguments.
 
 mod arguments;
 mod array_file;
@@ -22,7 +22,7 @@ use holdall_device::cpu::PackingAllocator;
 use arguments::{BenchCommand, Command, ConfigCommand, DataCommand, ModelCommand};
 use foreign_options::{NotUnderstood, understand};
 
-/// What the product library packs goes where the plan has counted it; readers keep their decoders' memory between pictures.
+/// The matrix library packs into memory that the plan has counted; reader threads keep their decoders' memory between pictures.
 #[global_allocator]
 static ALLOCATOR: PackingAllocator<KeepingAllocator> = PackingAllocator::before(KeepingAllocator);
 

@@ -1,8 +1,8 @@
-//! One process or several: `--processes N` starts the others, a launcher of a cluster has started them already.
+//! Single- and multi-process start: `--processes N` launches processes, a cluster's launcher has launched them already.
 //!
 //! ```text
-//! train --processes 4     this process starts four of its kind, passes signals on and waits
-//! HOLDALL_RANK=2 ...      one of those: joins the group and works
+//! train --processes 4     this process launches four copies, passes signals on and waits
+//! HOLDALL_RANK=2 ...      one of the copies: joins the group and works
 //! mpirun, srun, torchrun  likewise
 //! ```
 
@@ -26,28 +26,28 @@ use crate::failure;
 use crate::screen::{self, tell};
 use crate::stop;
 
-/// What must be the same for all.
+/// Version that must match on all processes.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How often it is looked whether this process hangs.
+/// Interval of the check whether this process hangs.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
-/// How a process ends that `--processes` has asked to.
+/// Exit code of a process that `--processes` has stopped.
 const STOPPED: u8 = 143;
 
 /// The group that this process has joined, until it leaves.
 static JOINED: Mutex<Option<Group>> = Mutex::new(None);
 
-/// What this process is.
+/// Role of this process.
 pub enum Begun {
-    /// It started the others, and they have ended.
+    /// The launcher; the processes it launched have ended.
     Ended(ExitCode),
-    /// One that does the work, perhaps alone.
+    /// A process that works, possibly alone.
     Member(Group),
 }
 
-/// Starts the processes that were asked for and waits for them, or joins those that were started, which must all have been asked for the
-/// same: `request` is the command with what decides what it does. Of several, only the first talks from here on; all report errors.
+/// Launches the requested processes and waits for them, or joins a launched group, whose members must all have the same `request`: the
+/// command and the settings that decide its effect. In a group, only rank 0 prints from here on; all processes report errors.
 pub fn begin(options: &ProcessOptions, request: impl FnOnce() -> Value) -> Result<Begun> {
     let launch = Launch::from_environment()?;
     let is_started = launch.launcher == Launcher::Holdall;
@@ -74,14 +74,14 @@ pub fn begin(options: &ProcessOptions, request: impl FnOnce() -> Value) -> Resul
         tell(&describe(&group));
         *JOINED.lock().unwrap_or_else(PoisonError::into_inner) = Some(group.clone());
         let watch = std::thread::Builder::new().name("end where it hangs".to_owned());
-        // Without it, whoever started this process must end it.
+        // Without this thread, the launcher must end a hanging process.
         let _ = watch.spawn(end_where_it_hangs);
         agree_on_request(&group, &request())?;
     }
     Ok(Begun::Member(group))
 }
 
-/// ` --processes N` where that has started this process: for commands that people are told to type.
+/// ` --processes N` if a launcher of that kind started this process, for suggested commands.
 pub fn option() -> String {
     match Launch::from_environment() {
         Ok(launch) if launch.launcher == Launcher::Holdall && launch.size > 1 => {
@@ -91,7 +91,7 @@ pub fn option() -> String {
     }
 }
 
-/// Tells the others why this process cannot go on.
+/// Reports to the group why this process cannot continue.
 pub fn fail(why: &str) {
     let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(group) = &*joined {
@@ -99,8 +99,8 @@ pub fn fail(why: &str) {
     }
 }
 
-/// Ends this process once the group has given it up because it hangs: its main thread never hears of it. Nothing that it writes is found
-/// half-written, whenever it ends.
+/// Ends this process once the group has lost it because it hangs: its main thread never notices. All writes are atomic, so it may end at
+/// any time.
 fn end_where_it_hangs() {
     loop {
         std::thread::sleep(BETWEEN_LOOKS);
@@ -115,7 +115,7 @@ fn end_where_it_hangs() {
     }
 }
 
-/// Leaves the group in good order when `main` has ended, or tells the others that it panicked.
+/// Guard in `main`: leaves the group in good order, or reports a panic to it.
 pub struct Leaving;
 
 impl Drop for Leaving {
@@ -131,7 +131,7 @@ impl Drop for Leaving {
 fn start(size: usize) -> Result<ExitCode> {
     let program = std::env::current_exe()?;
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    // Signals are for the processes; this one ends when they have.
+    // Signals are passed to the processes; the launcher ends after them.
     let _orderly = stop::orderly("");
     let requests = stop::requests();
     let mut is_stopped = false;
@@ -143,7 +143,7 @@ fn start(size: usize) -> Result<ExitCode> {
         let is_saved = requests.save.swap(false, Ordering::Relaxed);
         is_saved.then_some(Request::Save)
     })?;
-    // It passes every request on as SIGTERM, and was asked by what signal it was.
+    // The launcher passes every stop signal on as SIGTERM; its own exit code names the original signal.
     Ok(if is_stopped && code == STOPPED {
         stop::exit_code()
     } else {
@@ -151,7 +151,7 @@ fn start(size: usize) -> Result<ExitCode> {
     })
 }
 
-/// `Processes: 8 on 2 machines, tensors by Open MPI 4.1.4`.
+/// Description such as `Processes: 8 on 2 machines, tensors by Open MPI 4.1.4`.
 fn describe(group: &Group) -> String {
     let mut hosts: Vec<&str> = (0..group.size()).map(|rank| group.host(rank)).collect();
     hosts.sort_unstable();
@@ -167,7 +167,7 @@ fn describe(group: &Group) -> String {
     )
 }
 
-/// Opens this process's device: of several processes on a machine, each has its card or its part of the cores and of the memory.
+/// Opens this process's device: each process on a machine gets a card, or its share of the cores and of the memory.
 pub fn open_device(
     group: Group,
     wish: DeviceArgument,
@@ -199,10 +199,10 @@ pub fn open_device(
     Ok(device.with_sharers(sharers))
 }
 
-/// The card of a process of this machine. One that sees a single card because its launcher shows it no other takes that.
+/// Index of this process's card. If the launcher shows the process a single card, it is that one.
 fn card(local_rank: usize, num_cards: usize, is_restricted: bool) -> Result<usize, String> {
     match num_cards {
-        // Opening it says what is missing.
+        // Opening the device reports what is missing.
         0 => Ok(0),
         1 if is_restricted => Ok(0),
         _ if local_rank < num_cards => Ok(local_rank),
@@ -214,7 +214,7 @@ fn card(local_rank: usize, num_cards: usize, is_restricted: bool) -> Result<usiz
     }
 }
 
-/// Processes on this machine with the same memory: on the CPU all of them, on GPUs those with the same card.
+/// Number of processes that share this process's memory: on the CPU all of the machine, on GPUs those on the same card.
 fn sharers(group: &Group, device: &Device) -> Result<usize> {
     let own = device.gpu().map_or("", |gpu| gpu.pci_bus_id());
     let all = group.share(own.as_bytes())?;
@@ -226,8 +226,8 @@ fn sharers(group: &Group, device: &Device) -> Result<usize> {
     Ok(same.count())
 }
 
-/// Threads of this process: its part of the cores that it may use, each divided among the processes that may use it. Launchers
-/// that bind processes to cores have divided them already.
+/// Threads of this process: its share of the allowed cores, each divided among the processes that may use it. Launchers
+/// that bind processes to cores have already divided them.
 fn fair_threads(group: &Group) -> Result<usize> {
     let own = allowed_cores();
     let all = group.share(&own)?;
@@ -249,7 +249,7 @@ fn fair_threads(group: &Group) -> Result<usize> {
     Ok(num_threads)
 }
 
-/// `cores` may be fewer than allowed where a container has a quota.
+/// The share in threads. `cores` may be below the allowed ones, by a container's quota.
 fn part_of_cores(cores: usize, own: &[u8], local: &[&[u8]]) -> usize {
     let is_allowed = |mask: &[u8], core: usize| mask.get(core).is_some_and(|&allowed| allowed != 0);
     let allowed: Vec<usize> = (0..own.len())
@@ -265,19 +265,19 @@ fn part_of_cores(cores: usize, own: &[u8], local: &[&[u8]]) -> usize {
             1.0 / sharers.max(1) as f64
         })
         .sum();
-    // A little more than rounding errors of the sum.
+    // Exceeds the rounding error of the sum.
     let part = cores as f64 * fair / allowed.len() as f64 + 1e-6;
     (part as usize).max(1)
 }
 
-/// A byte for every core of this machine: whether this process may use it. Empty where the system does not tell.
+/// One byte per core of this machine: whether this process may use it. Empty where the system does not report it.
 #[cfg(target_os = "linux")]
 fn allowed_cores() -> Vec<u8> {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
         return Vec::new();
     };
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    // `0-63`, or `0,2-5`: the last number is the last core.
+    // `0-63`, or `0,2-5`: the last number is the highest core.
     let last = online.trim().rsplit([',', '-']).next();
     let last: Option<usize> = last.and_then(|last| last.parse().ok());
     let most = rustix::thread::CpuSet::MAX_CPU;
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn every_process_has_its_card() {
         assert_eq!(card(3, 4, false), Ok(3));
-        // Slurm shows each task its own card only.
+        // Slurm shows each task only its own card.
         assert_eq!(card(3, 1, true), Ok(0));
         let error = card(1, 1, false).unwrap_err();
         assert!(error.contains("found 1\nhint: 1 processes"), "{error}");
@@ -311,12 +311,12 @@ mod tests {
         let all = [1; 8];
         assert_eq!(part_of_cores(8, &all, &[&all, &all]), 4);
         assert_eq!(part_of_cores(8, &all, &[&all, &all, &all]), 2);
-        // Bound by the launcher: divided already.
+        // Bound by the launcher: already divided.
         let (left, right) = ([1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1]);
         assert_eq!(part_of_cores(4, &left, &[&left, &right]), 4);
-        // Two pairs, each bound to a half.
+        // Two pairs of processes, each bound to one half.
         assert_eq!(part_of_cores(4, &left, &[&left, &left, &right, &right]), 2);
-        // More processes than cores, a quota below the cores, and nothing known.
+        // More processes than cores, a quota below the number of cores, and no information.
         assert_eq!(part_of_cores(8, &all, &[&all[..]; 9]), 1);
         assert_eq!(part_of_cores(4, &all, &[&all, &all]), 2);
         assert_eq!(part_of_cores(8, &[], &[&[], &[]]), 4);

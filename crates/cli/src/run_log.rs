@@ -1,21 +1,21 @@
-//! `RUN/train.log`: all that a run printed, appended when it is resumed. What was said before the folder was there comes first.
+//! `RUN/train.log`: everything that a run printed, appended to on a resume. Lines printed before the folder existed come first.
 //!
-//! On a terminal a bar shows how steps go; the log has their lines all the same.
+//! On a terminal a bar replaces the lines of steps; the log has these lines all the same.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The file's name in a run's folder.
+/// File name in a run's folder.
 pub const FILE_NAME: &str = "train.log";
 
-/// Lines that wait for the folder, at most: a run that says more before it begins loses the first ones.
+/// Most lines buffered until the folder exists; earlier ones are dropped.
 const MOST_WAITING: usize = 1000;
 
 enum RunLog {
     Closed,
-    /// Lines that were told before there was a folder.
+    /// Lines printed before the folder exists.
     Waiting(Vec<String>),
     Open(File),
 }
@@ -26,7 +26,7 @@ fn log() -> MutexGuard<'static, RunLog> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A run begins with this command: what is told from here on is kept, unless it is already.
+/// Starts buffering lines, with the command as the first, unless a log is active.
 pub fn begin() {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let command: Vec<String> = words.collect();
@@ -36,7 +36,7 @@ pub fn begin() {
     }
 }
 
-/// Writes what was kept behind what is in the folder's log, and goes on there. A log that cannot be written is done without.
+/// Opens the folder's log, appends the buffered lines, and logs there from now on. If it cannot be opened, there is no log.
 pub fn open(folder: &Path) {
     let path = folder.join(FILE_NAME);
     let opened = OpenOptions::new().create(true).append(true).open(path);
@@ -54,12 +54,11 @@ pub fn open(folder: &Path) {
     }
 }
 
-/// Keeps a line.
+/// Appends a line.
 pub fn add(line: &str) {
     write(&mut log(), line);
 }
 
-/// The run has ended.
 pub fn close() {
     *log() = RunLog::Closed;
 }
@@ -74,7 +73,7 @@ fn write(log: &mut RunLog, line: &str) {
             lines.push(line.to_owned());
         }
         RunLog::Open(file) => {
-            // One write for a line, so that a reader never sees half of one. A full disk ends no run.
+            // One write per line, so that a reader never sees an incomplete line. A full disk does not end a run.
             let _ = file.write_all(format!("{line}\n").as_bytes());
         }
     }

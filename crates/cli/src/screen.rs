@@ -1,4 +1,4 @@
-//! What people read: tables on stderr or stdout, progress only on a terminal.
+//! Output for people: messages and tables, and progress on terminals only.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -9,15 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::run_log;
 
-/// Of several processes only the first talks.
+/// Set on all ranks but the first.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From here on, nothing is said or shown.
+/// Silences messages and progress.
 pub fn only_errors() {
     IS_QUIET.store(true, Ordering::Relaxed);
 }
 
-/// From here on, everything is: an error follows.
+/// Ends the silence, because an error follows.
 pub fn everything() {
     IS_QUIET.store(false, Ordering::Relaxed);
 }
@@ -26,11 +26,11 @@ fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Longest line of packed notes where stderr is no terminal, and longest note that is packed.
+/// Line width of packed notes without a terminal, and longest note that is packed.
 const PACKED_WIDTH: usize = 110;
 const SHORT_NOTE: usize = 72;
 
-/// Columns of the terminal that stderr is, if it is one.
+/// Columns of stderr's terminal, if it is one.
 fn width() -> Option<usize> {
     let size = if std::io::stderr().is_terminal() {
         ratatui::crossterm::terminal::size().ok()
@@ -41,10 +41,10 @@ fn width() -> Option<usize> {
         .filter(|&columns| columns >= MIN_WIDTH)
 }
 
-/// Narrower terminals break lines themselves.
+/// Narrower terminals wrap lines themselves.
 const MIN_WIDTH: usize = 40;
 
-/// Notes as few lines: short ones that follow each other share a line; those that warn, or have a hint, stand alone.
+/// Packs notes into few lines: consecutive short ones share a line; warnings and notes with a hint stand alone.
 pub fn packed<'a>(notes: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     packed_to(width().unwrap_or(PACKED_WIDTH), notes)
 }
@@ -71,14 +71,14 @@ fn packed_to<'a>(width: usize, notes: impl IntoIterator<Item = &'a str>) -> Vec<
     lines
 }
 
-/// The text with lines that a terminal of this width does not cut through words. Hints keep theirs: they are copied.
+/// Wraps lines between words at this width. Hints are not wrapped, because people copy them.
 fn wrapped(text: &str, width: usize) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();
         let mut rest = line.to_owned();
         while rest.chars().count() > width && !line.starts_with("hint:") {
-            // A blank at the very edge ends the line too.
+            // A blank right after the last column ends the line too.
             let end = rest
                 .char_indices()
                 .nth(width + 1)
@@ -94,7 +94,7 @@ fn wrapped(text: &str, width: usize) -> String {
     lines.join("\n")
 }
 
-/// Columns padded to their widest cell; the first row is the heading.
+/// A table with columns padded to their widest cell; the first row is the heading.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -108,7 +108,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
         let mut line = String::from(" ");
         for (column, cell) in row.iter().enumerate() {
             let padding = " ".repeat(widths[column] - cell.chars().count());
-            // The first column is a name, the others are numbers.
+            // The first column holds names, the others numbers.
             if column == 0 {
                 line.push_str(&format!(" {cell}{padding}"));
             } else {
@@ -121,7 +121,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Columns of the terminal that stdout is; 80 where it is none.
+/// Columns of stdout's terminal; 80 without one.
 pub fn columns() -> usize {
     let size = if std::io::stdout().is_terminal() {
         ratatui::crossterm::terminal::size().ok()
@@ -131,17 +131,17 @@ pub fn columns() -> usize {
     size.map_or(80, |(columns, _)| usize::from(columns))
 }
 
-/// A bar on stderr; silent where stderr is not a terminal.
+/// A progress bar on stderr; hidden without a terminal.
 pub fn progress(length: u64, what: &'static str) -> ProgressBar {
     bar(length, what, "{pos}/{len}")
 }
 
-/// The same for counts that nobody wants to read.
+/// Like [`progress`], in percent, for counts of no interest.
 pub fn progress_share(length: u64, what: &'static str) -> ProgressBar {
     bar(length, what, "{percent}%")
 }
 
-/// The same for a download.
+/// Like [`progress`], for a download.
 pub fn progress_bytes(length: u64, what: String) -> ProgressBar {
     bar(length, what, "{bytes}/{total_bytes} {bytes_per_sec}")
 }
@@ -159,20 +159,20 @@ fn bar(length: u64, what: impl Into<Cow<'static, str>>, count: &str) -> Progress
     bar
 }
 
-/// The bar that is on the screen: what is said takes its place for a moment, whichever thread says it.
+/// The visible progress bar: it is hidden while any thread prints a message.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// From here on, this bar gives way to what is said.
+/// Registers the visible bar.
 pub fn watch_for(bar: &ProgressBar) {
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
 }
 
-/// One JSON object on stdout.
+/// Prints a JSON object to stdout.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string(value)?))
 }
 
-/// Text whose control characters are spelt out: a caption or a file name must not steer the terminal.
+/// Escapes control characters: a caption or a file name must not steer the terminal.
 fn printable(text: &str) -> Cow<'_, str> {
     let is_steering = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
     if !text.contains(is_steering) {
@@ -189,7 +189,7 @@ fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Data on stdout. A reader that has seen enough is no failure; a full disk is.
+/// Prints data to stdout. A reader that closes the pipe is no error; a full disk is.
 pub fn print(text: &str) -> anyhow::Result<()> {
     if is_quiet() {
         return Ok(());
@@ -208,7 +208,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Talk on stderr, and in the log of the run. A log that nobody reads must not end a run.
+/// Prints a message to stderr and to the run's log. A closed stderr must not end a run.
 pub fn tell(text: &str) {
     if is_quiet() {
         return;

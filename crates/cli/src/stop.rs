@@ -1,14 +1,14 @@
-//! Requests from outside: Ctrl-C, a batch system's SIGTERM, a terminal that went away, Slurm's warning.
+//! Requests to stop or save: Ctrl-C, a batch system's SIGTERM, a closed terminal, Slurm's warning.
 //!
 //! ```text
-//! nothing begun that could be lost:  the process ends at once, whatever it computes
-//! inside `orderly`:                  a flag is set; the work saves and ends by itself
-//! inside `whole`:                    the files are written to their end, then the process ends
+//! no work that could be lost:   the process ends at once, whatever it computes
+//! inside `orderly`:             a flag is set; the work saves and ends by itself
+//! inside `whole`:               the files are written completely, then the process ends
 //! ```
 //!
-//! Exit codes are 128 + the signal's number, as shells have it. SIGTERM and SIGHUP may come any number of times and never cut a save
-//! short: who wants that sends SIGKILL. A second Ctrl-C does, if it comes late enough to be meant. SIGUSR1 asks a run to save and go on;
-//! other commands take no notice. A signal that was ignored when the process began, as by `nohup`, stays ignored.
+//! Exit codes are 128 + signal number, as in shells. SIGTERM and SIGHUP may arrive any number of times and never interrupt a save;
+//! SIGKILL does. A second Ctrl-C does, too, if it comes late enough to be deliberate. SIGUSR1 asks a run to save and continue;
+//! other commands ignore it. A signal that was ignored when the process started, as by `nohup`, stays ignored.
 
 #[cfg_attr(unix, path = "stop/unix.rs")]
 #[cfg_attr(not(unix), path = "stop/other.rs")]
@@ -23,14 +23,13 @@ use holdall_train::run::requests::Requests;
 
 use crate::screen::tell;
 
-/// What asks a process to end.
+/// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
-    /// Ctrl-C, SIGINT.
+    /// SIGINT, from Ctrl-C.
     Interrupt,
-    /// SIGTERM.
     Terminate,
-    /// The terminal has gone: SIGHUP.
+    /// SIGHUP: the terminal was closed.
     HangUp,
 }
 
@@ -56,15 +55,15 @@ impl Signal {
     }
 }
 
-/// As shells have it.
+/// Exit code of a signal, as in shells.
 fn exit_code_of(signal: u8) -> u8 {
     128 + signal
 }
 
-/// Batch systems send a signal several times, `timeout` to a process and to its group: within this it is one request.
+/// Batch systems send a signal several times, and `timeout` sends it to a process and its group: signals within this time are one request.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// How long a last line may take: a process whose stderr nobody reads still ends.
+/// Time limit for a last message: a process whose stderr is stuck still ends.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 static REQUESTS: Requests = Requests::new();
@@ -76,23 +75,23 @@ static STATE: Mutex<State> = Mutex::new(State {
 });
 
 struct State {
-    /// How many parts of the work must not be cut short now.
+    /// Number of active guards on work that must not be interrupted.
     holds: usize,
-    /// What the innermost of them says when it is asked to end.
+    /// Message of the innermost guard on a stop request.
     words: &'static str,
     asked_by: Option<Signal>,
-    /// The first Ctrl-C.
+    /// Time of the first Ctrl-C.
     interrupted_at: Option<Instant>,
 }
 
-/// What follows a signal.
+/// Reaction to a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
-    /// The process ends now, with the code of this signal.
+    /// End the process now, with this signal's exit code.
     End(Signal),
-    /// The work is asked to end, and the user told so.
+    /// Ask the work to end, and print that.
     Ask,
-    /// It was asked before.
+    /// None: a request is pending already.
     Nothing,
 }
 
@@ -114,13 +113,13 @@ impl State {
 }
 
 fn state() -> MutexGuard<'static, State> {
-    // Nothing panics while it holds this.
+    // No code panics while it holds this lock.
     STATE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Takes signals from here on: the first thing that `main` does.
+/// Installs the signal handling: the first call in `main`.
 pub fn listen() {
     if let Err(cause) = system::listen() {
         tell(&format!(
@@ -134,7 +133,7 @@ fn asked_to_end(signal: Signal) {
     let was_asked = state.asked_by.is_some();
     match state.take(signal, Instant::now()) {
         After::End(asked_by) => {
-            // With the lock held: nothing is begun that would be cut short.
+            // With the lock held, so that no new work can start and be interrupted.
             if !was_asked {
                 tell_briefly(format!("\nStopped by {}", asked_by.name()));
             }
@@ -157,7 +156,7 @@ fn asked_to_save() {
     REQUESTS.save.store(true, Ordering::Relaxed);
 }
 
-/// Says it, unless stderr is stuck.
+/// Prints a message, with a time limit in case stderr is stuck.
 fn tell_briefly(text: String) {
     let (done, told) = mpsc::channel();
     let telling = std::thread::Builder::new().spawn(move || {
@@ -169,22 +168,22 @@ fn tell_briefly(text: String) {
     }
 }
 
-/// Work that ends in order: as long as this is there, a signal sets [`Requests::stop`] and does no more.
+/// Guard of interruptible work: while it lives, a signal only sets [`Requests::stop`].
 pub struct Orderly {
     words_before: &'static str,
 }
 
-/// What is asked for.
+/// The pending requests.
 pub fn requests() -> &'static Requests {
     &REQUESTS
 }
 
-/// Whether to end.
+/// Whether a stop was requested.
 pub fn is_asked() -> bool {
     REQUESTS.stop.load(Ordering::Relaxed)
 }
 
-/// Begins work that looks at [`Requests::stop`] often; `words` say what it will do when it is asked to end.
+/// Starts work that checks [`Requests::stop`] often; `words` is printed on a stop request.
 pub fn orderly(words: &'static str) -> Orderly {
     let mut state = state();
     state.holds += 1;
@@ -201,7 +200,7 @@ impl Drop for Orderly {
     }
 }
 
-/// Writes files to their end. A process that was asked to end meanwhile does so then.
+/// Runs a file write to its end. A stop requested meanwhile takes effect afterwards.
 pub fn whole<T>(write: impl FnOnce() -> T) -> T {
     let held = orderly("Stopping when what is being written is whole");
     let written = write();
@@ -214,12 +213,12 @@ pub fn whole<T>(write: impl FnOnce() -> T) -> T {
     written
 }
 
-/// How a process ends whose terminal has gone, whether or not a signal said so.
+/// Exit code after the terminal was closed, with or without a signal.
 pub fn hung_up() -> ExitCode {
     ExitCode::from(Signal::HangUp.exit_code())
 }
 
-/// How a process ends that was asked to, or works with one that was: 128 + the number of the first signal.
+/// Exit code after a stop request to this process or its group: 128 + number of the first signal.
 pub fn exit_code() -> ExitCode {
     let signal = match REQUESTS.stopped_by.load(Ordering::Relaxed) {
         0 => Signal::Interrupt.number(),
@@ -260,7 +259,7 @@ mod tests {
             assert_eq!(after, After::Nothing);
         }
         assert_eq!(state.take(Signal::HangUp, at(61_000)), After::Nothing);
-        // The first Ctrl-C: nobody asked twice yet.
+        // The first Ctrl-C is not a repeated one.
         assert_eq!(state.take(Signal::Interrupt, at(62_000)), After::Nothing);
         assert_eq!(state.take(Signal::Interrupt, at(62_020)), After::Nothing);
         let meant = state.take(Signal::Interrupt, at(63_500));

@@ -1,4 +1,4 @@
-//! A run as it goes: a bar on a terminal, and the lines that people look for in a log.
+//! Live output of a run: a bar on a terminal, and the log lines that people look for.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -22,20 +22,20 @@ use crate::processes;
 use crate::run_log;
 use crate::screen::{tell, watch_for};
 
-/// Without a terminal, steps are told this often.
+/// Interval of step lines without a terminal.
 const BETWEEN_LINES: Duration = Duration::from_secs(20);
 
-/// A first step that takes longer than this has a line before its end, and those that will, as they begin.
+/// A first step longer than this gets a progress line before its end.
 const FIRST_LINE_SECONDS: f64 = 2.0;
 
-/// The bar between steps, and within a step that takes a while.
+/// Templates of the bar, between steps and within a long step.
 const STEPS: &str = "{bar:12} {pos}/{len} steps  {elapsed}, {eta} left  {wide_msg}";
 const WITHIN_STEP: &str = "{pos}/{len} steps  {wide_msg}";
 
-/// Pictures that are left out with a line each.
+/// Number of skipped pictures that are reported with a line each.
 const TOLD_ONE_BY_ONE: usize = 10;
 
-/// Tells a run on stderr.
+/// Prints the events of a run to stderr.
 pub struct Watcher {
     task: Arc<dyn Task>,
     bar: ProgressBar,
@@ -45,20 +45,20 @@ pub struct Watcher {
     has_told_progress: bool,
     is_within_step: bool,
     peak_bytes: Option<u64>,
-    /// The last line on memory.
+    /// Last memory figures printed.
     told_memory: Option<MemoryUse>,
-    /// Whose it is.
+    /// Name of the memory that the figures are about.
     memory: &'static str,
-    /// What was evaluated: how large it is has been told.
+    /// Subsets whose size has been printed.
     has_told_size: Vec<Subset>,
-    /// Smoothed, so that the figure can be read.
+    /// Smoothed for readability.
     samples_per_s: Option<f64>,
-    /// The last loss that the bar shows.
+    /// Last loss shown on the bar.
     loss: String,
 }
 
 impl Watcher {
-    /// For a run that is about to begin, or to go on.
+    /// A watcher for a run that is about to start or resume.
     pub fn new(trainer: &Trainer) -> Watcher {
         let total = trainer.planned().total_steps();
         let bar = if std::io::stderr().is_terminal() {
@@ -90,7 +90,7 @@ impl Watcher {
         }
     }
 
-    /// Tells one event.
+    /// Prints one event.
     pub fn tell(&mut self, event: Event<'_>) {
         match event {
             Event::Step(line) => self.tell_step(line),
@@ -119,7 +119,7 @@ impl Watcher {
             Event::Skipped { line, total } => self.tell_skipped(line, total),
             Event::Notice(text) => self.line(text),
             Event::Epoch(epoch) => self.line(&show_epoch(epoch)),
-            // Saving is silent while all is well: the bar stays where it is.
+            // Automatic saves are silent: the bar stays in place.
             Event::Saved {
                 is_asked: false, ..
             } => {}
@@ -129,12 +129,12 @@ impl Watcher {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// On a terminal always; in a log before the first step is done, then as rarely as steps are told.
+    /// Shows progress within a step: on a terminal always; in a log once during a slow first step, then at the interval of step lines.
     fn tell_progress(&mut self, progress: &StepProgress) {
         if !self.bar.is_hidden() {
             if !std::mem::replace(&mut self.is_within_step, true) {
@@ -163,7 +163,7 @@ impl Watcher {
         let memory = self
             .peak_bytes
             .map_or(String::new(), |bytes| format!("  {}", show_bytes(bytes)));
-        // A short step's loss is among fewer candidates: the one before says more.
+        // A short step's contrastive loss has fewer candidates: keep the previous one.
         if !line.is_short {
             self.loss = format!("loss {:.3}", line.loss);
         }
@@ -183,7 +183,7 @@ impl Watcher {
         }
     }
 
-    /// The first ones one by one; a thousand lines would hide everything else.
+    /// Reports the first skipped pictures one by one; thousands of lines would hide everything else.
     fn tell_skipped(&mut self, line: &SkippedLine, total: usize) {
         if total <= TOLD_ONE_BY_ONE {
             self.line(&format!(
@@ -205,7 +205,7 @@ impl Watcher {
         tell(text);
     }
 
-    /// Of steps: where there is a bar, for the log alone.
+    /// Prints a step line; with a bar, to the log only.
     fn step_line(&mut self, text: &str) {
         self.last_line = Instant::now();
         if self.bar.is_hidden() {
@@ -221,7 +221,7 @@ fn style(template: &str) -> ProgressStyle {
     style.progress_chars("=> ")
 }
 
-/// Which pass over the micro-batches, where there are several.
+/// Name of the current pass over the micro-batches, if there are several.
 fn pass_of(progress: &StepProgress) -> &'static str {
     match (progress.passes, progress.pass) {
         (1, _) => "",
@@ -243,7 +243,7 @@ fn show_progress(progress: &StepProgress) -> String {
     )
 }
 
-/// The same beside the number of steps, on a terminal of 80 columns.
+/// Short form beside the number of steps, for a terminal of 80 columns.
 fn show_progress_briefly(progress: &StepProgress) -> String {
     format!(
         "{}{}/{}, {:.0} samples/s, left: step {}, epoch {}",
@@ -275,7 +275,7 @@ fn losses(line: &StepLine) -> String {
     format!("{total} ({})", each.join(", "))
 }
 
-/// Steps of fewer samples than usual say so: their contrastive loss is among fewer candidates.
+/// Note on a step with fewer samples than usual: its contrastive loss has fewer candidates.
 fn short(line: &StepLine) -> String {
     if line.is_short {
         format!(" (of {} samples)", line.samples)
@@ -284,12 +284,12 @@ fn short(line: &StepLine) -> String {
     }
 }
 
-/// ` (chance 4.852 = ln 128)`, where it is known.
+/// Loss of guessing, if known: ` (chance 4.852 = ln 128)`.
 fn show_chance(chance: Option<f64>) -> String {
     let Some(chance) = chance else {
         return String::new();
     };
-    // Of a choice among so many, where it is one.
+    // If it is the logarithm of an integer, the number of choices.
     let choices = chance.exp();
     let is_whole = choices > 1.5 && (choices - choices.round()).abs() < 1e-6 * choices;
     let logarithm = if is_whole {
@@ -300,14 +300,14 @@ fn show_chance(chance: Option<f64>) -> String {
     format!(" (chance {chance:.3}{logarithm})")
 }
 
-/// Each loss beside what guessing gives.
+/// Each loss with the loss of guessing.
 fn show_each<'a>(losses: impl IntoIterator<Item = (&'a str, f64, Option<f64>)>) -> String {
     let each = losses.into_iter();
     let each = each.map(|(name, mean, chance)| format!("{name} {mean:.3}{}", show_chance(chance)));
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Where a run starts, and whether it moved.
+/// Line on the individual losses at a step, compared with guessing.
 fn show_losses(line: &StepLine) -> String {
     let each = line.losses.iter();
     let each = each.map(|loss| (loss.name.as_str(), loss.mean, loss.chance));
@@ -332,7 +332,7 @@ fn show_epoch_losses(epoch: &EpochReport) -> String {
     )
 }
 
-/// Memory is told again where the plan is another, or the peak has risen by a percent.
+/// Whether memory is worth printing again: the plan changed, or the peak rose by a percent.
 fn has_changed(told: Option<&MemoryUse>, memory: &MemoryUse) -> bool {
     told.is_none_or(|told| {
         let rise = told.peak_bytes.zip(memory.peak_bytes);
@@ -413,7 +413,7 @@ fn show_evaluation(line: &EvaluationLine, is_best: bool, scores: &str) -> String
     )
 }
 
-/// How it ended, and what to type next.
+/// Prints how the run ended, and the next commands to type.
 pub fn tell_outcome(outcome: &Outcome, out: &Path) {
     match outcome {
         Outcome::Finished(summary) => tell(show_summary(summary, out).trim_end()),
@@ -427,7 +427,7 @@ pub fn tell_outcome(outcome: &Outcome, out: &Path) {
     }
 }
 
-/// A path as a shell takes it.
+/// A path quoted for the shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=".contains(c);

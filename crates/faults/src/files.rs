@@ -1,13 +1,11 @@
-//! The system's file calls, taken over.
-//!
-//! Each asks [`watch`](crate::watch) what becomes of it, then calls the function that it stands in front of.
+//! Interposed file functions of libc. Each asks [`watch`](crate::watch) for the fault to inject, then calls libc's own function.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::watch::{self, Action};
 
-/// The next function of a name: the system's.
+/// Address of libc's own function, behind this library's one in the lookup order.
 pub fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -24,27 +22,27 @@ fn fail(error: c_int) {
     unsafe { *libc::__errno_location() = error };
 }
 
-/// Defines a function that stands in front of the system's: decides, then fails or calls on.
+/// Defines an interposed function: it asks for the fault, then fails or calls libc's function.
 macro_rules! stand_in {
     (@decide $operation:expr, path $path:expr) => {
-        // SAFETY: the system's function is given such a path too.
+        // SAFETY: libc's function gets the same path.
         unsafe { watch::on_path($operation, $path) }
     };
     (@decide $operation:expr, file $file:expr) => {
         watch::on_file($operation, $file)
     };
     ($name:ident($($argument:ident: $type:ty),*) -> $result:ty, [$($decide:tt)*], $failed:expr, $then:expr) => {
-        /// Stands in front of the system's function of this name.
+        /// Interposes libc's function of this name.
         ///
         /// # Safety
-        /// As for the system's.
+        /// Like libc's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let name = concat!(stringify!($name), "\0").as_bytes();
             let name = CStr::from_bytes_with_nul(name).expect("ends with a zero");
             let next: unsafe extern "C" fn($($type),*) -> $result =
-                // SAFETY: the system's function of that name has this signature.
+                // SAFETY: libc's function of that name has this signature.
                 unsafe { std::mem::transmute(next(&NEXT, name)) };
             match stand_in!(@decide $($decide)*) {
                 Action::Fail(error) => {
@@ -53,7 +51,7 @@ macro_rules! stand_in {
                 }
                 action => {
                     #[allow(clippy::redundant_closure_call, reason = "the closure is the macro's argument")]
-                    // SAFETY: called as this function was, or with fewer bytes.
+                    // SAFETY: called with this function's arguments, or with fewer bytes.
                     unsafe { ($then)(next, action) }
                 }
             }
@@ -63,12 +61,12 @@ macro_rules! stand_in {
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 
-/// Opens, and remembers which file it is.
+/// Opens a file and records its path under the descriptor.
 ///
 /// # Safety
 /// `path` ends with a zero.
 unsafe fn open_by(next: Open, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         let file = next(path, flags, mode);
         if file >= 0 {
@@ -85,7 +83,7 @@ fn opening(flags: c_int) -> &'static str {
     }
 }
 
-// The third argument is read only where a file may be created; passing it on does no harm: it travels in a register.
+// The third argument is read only where a file may be created; passing it always is harmless, because it travels in a register.
 stand_in!(open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int,
     [opening(flags), path path], -1,
     |next, _| open_by(next, path, flags, mode));

@@ -1,10 +1,10 @@
-//! Functions of libraries that a program opens at run time, taken over.
+//! Interposed functions of GPU libraries that a program opens at run time.
 //!
-//! Such a program asks `dlsym` for each function. For those of the GPU's libraries it gets the address of a stub instead:
+//! The program asks `dlsym` for each function. For functions of the GPU libraries, `dlsym` here returns the address of a stub:
 //!
 //! ```text
-//! stub i:   keep the arguments, ask `becomes(i)`   -> the real function's address: jump there, arguments as they were
-//!                                                  -> nothing: return the error that was asked for
+//! stub i:   keep the arguments, ask `becomes(i)`   -> address of the real function: jump there with unchanged arguments
+//!                                                  -> null: return the injected error
 //! ```
 
 use std::arch::global_asm;
@@ -14,12 +14,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::watch::{self, Action};
 
-/// Functions that can be stood in front of.
+/// Largest number of interposed functions.
 const NUM_STUBS: usize = 512;
-/// Each stub begins at a multiple of this.
+/// Distance between stubs.
 const STUB_BYTES: usize = 16;
 
-/// A function that was asked for: its name, and where it really is.
+/// A function that the program looked up, with its real address.
 struct Function {
     name: String,
     address: usize,
@@ -92,7 +92,7 @@ unsafe extern "C" {
     static holdall_fault_stubs: u8;
 }
 
-/// Where a call goes on, or which error it returns.
+/// The real function to jump to, or the error to return.
 #[repr(C)]
 struct Becomes {
     address: usize,
@@ -114,19 +114,19 @@ extern "C" fn becomes(index: usize) -> Becomes {
     }
 }
 
-/// Libraries of the GPU, by how their functions begin.
+/// Whether a name begins like the functions of the GPU libraries.
 fn is_of_a_gpu(name: &str) -> bool {
     let mut prefixes = ["cu", "nvrtc", "nvml"].iter();
     prefixes.any(|prefix| name.starts_with(prefix))
 }
 
-/// Stands in front of the system's `dlsym`.
+/// Interposes libc's `dlsym`.
 ///
 /// # Safety
-/// As for the system's.
+/// Like libc's `dlsym`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let (found, text) = unsafe { (system_dlsym(library, name), CStr::from_ptr(name)) };
     let Ok(text) = text.to_str() else {
         return found;
@@ -155,10 +155,10 @@ pub unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mu
     }
 }
 
-/// The system's own `dlsym`.
+/// libc's own `dlsym`.
 ///
 /// # Safety
-/// As for the system's.
+/// Like libc's `dlsym`.
 pub unsafe fn system_dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
     static SYSTEM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let mut system = SYSTEM.load(Ordering::Relaxed);
@@ -172,10 +172,10 @@ pub unsafe fn system_dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
         }
         SYSTEM.store(system, Ordering::Relaxed);
     }
-    // SAFETY: that is its signature.
+    // SAFETY: this is the signature of `dlsym`.
     let system: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
         unsafe { std::mem::transmute(system) };
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe { system(library, name) }
 }
 

@@ -1,24 +1,24 @@
-//! What is counted, what is to go wrong, and when.
+//! Counts calls and decides which one fails.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What happens to a call.
+/// Outcome of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is made.
+    /// The call is made.
     Pass,
-    /// It fails with this error.
+    /// The call fails with this error.
     Fail(c_int),
-    /// Half of it is made.
+    /// A write writes half of its bytes.
     Half,
-    /// Half of it is made, then the process is killed.
+    /// A write writes half of its bytes, then the process is killed.
     Torn,
 }
 
-/// A fault as it was asked for.
+/// The fault to inject, parsed from `HOLDALL_FAULT`.
 struct Fault {
     operation: String,
     target: String,
@@ -44,7 +44,7 @@ struct State {
     under: Option<String>,
     fault: Option<Fault>,
     calls: HashMap<(&'static str, String), u64>,
-    /// Files that are open, below the folder.
+    /// Open files below the watched folder, by descriptor.
     open: HashMap<c_int, String>,
     disk_is_full: bool,
     half_written: bool,
@@ -56,9 +56,9 @@ fn state() -> MutexGuard<'static, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A variable, read without the standard library's lock on the environment.
+/// An environment variable, read without the standard library's lock on the environment.
 fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: the name ends with a zero; what is returned is a string of the environment, copied at once.
+    // SAFETY: the name ends with a zero; the returned pointer is a string of the environment, copied at once.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// A path below the folder, relative to it.
+    /// A path relative to the watched folder; `None` outside of it.
     fn below(&self, path: &str) -> Option<String> {
         let under = self.under.as_deref()?;
         if path.len() + 1 == under.len() && under.starts_with(path) {
@@ -118,7 +118,7 @@ impl State {
     }
 }
 
-/// `write<TAB>checkpoints/last.safetensors.partial<TAB>2<TAB>once:28`.
+/// Parses e.g. `write<TAB>checkpoints/last.safetensors.partial<TAB>2<TAB>once:28`.
 fn parse(text: &str) -> Option<Fault> {
     let mut parts = text.split('\t');
     let (operation, target) = (parts.next()?.to_owned(), parts.next()?.to_owned());
@@ -142,27 +142,27 @@ fn parse(text: &str) -> Option<Fault> {
     })
 }
 
-/// A path as a call has it.
+/// The path argument of a call; empty for null.
 ///
 /// # Safety
-/// `path` is null or ends with a zero, as the call that it was given to demands.
+/// `path` is null or ends with a zero, as the interposed function demands.
 unsafe fn text(path: *const c_char) -> String {
     if path.is_null() {
         String::new()
     } else {
-        // SAFETY: not null; the caller says that it ends.
+        // SAFETY: not null, and zero-terminated by the caller's contract.
         unsafe { CStr::from_ptr(path) }
             .to_string_lossy()
             .into_owned()
     }
 }
 
-/// What becomes of a call with a path.
+/// Outcome of a call that takes a path.
 ///
 /// # Safety
-/// As for [`text`].
+/// Like [`text`].
 pub unsafe fn on_path(operation: &'static str, path: *const c_char) -> Action {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let path = unsafe { text(path) };
     let mut state = state();
     match state.below(&path) {
@@ -171,7 +171,7 @@ pub unsafe fn on_path(operation: &'static str, path: *const c_char) -> Action {
     }
 }
 
-/// What becomes of a call with an open file.
+/// Outcome of a call that takes an open file.
 pub fn on_file(operation: &'static str, file: c_int) -> Action {
     let mut state = state();
     match state.open.get(&file).cloned() {
@@ -180,17 +180,17 @@ pub fn on_file(operation: &'static str, file: c_int) -> Action {
     }
 }
 
-/// What becomes of a call of a library's function.
+/// Outcome of a call of a GPU library's function.
 pub fn on_function(name: &str) -> Action {
     state().decide("call", name.to_owned())
 }
 
-/// A file was opened.
+/// Records an opened file.
 ///
 /// # Safety
-/// As for [`text`].
+/// Like [`text`].
 pub unsafe fn opened(file: c_int, path: *const c_char) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let path = unsafe { text(path) };
     let mut state = state();
     if let Some(below) = state.below(&path) {
@@ -198,14 +198,14 @@ pub unsafe fn opened(file: c_int, path: *const c_char) {
     }
 }
 
-/// A file is closed.
+/// Drops the record of a closed file.
 pub fn closed(file: c_int) {
     state().open.remove(&file);
 }
 
-/// Ends the process as a loss of power would.
+/// Ends the process by SIGKILL, like a loss of power.
 pub fn kill() -> ! {
-    // SAFETY: no pointers; the process does not come back from it.
+    // SAFETY: no pointers; the call does not return.
     unsafe {
         libc::kill(libc::getpid(), libc::SIGKILL);
     }
@@ -219,7 +219,7 @@ fn abort() -> ! {
     unsafe { libc::_exit(99) }
 }
 
-/// Straight to the system: the functions of this library would count it.
+/// Writes to stderr by a direct system call: the interposed functions would count it.
 fn say(text: &str) {
     // SAFETY: a pointer with its length.
     unsafe {
@@ -254,7 +254,7 @@ extern "C" fn at_end() {
     }
 }
 
-/// `VmHWM` of `/proc/self/status`.
+/// The `VmHWM` line of `/proc/self/status`.
 fn peak_resident_bytes() -> u64 {
     let mut text = [0u8; 4096];
     // SAFETY: the path ends with a zero; the buffer has its length.

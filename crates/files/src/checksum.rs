@@ -1,5 +1,5 @@
-//! Checksums: what a file held when it was written, in 64 bits (XXH3). They find faults of disks, memory and copies; they do not
-//! protect against someone who wants to deceive.
+//! 64-bit checksums (XXH3) of files, taken when a file is written. They detect faults of disks, memory and copies; they do not protect
+//! against deliberate tampering.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -10,25 +10,24 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::open::open_regular;
 
-/// The checksum of some bytes: 16 hexadecimal digits as text.
+/// XXH3 checksum; 16 hexadecimal digits as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// Digits of a checksum as text, whatever its value.
+    /// Digits of a checksum as text.
     pub const DIGITS: usize = 16;
 
-    /// Of bytes in memory.
     pub fn of(bytes: &[u8]) -> Checksum {
         Checksum(xxh3_64(bytes))
     }
 
-    /// As bytes of a file.
+    /// Little-endian bytes, as stored in files.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 
-    /// Of the file at a path, and its length, read piece by piece.
+    /// Checksum and length of a file, which is read piece by piece.
     pub fn of_file(path: &Path) -> io::Result<(Checksum, u64)> {
         let (mut file, _) = open_regular(path)?;
         let mut sum = RunningChecksum::default();
@@ -50,7 +49,7 @@ impl fmt::Display for Checksum {
     }
 }
 
-/// Text that is not a checksum.
+/// Error: text that is not a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAChecksum;
 
@@ -75,7 +74,7 @@ impl FromStr for Checksum {
     }
 }
 
-/// The checksum of bytes that come piece by piece.
+/// A checksum of bytes that arrive piece by piece.
 #[derive(Clone, Default)]
 pub struct RunningChecksum {
     state: Xxh3,
@@ -83,18 +82,17 @@ pub struct RunningChecksum {
 }
 
 impl RunningChecksum {
-    /// Takes in the next piece.
     pub fn add(&mut self, bytes: &[u8]) {
         self.state.update(bytes);
         self.num_bytes += bytes.len() as u64;
     }
 
-    /// Of all pieces so far.
+    /// Checksum of all pieces so far.
     pub fn value(&self) -> Checksum {
         Checksum(self.state.digest())
     }
 
-    /// How many bytes those were.
+    /// Length of all pieces so far.
     pub fn num_bytes(&self) -> u64 {
         self.num_bytes
     }

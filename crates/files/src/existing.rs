@@ -1,4 +1,4 @@
-//! Output files never replace what is there, unless the user says so.
+//! Output files never replace existing files unless the user asks for it.
 
 use std::fmt;
 use std::fs;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 /// Whether an output may replace files that exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// No: an input that is named by mistake, or somebody's notes, stays as it is.
+    /// Default: an input named as output by mistake, or somebody's notes, stays as it is.
     #[default]
     Refuse,
-    /// Yes, by `--overwrite`; regular files alone.
+    /// `--overwrite`: regular files only.
     Replace,
 }
 
-/// An output path that is occupied.
+/// Error: an output path that is occupied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Occupied {
     path: PathBuf,
@@ -30,7 +30,7 @@ enum Reason {
 }
 
 impl Existing {
-    /// Checks a file before any work is done for it.
+    /// Checks an output file before any work is done for it.
     pub fn check_file(self, path: &Path) -> Result<(), Occupied> {
         let occupied = |reason| {
             Err(Occupied {
@@ -41,14 +41,14 @@ impl Existing {
         match fs::metadata(path).or_else(|_| fs::symlink_metadata(path)) {
             Err(_) => Ok(()),
             Ok(found) if found.is_dir() => occupied(Reason::Folder),
-            // A device or a pipe would be replaced by a file of its name.
+            // Writing to a device or a pipe would replace it by a regular file of its name.
             Ok(found) if !found.is_file() => occupied(Reason::NotRegular),
             Ok(_) if self == Existing::Refuse => occupied(Reason::File),
             Ok(_) => Ok(()),
         }
     }
 
-    /// Checks a folder whose files get names that the user did not choose: it has to be empty, or not there.
+    /// Checks an output folder whose files get names that the user did not choose: it must be empty or absent.
     pub fn check_folder(self, path: &Path) -> Result<(), Occupied> {
         let reason = match fs::read_dir(path) {
             Ok(mut entries) => match (self, entries.next()) {
@@ -107,7 +107,7 @@ mod tests {
             refused.contains("labels.csv: expected a new file") && refused.contains("--overwrite")
         );
         assert_eq!(Existing::Replace.check_file(&file), Ok(()));
-        // A folder, and what is no file, are never replaced.
+        // Folders and special files are never replaced.
         assert!(Existing::Replace.check_file(home.path()).is_err());
         assert!(
             !cfg!(unix)

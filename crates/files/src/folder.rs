@@ -1,7 +1,7 @@
-//! Folders that are whole or not there.
+//! Folders that are written atomically: complete or absent.
 //!
 //! ```text
-//! NAME.partial/, every file in it on disk -> exchanged with NAME -> what stood there is removed
+//! NAME.partial/ with every file on disk -> exchanged with NAME -> the old folder is removed
 //! ```
 
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::write::{partial, sync_folder};
 
-/// Makes a folder, and those above it, so that they are still there after a power loss.
+/// Makes a folder and its parents durably: they survive a power loss.
 pub fn create_folders(path: &Path) -> io::Result<()> {
     let mut missing: Vec<&Path> = Vec::new();
     for folder in path.ancestors() {
@@ -26,9 +26,8 @@ pub fn create_folders(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a folder: readers see the old one or the new one, after a power loss too. `fill` writes into the path that it is given;
-/// its files must be on disk when it returns, as [`write_whole`](crate::write_whole) leaves them. `failed` makes the caller's error of
-/// what the system said.
+/// Writes a folder atomically: readers see the old one or the new one, after a power loss too. `fill` writes into the path it gets;
+/// its files must be on disk when it returns, as [`write_whole`](crate::write_whole) leaves them. `failed` converts the system's errors.
 pub fn write_whole_folder<T, E>(
     path: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
@@ -45,7 +44,7 @@ pub fn write_whole_folder<T, E>(
         Ok(filled)
     };
     let placed = filled();
-    // Half a folder, or what stood there before. Where this fails, the next write removes it.
+    // An incomplete folder, or the old one after the exchange. If removing fails, the next write removes it.
     let _ = remove_folder(&partial);
     if placed.is_ok() {
         let _ = remove_folder(&replaced(path));
@@ -53,7 +52,7 @@ pub fn write_whole_folder<T, E>(
     placed
 }
 
-/// Undoes the first half of a replacement that was interrupted where folders cannot be exchanged in one call.
+/// Puts the old folder back where a two-step replacement (no exchange in one call) was interrupted after its first step.
 pub fn repair_folder(path: &Path) -> io::Result<()> {
     let replaced = replaced(path);
     if !path.exists() && replaced.is_dir() {
@@ -63,7 +62,7 @@ pub fn repair_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a folder and all that is in it; that none is there is no error.
+/// Removes a folder and its contents; an absent folder is no error.
 pub fn remove_folder(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(()),
@@ -72,14 +71,14 @@ pub fn remove_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a file into a folder that is being written, and brings it to disk.
+/// Copies a file into a folder that is being written, and syncs it to disk.
 pub fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to)?;
-    // Opened for writing: Windows syncs no other.
+    // Opened for writing: Windows syncs only writable files.
     File::options().write(true).open(to)?.sync_all()
 }
 
-/// Where the old folder waits while the new one takes its name, where one call cannot exchange them.
+/// Name of the old folder while the new one takes its place, where one call cannot exchange them.
 fn replaced(path: &Path) -> PathBuf {
     path.with_added_extension("replaced")
 }
@@ -99,7 +98,7 @@ fn put_in_place(partial: &Path, path: &Path) -> io::Result<()> {
     sync_folder(path.parent().unwrap_or(Path::new("")))
 }
 
-/// Exchanges two names in one call; `false` where the system or the file system cannot.
+/// Exchanges two names in one call; `false` where the operating system or the file system does not support it.
 #[cfg(target_os = "linux")]
 fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -131,7 +130,7 @@ mod tests {
         create_folders(path.parent().unwrap()).unwrap();
         let write = |text| write_whole_folder(&path, fill_with(text), |cause| cause);
         write("old").unwrap();
-        // What a killed process left is not taken over.
+        // Leftovers of a killed process are not reused.
         fs::create_dir(partial(&path)).unwrap();
         fs::write(partial(&path).join("b"), "left").unwrap();
         let fill = |folder: &Path| -> io::Result<()> {

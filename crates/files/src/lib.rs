@@ -1,14 +1,14 @@
-//! Files that are whole or not there, and are what they seem.
+//! Files that are complete or absent, and checked when they are read.
 //!
 //! ```text
-//! write:  NAME.partial, written and on disk -> renamed to NAME -> the folder on disk
-//! read:   opened without waiting -> a regular file, no larger than allowed -> read
-//! check:  a checksum, taken when it was written, compared when it is read
+//! write:  NAME.partial is written and synced -> renamed to NAME -> the folder is synced
+//! read:   opened without blocking -> a regular file, no larger than allowed -> read
+//! check:  the checksum from the time of writing, compared when the file is read
 //! ```
 //!
-//! A process killed at any of these points leaves the old file or the new one, never a mixture; a machine that loses power, too.
+//! A process killed at any of these points leaves the old file or the new one, never a mixture; so does a power loss.
 //!
-//! The lowest crate: how numbers are written for people, and drawn at random, and what readers may hold, is here as well.
+//! This is the lowest crate: it also holds number formatting, random numbers and the memory limit of readers.
 
 mod checksum;
 mod existing;
@@ -34,10 +34,10 @@ pub use write::{
 
 use std::path::{Path, PathBuf};
 
-/// Names the folder of caches, where it should be another than the system's.
+/// Environment variable that replaces the system's cache folder.
 pub const CACHE_VARIABLE: &str = "HOLDALL_CACHE";
 
-/// Where what can be made again is kept; `None` where the environment names no folder for such things.
+/// Folder for files that can be recomputed; `None` where the environment names no cache folder.
 pub fn cache_folder() -> Option<PathBuf> {
     let folder = |name: &str| {
         std::env::var_os(name)
@@ -58,16 +58,16 @@ pub fn cache_folder() -> Option<PathBuf> {
     folder(CACHE_VARIABLE).or_else(base)
 }
 
-/// Bytes that may still be written in a folder by whoever asks; `None` where the system does not tell.
+/// Bytes that this user may still write in a folder; `None` where the system does not report them.
 #[cfg(unix)]
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
-    // Some file systems have no blocks to count: they say zero of zero.
+    // Some file systems report 0 of 0 blocks.
     let free = disk.f_bavail.checked_mul(disk.f_frsize)?;
     (disk.f_blocks > 0).then_some(free)
 }
 
-// Windows has its own call for this; until it is written and tried there, nobody is told a wrong number.
+// Windows has its own call for this. Not implemented there: no number is better than an untested one.
 #[cfg(not(unix))]
 pub fn free_bytes(_folder: &Path) -> Option<u64> {
     None

@@ -1,7 +1,7 @@
-//! The limit that readers keep: what a budget leaves.
+//! The memory limit of readers: what the budget leaves.
 //!
-//! A budget is the process's, so there is one limit, set once by the command that has resolved its budget. Readers of tables, texts and
-//! headers ask before they take what a file alone decides: how long a row is, how many rows there are.
+//! The budget covers the whole process, so there is one limit, set once by the command that has resolved its budget. Readers of tables,
+//! texts and headers check it before allocations whose size a file alone decides: the length of a row, the number of rows.
 
 use crate::numbers::show_bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ const NONE: u64 = u64::MAX;
 
 static LIMIT: AtomicU64 = AtomicU64::new(NONE);
 
-/// What a reader would take beyond the limit.
+/// Error: an allocation that exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverLimit {
-    /// What it would take, beyond what the process holds.
+    /// Bytes of the allocation.
     pub needed_bytes: u64,
-    /// What the limit leaves.
+    /// Bytes between the process's resident memory and the limit.
     pub left_bytes: u64,
-    /// What the process would hold.
+    /// Resident memory after the allocation.
     pub total_bytes: u64,
 }
 
@@ -30,15 +30,15 @@ impl std::fmt::Display for OverLimit {
 
 impl std::error::Error for OverLimit {}
 
-/// Sets the resident memory of this process that readers stay below.
+/// Sets the limit on resident memory of this process.
 pub fn set_memory_limit(bytes: u64) {
     LIMIT.store(bytes, Ordering::Relaxed);
 }
 
-/// Refuses what would bring the process above its limit, where it has one.
+/// Refuses an allocation that would bring the process above its limit, if a limit is set.
 ///
 /// # Errors
-/// [`OverLimit`] says by how much.
+/// [`OverLimit`] with the excess.
 pub fn check_memory(needed_bytes: u64) -> Result<(), OverLimit> {
     let limit = LIMIT.load(Ordering::Relaxed);
     match limit {
@@ -60,7 +60,7 @@ fn check_within(limit: u64, held_bytes: u64, needed_bytes: u64) -> Result<(), Ov
     }
 }
 
-/// Resident memory of this process; `None` where the system does not tell.
+/// Resident memory of this process; `None` where the system does not report it.
 pub fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let mut lines = status.lines();
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(check_within(100, 60, 40), Ok(()));
         let over = check_within(100, 60, 41).unwrap_err();
         assert_eq!((over.left_bytes, over.total_bytes), (40, 101));
-        // A process above its limit may take nothing, not even what costs nothing.
+        // A process above its limit may allocate nothing, not even zero bytes.
         assert_eq!(check_within(100, 101, 0).unwrap_err().left_bytes, 0);
         assert!(check_within(100, 60, u64::MAX).is_err());
         assert_eq!(check_memory(u64::MAX), Ok(()));

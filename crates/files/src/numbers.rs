@@ -1,8 +1,8 @@
-//! Numbers as messages write them.
+//! Number formatting for messages.
 
 use std::fmt::Display;
 
-/// A whole number: `2,400`.
+/// An integer with thousands separators: `2,400`.
 pub fn thousands(number: impl Display) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,14 +15,14 @@ pub fn thousands(number: impl Display) -> String {
     out
 }
 
-/// `1 row`, `2,400 rows`.
+/// A count with its noun: `1 row`, `2,400 rows`.
 pub fn counted(number: impl Display, noun: &str) -> String {
     let number = thousands(number);
     let plural = if number == "1" { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// Bytes for people: `3.10 GiB`.
+/// Bytes in binary units: `3.10 GiB`.
 pub fn show_bytes(bytes: u64) -> String {
     let value = bytes as f64;
     match bytes {

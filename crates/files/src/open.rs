@@ -1,10 +1,10 @@
-//! Opening what may be anything: a FIFO would hang the process, a device would never end.
+//! Opens regular files only: reading a FIFO would hang the process, reading a device would never end.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Opens a regular file for reading. Anything else (a folder, FIFO, socket, device) is an error that says what it is, at once.
+/// Opens a regular file for reading. A folder, FIFO, socket or device is an immediate error that names its kind.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -12,7 +12,8 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     {
         use rustix::fs::OFlags;
         use std::os::unix::fs::OpenOptionsExt;
-        // Opening a FIFO waits for a writer otherwise, and a terminal may become ours. Regular files ignore both flags.
+        // Without NONBLOCK, opening a FIFO waits for a writer; without NOCTTY, a terminal may become this process's. Regular files ignore
+        // both.
         options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
     }
     let file = options.open(path)?;
@@ -27,7 +28,7 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     }
 }
 
-/// Reads a regular file of at most `most_bytes`. A file that is larger, or grows while it is read, is an error.
+/// Reads a regular file of at most `most_bytes`. A file that is larger, or grows past that while it is read, is an error.
 pub fn read_regular(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let (file, metadata) = open_regular(path)?;
     let too_large = || {

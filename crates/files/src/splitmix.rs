@@ -1,9 +1,9 @@
-//! Random numbers that are the same on every machine.
+//! A random number generator with the same output on every machine.
 
-/// What the state moves on by: 2^64 over the golden ratio.
+/// Increment of the state: 2^64 over the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// SplitMix64 with its state: `state += GOLDEN`, then [`mix`].
+/// SplitMix64, from its state: `state += GOLDEN`, then [`mix`].
 #[derive(Clone, Debug)]
 pub struct SplitMix64(pub u64);
 
@@ -14,18 +14,18 @@ impl SplitMix64 {
         mix(self.0)
     }
 
-    /// In `[0, 1)`.
+    /// Uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// As if so many had been drawn already.
+    /// Advances the state by this many draws.
     pub fn skip(&mut self, draws: u64) {
         self.0 = self.0.wrapping_add(GOLDEN.wrapping_mul(draws));
     }
 }
 
-/// The output function: two xor-multiplies.
+/// SplitMix64's output function: two xor-multiplies.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -36,7 +36,7 @@ pub fn mix(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The first outputs of the reference implementation (Vigna) from state 1234567.
+    /// First outputs of the reference implementation (Vigna) from state 1234567.
     #[test]
     fn follows_the_reference() {
         let mut random = SplitMix64(1_234_567);

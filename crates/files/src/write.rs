@@ -1,21 +1,21 @@
-//! Writing beside, then renaming.
+//! Atomic file writes: a sibling file, then a rename.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a file is written before it is renamed. A fixed name: what a killed process left is overwritten, not piled up.
+/// The sibling file that is written before the rename. Its name is fixed, so the leftover of a killed process is overwritten.
 pub fn partial(path: &Path) -> PathBuf {
     path.with_added_extension("partial")
 }
 
-/// Writes a file: readers see the old one or the new one, after a power loss too.
+/// Writes a file atomically: readers see the old one or the new one, after a power loss too.
 pub fn write_whole(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_whole_by(path, |file| file.write_all(contents))
 }
 
-/// The same for what is too long to be held: `fill` writes it, piece by piece.
+/// Like [`write_whole`], for contents too long for memory: `fill` writes them piece by piece.
 pub fn write_whole_by(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -27,7 +27,7 @@ pub fn write_whole_by(
     })
 }
 
-/// The same for whoever has to go back to the beginning of the file: `fill` gets the file itself.
+/// Like [`write_whole`], for writers that seek: `fill` gets the file itself.
 pub fn write_whole_file(
     path: &Path,
     fill: impl FnOnce(&mut File) -> io::Result<()>,
@@ -35,7 +35,8 @@ pub fn write_whole_file(
     write_as(&partial(path), path, fill)
 }
 
-/// The same for a file that several processes may write at once, such as one of a cache: the last one wins, and each is whole.
+/// Like [`write_whole`], for a file that several processes may write at once, such as a cache entry: the last writer wins, with a complete
+/// file.
 pub fn write_shared(path: &Path, contents: &[u8]) -> io::Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -54,14 +55,14 @@ fn write_as(
     });
     let renamed = written.and_then(|()| fs::rename(partial, path));
     if renamed.is_err() {
-        // What is there is half a file, and on a full disk its bytes are needed.
+        // The partial file is useless, and on a full disk its bytes are needed.
         let _ = fs::remove_file(partial);
         return renamed;
     }
     sync_folder(path.parent().unwrap_or(Path::new("")))
 }
 
-/// Puts a folder's names on disk: a rename is only there after a power loss once its folder is.
+/// Syncs a folder: a rename survives a power loss only once its folder is synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(());
@@ -72,7 +73,7 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
         folder
     };
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // Some network file systems cannot; they keep names in order by themselves, or nothing can be done.
+        // Some network file systems do not support this; nothing better can be done there.
         Err(cause) if cause.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,
     }

@@ -1,15 +1,15 @@
-//! What generated captions are worth, against one reference or several.
+//! Caption metrics: generated captions against one or several references.
 //!
 //! ```text
-//! BLEU-1..4, ROUGE-L, CIDEr-D   as pycocoevalcap computes them, over its PTB tokens                        coco
-//! sentence BLEU                 NLTK's, default weights, mean over samples; without smoothing, and method1  nltk
+//! BLEU-1..4, ROUGE-L, CIDEr-D   as in pycocoevalcap, over its PTB tokens                                    coco
+//! sentence BLEU                 as in NLTK, default weights, mean over samples; unsmoothed, and method1     nltk
 //! rouge1, rouge2, rougeL        rouge_score's F, Porter stemmer, best reference, mean over samples          rouge_score
 //! ```
 //!
-//! The three disagree with each other by tokenizer and by definition, so a figure is never shown without the name of both. [`CaptionScorer`] takes
-//! one sample after another. BLEU and ROUGE are sums; CIDEr-D weighs words by the references that have them, over all references, and so keeps every
-//! sample's words as numbers of 4 bytes until the end, beside 72 bytes of scores per sample and about 40 bytes for each different n-gram
-//! of the references: 117,120 reports of 60 words against 23,592 different ones were seen to take 250 MB at the peak.
+//! The three packages differ in tokenizer and definition, so a figure is always shown with the names of both. [`CaptionScorer`] takes one
+//! sample after another. BLEU and ROUGE are sums; CIDEr-D weighs n-grams by their frequency over all references, so every sample's words
+//! stay in memory as 4-byte ids until the end, beside 72 bytes of scores per sample and about 40 bytes per distinct n-gram of the
+//! references: 117,120 reports of 60 words against 23,592 distinct ones took 250 MB at the peak.
 
 pub mod coco;
 pub mod nltk;
@@ -23,12 +23,10 @@ use serde::Serialize;
 pub use coco::SampleScores;
 pub use nltk::NltkTokens;
 
-/// All scores of a set of captions; means over samples but for BLEU, which pools the counts of all.
+/// All scores of a set of captions. BLEU pools the counts of all samples; the other scores are means over samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CaptionScores {
-    /// Candidates.
     pub num_samples: usize,
-    /// References of all candidates together.
     pub num_references: usize,
     /// `pycocoevalcap`: BLEU-1 to BLEU-4.
     pub bleu: [f64; 4],
@@ -49,7 +47,7 @@ pub struct CaptionScores {
 }
 
 impl CaptionScores {
-    /// Scores of candidates with their references, NLTK's over words between white space. Candidates without a reference are left out.
+    /// Scores of candidates with their references; NLTK's over whitespace tokens. Candidates without a reference are left out.
     pub fn of<C: AsRef<str>, R: AsRef<str>>(pairs: &[(C, Vec<R>)]) -> CaptionScores {
         let mut scorer = CaptionScorer::new(NltkTokens::Whitespace);
         for (candidate, references) in pairs {
@@ -58,7 +56,7 @@ impl CaptionScores {
         scorer.finish().0
     }
 
-    /// The scores that captions are compared by, under the names that logs and JSON have.
+    /// The main scores, under their names in logs and JSON.
     pub fn named(&self) -> [(&'static str, f64); 6] {
         let [bleu1, bleu2, bleu3, bleu4] = self.bleu;
         [
@@ -72,7 +70,7 @@ impl CaptionScores {
     }
 }
 
-/// Takes captions one after another.
+/// Accumulates caption scores, one sample after another.
 pub struct CaptionScorer {
     coco: coco::CocoScorer,
     nltk_tokens: NltkTokens,
@@ -84,7 +82,6 @@ pub struct CaptionScorer {
 }
 
 impl CaptionScorer {
-    /// Without captions yet.
     pub fn new(nltk_tokens: NltkTokens) -> CaptionScorer {
         CaptionScorer {
             coco: coco::CocoScorer::default(),
@@ -96,7 +93,7 @@ impl CaptionScorer {
         }
     }
 
-    /// One more candidate. Without a reference it does not count.
+    /// Adds a candidate. It is left out if it has no reference.
     pub fn add<R: AsRef<str>>(&mut self, candidate: &str, references: &[R]) {
         if !references.is_empty() {
             let sample = Sample::of(candidate, references, self.nltk_tokens);
@@ -104,7 +101,7 @@ impl CaptionScorer {
         }
     }
 
-    /// The same for many, on all threads; sums are in their order.
+    /// Adds many candidates on all threads; sums are taken in the order of the samples.
     pub fn add_all(&mut self, samples: &[(String, Vec<String>)]) {
         let with_references = samples
             .par_iter()
@@ -125,12 +122,12 @@ impl CaptionScorer {
         self.coco.add(&sample.candidate, &sample.references);
     }
 
-    /// Candidates so far.
+    /// Candidates counted so far.
     pub fn num_samples(&self) -> usize {
         self.coco.num_samples()
     }
 
-    /// All scores, and those of each sample in the order in which they came. NaN without samples.
+    /// All scores, and those of each sample in the order of addition. NaN without samples.
     pub fn finish(self) -> (CaptionScores, Vec<SampleScores>) {
         let (coco, samples) = self.coco.finish();
         let mean = |sum: f64| sum / samples.len() as f64;
@@ -151,7 +148,7 @@ impl CaptionScorer {
     }
 }
 
-/// What a candidate brings, whatever the others are.
+/// Per-sample results that do not depend on other samples.
 struct Sample {
     /// Tokens of `pycocoevalcap`.
     candidate: Vec<String>,

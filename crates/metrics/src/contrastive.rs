@@ -1,62 +1,59 @@
-//! The contrastive loss of features that wait on the host, for a validation loss that can stand beside that of training.
+//! Contrastive validation loss over features in host memory, comparable with the training loss.
 //!
-//! The loss of a batch depends on how many candidates each row has, so every row meets as many as in a training step: rows are
-//! shuffled in an order that never changes and cut into blocks of the effective batch. The last block is filled up with rows of the one before
-//! it, which are candidates there and count no second time: every row counts once, among equally many.
+//! The loss of a batch depends on the number of candidates per row, so every row gets as many as in a training step: rows are
+//! shuffled in a fixed order and split into blocks of the effective batch. The last block is filled up with rows of the block before
+//! it, which serve as candidates only: every row counts once, among equally many candidates.
 //!
 //! ```text
 //! row i   ((log sum_j exp(s[i, j]) - positives) + (log sum_j exp(s[j, i]) - positives)) / 2,   s = scale * query . text
 //! ```
 //!
-//! No score is held: rows have unit length, so `scale` bounds every score, and the logarithm needs no second pass.
+//! Scores are never stored: rows have unit length, so `scale` bounds every score, and the logarithm needs no second pass.
 
 use holdall_files::SplitMix64;
 use rayon::prelude::*;
 
-/// Rows that one task of the thread pool takes; their sums are added in order, whatever the number of threads.
+/// Rows per task of the thread pool; their sums are added in order, whatever the number of threads.
 const TASK_ROWS: usize = 32;
 
-/// Lanes of a dot product: a fixed order of additions on every machine.
+/// Lanes of a dot product: the order of additions is the same on every machine.
 const LANES: usize = 16;
 
-/// Queries, such as pictures, each with its text among different ones.
+/// Queries, such as pictures, and the distinct texts that they are paired with.
 #[derive(Clone, Copy)]
 pub struct PairedFeatures<'a> {
     /// Rows of unit length, one after another.
     pub queries: &'a [f32],
     /// Rows of unit length, one after another.
     pub texts: &'a [f32],
-    /// Number of each query's text.
+    /// Index into `texts` for each query.
     pub text_of: &'a [u32],
-    /// Values of a row.
     pub dimension: usize,
 }
 
-/// Which pairs of a block belong together.
+/// Which pairs of a block count as positives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positives {
-    /// Each query and its own text.
+    /// Each query with its own text.
     OwnPair,
-    /// Each query and every pair with an equal text, with equal shares.
+    /// Each query with the texts of all pairs whose text is equal, in equal shares.
     EqualTexts,
 }
 
-/// A mean loss, and how many candidates each row had: guessing gives the logarithm of that.
+/// A mean loss with the number of candidates per row: the loss of guessing is its logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ContrastiveLoss {
-    /// Over all rows.
     pub mean: f64,
-    /// Candidates of each row.
     pub candidates: usize,
 }
 
-/// Bytes that [`contrastive_loss`] holds for so many queries.
+/// Memory that [`contrastive_loss`] needs for this many queries.
 pub fn held_bytes(num_queries: usize) -> u64 {
     (num_queries * (size_of::<u32>() + size_of::<f64>())) as u64
 }
 
-/// The mean loss in blocks of `block` rows, or of all of them where there are fewer; `None` where there are no rows, or `go_on` says no
-/// between two blocks. On the threads of rayon's current pool.
+/// The mean loss in blocks of `block` rows, or of all rows if there are fewer; `None` if there are no rows, or `go_on` returns false
+/// between two blocks. Runs on rayon's current pool.
 pub fn contrastive_loss(
     features: PairedFeatures<'_>,
     positives: Positives,
@@ -72,7 +69,7 @@ pub fn contrastive_loss(
         if !go_on() {
             return None;
         }
-        // The last block begins early enough to be whole.
+        // The last block starts early enough to be full.
         let start = first.min(num_rows - candidates);
         let rows = &order[start..][..candidates];
         let counted = &rows[first - start..];
@@ -94,7 +91,7 @@ pub fn contrastive_loss(
     })
 }
 
-/// All rows, shuffled the same way every time: files often have equal labels side by side, and training shuffles them too.
+/// All rows in a fixed random order: files often have equal labels side by side, and training shuffles them too.
 fn fixed_order(num_rows: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..num_rows as u32).collect();
     let mut random = SplitMix64(0);
@@ -105,7 +102,7 @@ fn fixed_order(num_rows: usize) -> Vec<u32> {
     order
 }
 
-/// Rows that are candidates of each other.
+/// A block of rows that are candidates for each other.
 struct Block<'a> {
     features: PairedFeatures<'a>,
     rows: &'a [u32],
@@ -114,7 +111,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// The loss of one row, both ways.
+    /// Loss of one row, mean of both directions.
     fn row_loss(&self, row: u32) -> f64 {
         let [query, text] = [self.query(row), self.text(row)];
         let to_text = self.one_way(row, |other| dot(query, self.text(other)));
@@ -186,7 +183,7 @@ mod tests {
         rows
     }
 
-    /// The definition over all pairs at once, in f64.
+    /// Reference implementation over all pairs at once, in f64.
     fn dense(features: PairedFeatures<'_>, positives: Positives, scale: f64) -> f64 {
         let rows = features.text_of.len();
         let score = |i: usize, j: usize| -> f64 {
@@ -238,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Features that know nothing: every block gives the logarithm of its size, the last one too, and not of what is left over.
+    /// Equal features everywhere: the loss of every block is the logarithm of its size, that of the last one too.
     #[test]
     fn every_row_has_as_many_candidates_as_in_a_step() {
         let one = unit_rows(1, 3);

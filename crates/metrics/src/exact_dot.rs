@@ -1,17 +1,16 @@
-//! Dot products of f32 without any rounding.
+//! Dot products of f32 without rounding.
 //!
-//! A product of two f32 is a whole number of at most 48 bits times a power of two from 2^-298 to 2^208. The sum is kept as
-//! one wide whole number in units of 2^-298: limbs of 32 bits, each in an i64, so that carries can wait for 2^31 additions.
+//! A product of two f32 is an integer of at most 48 bits times a power of two from 2^-298 to 2^208. The sum is kept as
+//! one wide integer in units of 2^-298: limbs of 32 bits, each in an i64, so that carries can wait for 2^31 additions.
 
 use std::cmp::Ordering;
 
-/// 507 bits of positions, 48 of the product, 31 of additions, and a limb for the sign.
+/// 507 bit positions, 48 bits of a product, 31 bits of additions, and a limb for the sign.
 const LIMBS: usize = 20;
 
-/// Bits of a limb.
 const LIMB_BITS: u32 = 32;
 
-/// A sum of products that is exact.
+/// An exact sum of products.
 #[derive(Clone, Debug)]
 pub struct Accumulator {
     limbs: [i64; LIMBS],
@@ -23,7 +22,7 @@ impl Default for Accumulator {
     }
 }
 
-/// Whole number and exponent above -149: `value = whole * 2^(exponent - 149)`.
+/// Integer and exponent of an f32: `value = whole * 2^(exponent - 149)`.
 fn split(value: f32) -> (i64, u32) {
     let bits = value.to_bits();
     let (exponent, fraction) = (bits >> 23 & 0xff, i64::from(bits & 0x7f_ffff));
@@ -35,33 +34,32 @@ fn split(value: f32) -> (i64, u32) {
 }
 
 impl Accumulator {
-    /// Adds `sign * a * b`, finite numbers.
+    /// Adds `sign * a * b`; both must be finite.
     fn add(&mut self, a: f32, b: f32, sign: i64) {
         let ((a, exponent_a), (b, exponent_b)) = (split(a), split(b));
         let position = exponent_a + exponent_b;
         let product = i128::from(sign * a * b) << (position % LIMB_BITS);
         let first = (position / LIMB_BITS) as usize;
-        // 48 bits and a shift below 32 reach into three limbs; the last takes the sign.
+        // 48 bits and a shift below 32 span three limbs; the last one takes the sign.
         self.limbs[first] += (product & 0xffff_ffff) as i64;
         self.limbs[first + 1] += (product >> 32 & 0xffff_ffff) as i64;
         self.limbs[first + 2] += (product >> 64) as i64;
     }
 
-    /// Adds a dot product.
     pub fn add_dot(&mut self, a: &[f32], b: &[f32]) {
         for (&a, &b) in a.iter().zip(b) {
             self.add(a, b, 1);
         }
     }
 
-    /// Takes a dot product away.
+    /// Subtracts a dot product.
     pub fn subtract_dot(&mut self, a: &[f32], b: &[f32]) {
         for (&a, &b) in a.iter().zip(b) {
             self.add(a, b, -1);
         }
     }
 
-    /// The sum against zero.
+    /// Comparison of the sum with zero.
     pub fn sign(mut self) -> Ordering {
         let mut carry = 0;
         let mut any = 0;
@@ -78,7 +76,7 @@ impl Accumulator {
     }
 }
 
-/// `a . b` against `c . d`.
+/// Compares `a . b` with `c . d`.
 pub fn compare([a, b]: [&[f32]; 2], [c, d]: [&[f32]; 2]) -> Ordering {
     let mut difference = Accumulator::default();
     difference.add_dot(a, b);
@@ -98,7 +96,7 @@ mod tests {
     }
 
     proptest! {
-        // What f64 holds without rounding: whole numbers of few bits.
+        // Small integers times powers of two, whose sums f64 holds without rounding.
         #[test]
         fn agrees_with_f64_where_f64_is_exact(
             values in prop::collection::vec((-4096i32..4096, -4096i32..4096, -30i32..30), 0..40),
@@ -112,7 +110,7 @@ mod tests {
             prop_assert_eq!(found, sum.partial_cmp(&f64::from(other)).unwrap());
         }
 
-        // Numbers of any size: what is added is taken away again, in another order, and one product is left.
+        // Numbers of any size: all terms but one are subtracted again in another order, and that one is left.
         #[test]
         fn nothing_is_lost_between_the_largest_and_the_smallest(
             a in prop::collection::vec(finite(), 1..40),

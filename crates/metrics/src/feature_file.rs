@@ -1,12 +1,12 @@
-//! Features in files of any framework, mapped into memory: `.npy` and `.safetensors`, f32, f16 and bf16.
+//! Memory-mapped feature files of any framework: `.npy` and `.safetensors`, in f32, f16 and bf16.
 //!
 //! ```python
 //! np.save("images.npy", features)                                              # rows x values, float32 or float16
 //! safetensors.torch.save_file({"images": features}, "images.safetensors")      # bfloat16 too
 //! ```
 //!
-//! NumPy has no bf16: arrays of `ml_dtypes.bfloat16` are saved as `<V2`, two bytes of which NumPy knows nothing. `<V2` and
-//! `bfloat16` are therefore read as bf16; `|V2`, two bytes of anything, is refused.
+//! NumPy has no bf16: arrays of `ml_dtypes.bfloat16` are saved as `<V2`, two bytes of a type unknown to NumPy. `<V2` and
+//! `bfloat16` are therefore read as bf16; `|V2`, two untyped bytes, is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use crate::safetensors_header;
 
 const EXPECTED: &str = "f32, f16 or bf16, least significant byte first";
 
-/// Where a file's rows lie.
+/// Location and format of a file's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     element: Element,
@@ -30,7 +30,7 @@ pub(crate) struct Layout {
     num_bytes: usize,
 }
 
-/// What a name says of a file.
+/// File format, by the file name's extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suffix {
     Npy,
@@ -38,7 +38,7 @@ pub(crate) enum Suffix {
 }
 
 impl Layout {
-    /// Of bytes that claim to be a file of this kind. Within them, whatever they are.
+    /// Parses untrusted bytes of a file of this kind; the layout lies within them.
     pub(crate) fn read(
         path: &Path,
         kind: Suffix,
@@ -84,7 +84,7 @@ impl Layout {
             num_rows,
             dimension,
             data_start,
-            // Its bytes are there: the length of the file was checked.
+            // In bounds: the length of the file was checked.
             num_bytes: num_rows * dimension * element.num_bytes(),
         })
     }
@@ -135,7 +135,7 @@ fn tensor_element(path: &Path, found: &safetensors_header::Found) -> Result<Elem
     }
 }
 
-/// One file, mapped.
+/// One mapped file.
 #[derive(Debug)]
 pub struct FeatureFile {
     path: PathBuf,
@@ -144,7 +144,7 @@ pub struct FeatureFile {
 }
 
 impl FeatureFile {
-    /// `features.npy`, `features.safetensors`, or `features.safetensors:TENSOR` where there are several.
+    /// Opens `features.npy`, `features.safetensors`, or `features.safetensors:TENSOR` to choose one of several tensors.
     ///
     /// # Errors
     /// See [`InputError`].
@@ -170,7 +170,7 @@ fn extension(path: &Path) -> Option<String> {
     Some(extension.to_lowercase())
 }
 
-/// `FILE.ext:NAME` in its two parts. A colon elsewhere belongs to the path.
+/// Splits `FILE.ext:NAME`. A colon elsewhere belongs to the path.
 pub fn parted(named: &Path, extension: &str) -> (PathBuf, Option<String>) {
     let text = named.to_string_lossy();
     let mark = format!("{extension}:");
@@ -202,20 +202,20 @@ fn unknown(path: &Path, extension: Option<&str>) -> InputError {
     }
 }
 
-/// The rows of one side, from one file or from the shards of several processes, in the order given.
+/// The rows of one side, from one file or from the shards of several processes, in the given order.
 #[derive(Debug)]
 pub struct FeatureFiles {
     files: Vec<FeatureFile>,
 }
 
 impl FeatureFiles {
-    /// Opens them all.
+    /// Opens all files.
     ///
     /// # Errors
-    /// What is wrong with the first that cannot be read, or whose rows have another length.
+    /// The first file that cannot be read, or whose rows have another length than the first file's.
     ///
     /// # Panics
-    /// Without any.
+    /// If `named` is empty.
     pub fn open<P: AsRef<Path>>(named: &[P]) -> Result<FeatureFiles, InputError> {
         assert!(!named.is_empty(), "at least one file");
         let files = named.iter().map(|named| FeatureFile::open(named.as_ref()));
@@ -235,16 +235,16 @@ impl FeatureFiles {
         Ok(FeatureFiles { files })
     }
 
-    /// All rows, where they lie.
+    /// All rows, without copying.
     pub fn features(&self) -> Features<'_> {
         let segments = self.files.iter().map(FeatureFile::segment);
         Features::new(self.dimension(), segments)
     }
 
-    /// Chosen rows, which are in order; those that follow one another stay together.
+    /// The rows with these ascending numbers; consecutive rows share a segment.
     ///
     /// # Panics
-    /// When a row is not there.
+    /// If a row is out of range.
     pub fn chosen(&self, rows: &[u32]) -> Features<'_> {
         let mut segments: Vec<Segment<'_>> = Vec::new();
         let mut rows = rows.iter().map(|&row| row as usize).peekable();
@@ -268,23 +268,23 @@ impl FeatureFiles {
         Features::new(self.dimension(), segments)
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn dimension(&self) -> usize {
         self.files[0].layout.dimension
     }
 
-    /// Of all files.
+    /// Rows of all files.
     pub fn num_rows(&self) -> usize {
         self.files.iter().map(|file| file.layout.num_rows).sum()
     }
 
-    /// What the rows take in their files.
+    /// Bytes of all rows in their files.
     pub fn num_bytes(&self) -> u64 {
         let files = self.files.iter();
         files.map(|file| file.layout.num_bytes as u64).sum()
     }
 
-    /// Number formats, each once.
+    /// Number formats of the files, each once.
     pub fn elements(&self) -> Vec<Element> {
         let mut elements = Vec::new();
         for file in &self.files {
@@ -295,15 +295,14 @@ impl FeatureFiles {
         elements
     }
 
-    /// The files, in order.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
     }
 
-    /// The file that a row lies in, and its number there.
+    /// The file of a row, and the row's number in that file.
     ///
     /// # Panics
-    /// When there is no such row.
+    /// If there is no such row.
     pub fn place(&self, row: usize) -> (&Path, usize) {
         let mut row = row;
         for file in &self.files {
@@ -315,8 +314,8 @@ impl FeatureFiles {
         panic!("a row of these files");
     }
 
-    /// Pages that have been read count as this process's memory until they are given back; they come back from their files
-    /// when they are read again.
+    /// Drops pages from resident memory. Pages that have been read count as this process's memory until then; reading them again loads them
+    /// from the file.
     pub fn give_back(&self) {
         for file in &self.files {
             file.map.give_back();

@@ -1,36 +1,35 @@
-//! Features as a model gives them: batch by batch, in any order, from one process or several; in the end, rows in the order of
-//! the samples.
+//! Collects a model's features batch by batch, in any order, from one process or several, and sorts them by sample.
 //!
-//! Nothing is held twice: rows lie in the order in which they came, and change places in the end.
+//! Memory holds each row once: rows are stored in order of arrival, and permuted in place at the end.
 
 use crate::error::InputError;
 
-/// Features of some of the samples of a data set.
+/// Features of some samples of a data set.
 #[derive(Clone, Debug)]
 pub struct FeatureGather {
     num_samples: usize,
     dimension: usize,
-    /// Whose rows they are, as they came.
+    /// Sample of each row, in order of arrival.
     samples: Vec<u32>,
     rows: Vec<f32>,
-    /// A bit per sample: whether its row is there.
+    /// One bit per sample: whether its row has arrived.
     seen: Vec<u64>,
 }
 
 /// Rows in the order of their samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OrderedFeatures {
-    /// Their numbers, rising: all but those that were left out.
+    /// Sample numbers, ascending: all but those left out.
     pub samples: Vec<u32>,
-    /// Their features, one row after another.
+    /// Features, one row after another.
     pub rows: Vec<f32>,
 }
 
 impl FeatureGather {
-    /// None yet, of a data set of so many samples. Room for `num_expected` rows is made at once.
+    /// An empty collection for a data set of `num_samples`. Memory for `num_expected` rows is allocated at once.
     ///
     /// # Panics
-    /// When rows have no values, or samples are more than 32 bits count.
+    /// If rows have no values, or `num_samples` exceeds 32 bits.
     pub fn new(num_samples: usize, dimension: usize, num_expected: usize) -> FeatureGather {
         assert!(dimension > 0, "a row has at least one value");
         assert!(
@@ -46,23 +45,22 @@ impl FeatureGather {
         }
     }
 
-    /// Samples whose rows are there.
+    /// Number of samples whose rows have arrived.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// Takes the rows of a batch.
+    /// Adds the rows of a batch.
     ///
     /// # Errors
-    /// When a sample is not of the data set, or was there before. Nothing of the batch is taken then.
+    /// If a sample is not in the data set, or has a row already. The whole batch is rejected then.
     ///
     /// # Panics
-    /// When there is not one row per sample.
+    /// If the number of rows differs from the number of samples.
     pub fn add(&mut self, samples: &[u32], rows: &[f32]) -> Result<(), InputError> {
         assert_eq!(
             rows.len(),
@@ -97,16 +95,16 @@ impl FeatureGather {
         Ok(())
     }
 
-    /// Samples whose rows are not there, rising.
+    /// Samples without a row, ascending.
     pub fn missing(&self) -> impl Iterator<Item = u32> {
         let is_there = |sample: u32| self.seen[sample as usize / 64] >> (sample % 64) & 1 == 1;
         (0..self.num_samples as u32).filter(move |&sample| !is_there(sample))
     }
 
-    /// Takes what another process has collected.
+    /// Adds the rows that another process has collected.
     ///
     /// # Errors
-    /// When it is of another data set or model, or has a sample that is here already.
+    /// If the other collection is of another data set or model, or shares a sample with this one.
     pub fn merge(&mut self, other: &FeatureGather) -> Result<(), InputError> {
         let [expected, found] = [&*self, other].map(|one| [one.num_samples, one.dimension]);
         if expected != found {
@@ -115,10 +113,10 @@ impl FeatureGather {
         self.add(&other.samples, &other.rows)
     }
 
-    /// Puts the rows in the order of their samples.
+    /// Sorts the rows by sample.
     ///
     /// # Errors
-    /// When a sample is missing that is not among those `left_out`.
+    /// If a sample is missing and not in `left_out`.
     pub fn in_order(mut self, left_out: &[u32]) -> Result<OrderedFeatures, InputError> {
         for &sample in left_out {
             self.mark(sample)?;
@@ -141,7 +139,7 @@ impl FeatureGather {
     }
 }
 
-/// Row `order[i]` goes to place `i`. Each round begins with a place whose row waits in a room of its own.
+/// Permutes rows in place: row `order[i]` moves to place `i`. Each cycle starts by moving one row to a spare buffer.
 fn take_places(order: &[u32], rows: &mut [f32], dimension: usize) {
     let mut is_done = vec![false; order.len()];
     let mut room = vec![0.0; dimension];
@@ -178,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any order, any batches, any processes, any left out: the rows of the others, in order.
+        /// Any order, batch size, number of processes and set of left-out samples: the other rows come out sorted.
         #[test]
         fn rows_come_out_in_the_order_of_samples(
             order in Just((0..40u32).collect::<Vec<_>>()).prop_shuffle(),
@@ -213,7 +211,7 @@ mod tests {
             error.starts_with("sample 70: ") && error.contains("twice"),
             "{error}"
         );
-        // Nothing of that batch was taken.
+        // The whole batch was rejected.
         some.add(&[2], &rows(&[2])).unwrap();
         let error = some.add(&[100], &rows(&[100])).unwrap_err().to_string();
         assert!(error.starts_with("sample 100: "), "{error}");

@@ -1,6 +1,6 @@
-//! Rows of features, wherever they lie: in memory, or in one or several files that are mapped into it.
+//! Feature rows in memory or in one or several mapped files.
 //!
-//! f32, f16 and bf16 become f32 without loss, so that everything past this file knows f32 alone.
+//! f32, f16 and bf16 are converted to f32 without loss; all other modules see f32 only.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,19 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// How a value is stored, least significant byte first.
+/// Storage format of a value, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
-    /// Four bytes.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of an f32.
+    /// bfloat16, the upper half of an f32.
     Bf16,
 }
 
 impl Element {
-    /// Of one value.
+    /// Size of one value.
     pub fn num_bytes(self) -> usize {
         match self {
             Element::F32 => 4,
@@ -29,16 +28,15 @@ impl Element {
     }
 }
 
-/// Rows that follow one another.
+/// Consecutive rows of one format.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     /// Whole rows.
     pub bytes: &'a [u8],
-    /// What they are made of.
     pub element: Element,
 }
 
-/// Counts what is read of mapped files, and has their pages given back before they are too many.
+/// Counts bytes read from mapped files, and has their pages dropped before too many are resident.
 pub struct Meter<'a> {
     read_bytes: AtomicU64,
     most_bytes: u64,
@@ -46,7 +44,7 @@ pub struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// Calls `give_back` whenever so much may have become resident since the last time.
+    /// A meter that calls `give_back` whenever up to `most_bytes` may have become resident since the last call.
     pub fn new(most_bytes: u64, give_back: impl Fn() + Sync + 'a) -> Meter<'a> {
         Meter {
             read_bytes: AtomicU64::new(0),
@@ -55,8 +53,8 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// A row is read. Systems bring in what lies around a page too, up to a huge page of it; what lies within the same as the thread's last
-    /// row is there already.
+    /// Counts the read of a row. Systems load the surroundings of a page too, up to a huge page; a row in the same huge page as the
+    /// thread's last row is resident already.
     fn count(&self, row: &[u8]) {
         thread_local! {
             static LAST: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -74,7 +72,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// What becomes resident with a page.
+/// Bytes that become resident together: a huge page.
 const AROUND: usize = 2 << 20;
 
 impl std::fmt::Debug for Meter<'_> {
@@ -85,23 +83,23 @@ impl std::fmt::Debug for Meter<'_> {
     }
 }
 
-/// Rows of equal dimension, numbered through all segments.
+/// Rows of equal dimension, numbered across all segments.
 #[derive(Clone, Debug)]
 pub struct Features<'a> {
     dimension: usize,
     num_rows: usize,
-    /// With the number of each one's first row.
+    /// Segments with the number of their first row.
     segments: Vec<(usize, Segment<'a>)>,
-    /// Which of the stored rows these are, where not all in their order.
+    /// Stored row numbers of a selection; `None` for all rows in order.
     selected: Option<Vec<u32>>,
     meter: Option<&'a Meter<'a>>,
 }
 
 impl<'a> Features<'a> {
-    /// Rows of `dimension` values, one after another.
+    /// Rows of `dimension` values in one slice.
     ///
     /// # Panics
-    /// When the values are not whole rows.
+    /// If the length is not a multiple of `dimension`.
     pub fn of(values: &'a [f32], dimension: usize) -> Self {
         let bytes = bytemuck::cast_slice(values);
         let element = Element::F32;
@@ -111,7 +109,7 @@ impl<'a> Features<'a> {
     /// The rows of all segments, in their order.
     ///
     /// # Panics
-    /// When a segment does not hold whole rows, or rows have no values.
+    /// If a segment does not hold whole rows, or `dimension` is 0.
     pub fn new(dimension: usize, segments: impl IntoIterator<Item = Segment<'a>>) -> Self {
         assert!(dimension > 0, "a row has at least one value");
         let mut num_rows = 0;
@@ -132,7 +130,7 @@ impl<'a> Features<'a> {
         }
     }
 
-    /// With everything that is read counted.
+    /// The same rows, with reads counted by `meter`.
     pub fn metered(self, meter: &'a Meter<'a>) -> Features<'a> {
         Features {
             meter: Some(meter),
@@ -140,7 +138,7 @@ impl<'a> Features<'a> {
         }
     }
 
-    /// Some of these rows, in any order, any of them several times.
+    /// A selection of these rows, in any order, with repetitions allowed.
     pub fn select(&self, rows: Vec<u32>) -> Features<'a> {
         let stored = |row: u32| {
             self.selected
@@ -154,17 +152,16 @@ impl<'a> Features<'a> {
         }
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn dimension(&self) -> usize {
         self.dimension
     }
 
-    /// Of all segments.
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }
 
-    /// As they are stored.
+    /// Stored bytes of all segments.
     pub fn num_bytes(&self) -> u64 {
         let segments = self.segments.iter();
         segments
@@ -187,7 +184,7 @@ impl<'a> Features<'a> {
         Segment { bytes, ..segment }
     }
 
-    /// A row as f32: where it lies if it lies there as f32, else in `room`.
+    /// A row as f32: borrowed if it is stored as aligned f32, else converted into `room`.
     pub fn row<'b>(&'b self, row: usize, room: &'b mut Vec<f32>) -> &'b [f32] {
         let stored = self.stored(row);
         match bytemuck::try_cast_slice(stored.bytes) {
@@ -200,7 +197,7 @@ impl<'a> Features<'a> {
         }
     }
 
-    /// Copies rows from `first` on, as many as `into` has room for.
+    /// Copies rows from `first` on, as many as fit `into`.
     pub fn read(&self, first: usize, into: &mut [f32]) {
         for (row, into) in into.chunks_exact_mut(self.dimension).enumerate() {
             read(self.stored(first + row), into);
@@ -208,7 +205,7 @@ impl<'a> Features<'a> {
     }
 }
 
-/// Whether values in memory are stored as in files.
+/// Whether memory has the byte order of the files.
 const LITTLE: bool = cfg!(target_endian = "little");
 
 fn read(stored: Segment<'_>, into: &mut [f32]) {
@@ -232,7 +229,7 @@ fn read(stored: Segment<'_>, into: &mut [f32]) {
     }
 }
 
-/// Where a file begins its rows at an odd address, or the machine stores the other way round.
+/// Converts values one by one, for unaligned files and big-endian machines.
 fn one_by_one<const N: usize>(bytes: &[u8], into: &mut [f32], value: impl Fn([u8; N]) -> f32) {
     for (into, bytes) in into.iter_mut().zip(bytes.chunks_exact(N)) {
         *into = value(bytes.try_into().expect("chunks of N"));
@@ -249,7 +246,7 @@ mod tests {
         let meter = Meter::new(3 * (AROUND + 8) as u64, || {
             calls.fetch_add(1, Ordering::Relaxed);
         });
-        // Far from each other, every second one.
+        // Rows in distinct huge pages, every second one.
         let values = vec![0.0; 8 * AROUND];
         let features = Features::of(&values, 2).metered(&meter);
         let rows = (0..8).map(|row| row * 2 * AROUND / 8 + 1);
@@ -257,7 +254,7 @@ mod tests {
             let mut room = vec![];
             assert_eq!(features.row(row, &mut room), [0.0; 2]);
             assert_eq!(features.row(row + 1, &mut room), [0.0; 2]);
-            // Three fit; the fourth is one too many, and so is every fourth after it.
+            // Three fit; the fourth exceeds the limit, and so does every fourth one after it.
             assert_eq!(calls.load(Ordering::Relaxed), (read as u64 + 1) / 4);
         }
     }

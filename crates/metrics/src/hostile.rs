@@ -1,6 +1,6 @@
-//! What readers must survive: any bytes at all. The fuzz target in `fuzz/` and the mutations in this file's tests call these.
+//! Robustness of the file readers against arbitrary bytes. The fuzz target in `fuzz/` and the mutation tests below call these.
 //!
-//! Whatever the bytes, a reader ends without a panic, in a result that is whole or in an error that names the file and ends with
+//! Whatever the bytes, a reader ends without a panic, with a complete result or with an error that names the file and ends with
 //! a hint.
 
 use std::path::Path;
@@ -17,18 +17,18 @@ const COUNTS: Counts = Counts {
     gallery: 100,
 };
 
-/// Reads bytes as features in a `.npy`.
+/// Parses bytes as features in a `.npy` file.
 pub fn npy(bytes: &[u8]) -> Result<(), InputError> {
     features(Suffix::Npy, bytes, None)
 }
 
-/// Reads bytes as features in a safetensors file, with and without a name.
+/// Parses bytes as features in a safetensors file, with and without a tensor name.
 pub fn safetensors(bytes: &[u8]) -> Result<(), InputError> {
     let named = features(Suffix::Safetensors, bytes, Some("a"));
     features(Suffix::Safetensors, bytes, None).and(named)
 }
 
-/// Reads bytes as pairs, both ways.
+/// Parses bytes as pairs, in CSV and in `.npy` format.
 pub fn pairs(bytes: &[u8]) -> Result<(), InputError> {
     let within = |found: Vec<(u32, u32)>| {
         for (query, gallery) in found {
@@ -42,7 +42,7 @@ pub fn pairs(bytes: &[u8]) -> Result<(), InputError> {
         .and(lines)
 }
 
-/// Every row is there to be read.
+/// Parses a feature file and reads every row.
 fn features(kind: Suffix, bytes: &[u8], tensor: Option<&str>) -> Result<(), InputError> {
     let layout = checked(Layout::read(Path::new(NAME), kind, bytes, tensor))?;
     let features = Features::new(layout.dimension(), [layout.segment(bytes)]);
@@ -78,9 +78,9 @@ mod tests {
         Cut(Index),
         Drop(Index),
         Insert(Index, Vec<u8>),
-        /// A number that sizes and offsets trip over.
+        /// Overwrites bytes by a number that tends to break sizes and offsets.
         Number(Index, u64, usize),
-        /// Digits of a header, changed to others.
+        /// Replaces digits of a header.
         Digit(Index, u8),
     }
 

@@ -1,18 +1,18 @@
-//! Label accuracy, sample by sample as logits come.
+//! Label accuracy, updated per sample.
 
-/// Right answers so far.
+/// Counts of correct predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LabelCounts {
     /// Samples with a label.
     pub samples: usize,
-    /// Whose label had the highest logit.
+    /// Samples whose label had the highest logit.
     pub top1: usize,
-    /// Whose label was among the five highest.
+    /// Samples whose label was among the five highest logits.
     pub top5: usize,
 }
 
 impl LabelCounts {
-    /// Takes note of one sample. Equal logits count against the label: a head that says the same of all classes
+    /// Counts one sample. Equal logits count against the label: a head with the same output for all classes
     /// knows nothing.
     pub fn add(&mut self, logits: &[f32], label: usize) {
         let own = logits[label];
@@ -20,7 +20,7 @@ impl LabelCounts {
             .iter()
             .enumerate()
             .filter(|&(class, _)| class != label);
-        // What is not a number is never smaller, so it counts against the label as well.
+        // NaN compares as not less, so it counts against the label as well.
         let ahead = others.filter(|&(_, other)| {
             !matches!(other.partial_cmp(&own), Some(std::cmp::Ordering::Less))
         });
@@ -30,24 +30,23 @@ impl LabelCounts {
         self.top5 += usize::from(ahead < 5);
     }
 
-    /// Takes note of a sample whose label is none of the classes: no answer is right.
+    /// Counts a sample whose label is not a class of the model: every prediction is wrong.
     pub fn add_unseen(&mut self) {
         self.samples += 1;
     }
 
-    /// Shares of right answers: top-1, top-5; `None` without samples.
+    /// Top-1 and top-5 accuracy; `None` without samples.
     pub fn accuracy(&self) -> Option<[f64; 2]> {
         let share = |right: usize| right as f64 / self.samples as f64;
         (self.samples > 0).then(|| [share(self.top1), share(self.top5)])
     }
 }
 
-/// How often each label is there.
+/// Number of samples per label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelFrequencies(Vec<u32>);
 
 impl LabelFrequencies {
-    /// Counts one sample.
     pub fn add(&mut self, label: usize) {
         if self.0.len() <= label {
             self.0.resize(label + 1, 0);
@@ -55,8 +54,8 @@ impl LabelFrequencies {
         self.0[label] += 1;
     }
 
-    /// Share of right answers of a model that always says the most frequent label, among all samples that are scored: those whose
-    /// label no model knows too. `None` without samples.
+    /// Accuracy of always predicting the most frequent label, over all scored samples, including those whose label is not a class of
+    /// the model. `None` without samples.
     pub fn share_of_largest(&self, num_scored: usize) -> Option<f64> {
         let largest = self.0.iter().max()?;
         Some(f64::from(*largest) / num_scored as f64)

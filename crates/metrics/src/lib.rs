@@ -1,7 +1,8 @@
-//! What a model is worth: retrieval ranks, labels and numbers, from features and logits as they come.
+//! Metrics from features and logits: retrieval ranks, classification, regression, segmentation, captions.
 //!
-//! [`feature_file`] and [`pair_file`] read what any framework wrote, [`feature_gather`] takes what a model says batch by batch,
-//! [`unique_captions`] finds equal ones; [`retrieval`] ranks. [`classification`], [`regression`], [`segmentation`] and [`captions`] score predictions.
+//! [`feature_file`] and [`pair_file`] read the files of any framework, [`feature_gather`] collects a model's features batch by batch,
+//! [`unique_captions`] merges equal captions; [`retrieval`] ranks. [`classification`], [`regression`], [`segmentation`] and [`captions`]
+//! score predictions.
 
 #![deny(unsafe_code)]
 

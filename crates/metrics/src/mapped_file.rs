@@ -1,4 +1,4 @@
-//! Files mapped into memory: what is read of them comes from the disk when it is read, and may go again at any time.
+//! Memory-mapped files: bytes are loaded from disk on access, and their pages may be dropped at any time.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,14 +7,13 @@ use memmap2::Mmap;
 
 use crate::error::InputError;
 
-/// A file that is not empty.
+/// A mapped file, not empty.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     map: Mmap,
 }
 
 impl MappedFile {
-    /// Maps a file.
     pub(crate) fn open(path: &Path) -> Result<MappedFile, InputError> {
         let failed = |action| {
             move |cause| InputError::Io {
@@ -28,8 +27,8 @@ impl MappedFile {
             return Err(InputError::EmptyFile { path: path.into() });
         }
         // SAFETY: the map is read-only and private to this struct, and its bytes are only ever read as integers and floats,
-        // for which every bit pattern is valid. What remains is that another process shortens the file while it is mapped,
-        // which kills this one with SIGBUS; docs/retrieval.md says so.
+        // for which every bit pattern is valid. The remaining risk is that another process truncates the file while it is mapped,
+        // which kills this process with SIGBUS; docs/retrieval.md says so.
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map it into memory"))?;
         Ok(MappedFile { map })
     }
@@ -38,8 +37,8 @@ impl MappedFile {
         &self.map
     }
 
-    /// Pages of the map that have been read count as this process's memory until they are given back; they come back from
-    /// the file when they are read again, also while another thread reads them.
+    /// Drops pages from resident memory. Pages that have been read count as this process's memory until then; they are loaded
+    /// from the file again on the next access, also while another thread reads them.
     pub(crate) fn give_back(&self) {
         #[cfg(unix)]
         // SAFETY: the map is read-only and backed by a file, so dropping its pages loses nothing.

@@ -5,8 +5,8 @@
 //! {'descr': '<f4', 'fortran_order': False, 'shape': (117120, 512), }
 //! ```
 //!
-//! A reader of our own: what is needed is the header alone, over a map, with sizes checked before they are trusted; the crates
-//! for this format read arrays into memory, or bring an array library along.
+//! An own parser, because only the header is needed, over a memory map, with sizes checked before they are trusted; the crates
+//! for this format read arrays into memory, or depend on an array library.
 
 use std::path::Path;
 
@@ -14,27 +14,26 @@ use crate::error::InputError;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// How many brackets may be open: as many as records within records need.
+/// Maximum nesting of brackets: enough for records within records.
 const MOST_DEPTH: usize = 16;
 
-/// What the header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The number format, such as `<f4`.
     pub(crate) format: String,
-    /// Columns one after another, not rows.
+    /// `fortran_order`: columns one after another, instead of rows.
     pub(crate) columns_first: bool,
     /// Sizes, outermost first.
     pub(crate) shape: Vec<usize>,
-    /// Where the array begins.
+    /// Offset of the array in the file.
     pub(crate) data_start: usize,
 }
 
-/// NumPy itself reads no header of more than 10,000 bytes unless it is told to.
+/// NumPy itself refuses headers of more than 10,000 bytes by default.
 const MOST_HEADER_BYTES: usize = 64 << 10;
 
 impl Header {
-    /// Reads it. What it says of the array is not yet compared with the length of the file.
+    /// Parses the header. The array's size is not yet checked against the length of the file.
     pub(crate) fn read(path: &Path, file: &[u8]) -> Result<Header, InputError> {
         let Some(after_magic) = file.strip_prefix(MAGIC) else {
             let found = String::from_utf8_lossy(&file[..file.len().min(16)]);
@@ -82,7 +81,7 @@ impl Header {
         header(path, entries, data_start)
     }
 
-    /// Checks the length of the file against `value_bytes` for each value.
+    /// Checks the length of the file, with `value_bytes` per value.
     pub(crate) fn check_length(
         &self,
         path: &Path,
@@ -125,7 +124,7 @@ fn header(
     for (key, value) in entries {
         let is_twice = match (key.as_str(), value) {
             ("descr", Value::Text(text)) => format.replace(text).is_some(),
-            // A list of fields, with an object among them or not.
+            // A list of fields, possibly with an object type among them.
             ("descr", Value::Sequence(_)) => format.replace("a record".to_owned()).is_some(),
             ("fortran_order", Value::Flag(flag)) => columns_first.replace(flag).is_some(),
             ("shape", Value::Sequence(sizes)) => {
@@ -163,7 +162,7 @@ fn header(
     }
 }
 
-/// As much of Python as headers are written in.
+/// The Python literals that occur in headers.
 #[derive(Debug)]
 enum Value {
     Text(String),
@@ -213,7 +212,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Without escapes: `np.save` writes them for names of fields alone, and records are not read.
+    /// A string without escapes: `np.save` writes escapes only in field names, and records are not supported.
     fn string(&mut self) -> Option<String> {
         let quote = char::from(self.peek()?);
         let rest = &self.text[self.at + 1..];
@@ -229,7 +228,7 @@ impl Reader<'_> {
         let length = rest.bytes().take_while(u8::is_ascii_digit).count();
         self.at += length;
         let number = rest[..length].parse().ok();
-        // Python 2 marked its long numbers.
+        // Python 2 marked long integers by an L.
         if self.peek() == Some(b'L') {
             self.at += 1;
         }
@@ -273,7 +272,7 @@ impl Reader<'_> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A file of format `major` with this dictionary and these bytes behind it.
+    /// A `.npy` file of format `major` with this dictionary and data.
     pub(crate) fn npy(major: u8, dictionary: &str, data: &[u8]) -> Vec<u8> {
         let mut file = [MAGIC, &[major, 0]].concat();
         let length = dictionary.len() as u32;

@@ -1,5 +1,5 @@
-//! Who belongs to whom, from a file: a CSV of `query,gallery`, or a `.npy` of N x 2 whole numbers. Rows are counted from 0, and a
-//! query or a gallery item may be in several pairs.
+//! Pair files: which gallery item belongs to which query, as a CSV of `query,gallery` or a `.npy` of N x 2 integers. Rows are
+//! counted from 0, and a query or a gallery item may occur in several pairs.
 
 use std::path::Path;
 
@@ -10,25 +10,23 @@ use crate::retrieval::Side;
 
 const EXPECTED: &str = "two whole numbers, query and gallery item";
 const HINT: &str = "a line is `0,17`: query 0 belongs to gallery item 17, both counted from 0";
-/// Longest line: two numbers, or a header.
+/// Longest line; a line holds two numbers or a header.
 const MOST_LINE_BYTES: usize = 64 << 10;
 const QUERY_NAMES: [&str; 4] = ["query", "query_index", "query_id", "queries"];
 const GALLERY_NAMES: [&str; 4] = ["gallery", "gallery_index", "gallery_id", "gallery_item"];
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How many items there are to belong to each other.
+/// Numbers of queries and gallery items, the bounds of the pairs' indices.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
-    /// Rows of queries.
     pub queries: usize,
-    /// Rows of the gallery.
     pub gallery: usize,
 }
 
 /// Reads pairs of a query and a gallery item.
 ///
 /// # Errors
-/// See [`InputError`]; what is wrong is named with its line or row.
+/// See [`InputError`]; errors name the line or row.
 pub fn read(path: &Path, counts: Counts) -> Result<Vec<(u32, u32)>, InputError> {
     let extension = path
         .extension()
@@ -44,7 +42,7 @@ pub fn read(path: &Path, counts: Counts) -> Result<Vec<(u32, u32)>, InputError> 
     }
 }
 
-/// One pair, if both are there.
+/// One pair, with both indices in range.
 fn pair(
     path: &Path,
     place: impl Fn() -> String,
@@ -67,7 +65,7 @@ fn pair(
     ))
 }
 
-/// Lines of numbers, under a header or not. Nothing in them needs a quoted comma or line break.
+/// CSV lines of integers, with an optional header. Quoted commas and line breaks are not supported.
 pub(crate) fn csv(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, u32)>, InputError> {
     let file = file.strip_prefix(BYTE_ORDER_MARK).unwrap_or(file);
     let mut pairs = Vec::new();
@@ -127,7 +125,7 @@ fn line_pair(
     }
 }
 
-/// Which columns are the query's and the gallery item's, and whether this line only says so. Else, a hint.
+/// Column numbers of the query and the gallery item, and whether the line is a header. The error is a hint.
 fn first_line(bytes: &[u8]) -> Result<([usize; 2], bool), &'static str> {
     let count = cells(bytes).count();
     if count == 1 && bytes.iter().any(|byte| b";\t ".contains(byte)) {
@@ -151,7 +149,7 @@ fn first_line(bytes: &[u8]) -> Result<([usize; 2], bool), &'static str> {
     }
 }
 
-/// Without the spaces and quotes around them.
+/// Cells of a line, without the spaces and quotes around them.
 fn cells(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b',').map(|cell| {
         let cell = cell.trim_ascii();
@@ -166,7 +164,7 @@ fn whole(cell: &[u8]) -> Option<i128> {
     std::str::from_utf8(cell).ok()?.parse().ok()
 }
 
-/// A line in a message.
+/// A line for a message, at most 60 bytes.
 fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]);
@@ -174,7 +172,7 @@ fn shown(bytes: &[u8]) -> String {
     format!("`{}{more}`", text.escape_debug())
 }
 
-/// N x 2 whole numbers. Columns one after another are read too: that is how `np.array([queries, gallery]).T` is saved.
+/// N x 2 integers. Fortran order is accepted, because `np.array([queries, gallery]).T` is saved that way.
 pub(crate) fn npy(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, u32)>, InputError> {
     let header = Header::read(path, file)?;
     let (value_bytes, is_signed) = match header.format.as_str() {
@@ -316,7 +314,7 @@ mod tests {
             let file = npy_file(1, &dictionary(format, "(3, 2)"), data);
             assert_eq!(npy(path, &file, COUNTS).unwrap(), [(0, 17), (2, 0), (0, 3)]);
         }
-        // All queries, then all gallery items.
+        // Fortran order: all queries, then all gallery items.
         let by_column: Vec<u8> = [0i32, 2, 0, 17, 0, 3]
             .iter()
             .flat_map(|number| number.to_le_bytes())

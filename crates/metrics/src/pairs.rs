@@ -1,17 +1,17 @@
-//! Which gallery items are a query's positives, and which queries a gallery item's.
+//! Positive pairs: the gallery items of each query, and the queries of each gallery item.
 
 use crate::retrieval::{RetrievalError, Side};
 
-/// Lists, one per item, stored one after another.
+/// One list per item, stored one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lists {
-    /// Where each list begins; one more at the end.
+    /// Start of each list; one more entry at the end.
     starts: Vec<u32>,
     entries: Vec<u32>,
 }
 
 impl Lists {
-    /// `pairs` are in order, and each there once.
+    /// `pairs` must be sorted, without duplicates.
     fn new(num_items: usize, pairs: &[(u32, u32)]) -> Lists {
         let mut starts = vec![0; num_items + 1];
         for &(item, _) in pairs {
@@ -29,7 +29,7 @@ impl Lists {
     }
 }
 
-/// Positive pairs, both ways. A pair that is given twice is one pair.
+/// Positive pairs in both directions, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairs {
     by_query: Lists,
@@ -37,10 +37,10 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// From (query, gallery item).
+    /// Builds the lists from (query, gallery item).
     ///
     /// # Errors
-    /// When a pair names an item that is not there, or there are more items or pairs than 32 bits count.
+    /// If an index is out of range, or there are more items or pairs than fit 32 bits.
     pub fn new(
         num_queries: usize,
         num_gallery: usize,
@@ -79,41 +79,40 @@ impl Pairs {
         })
     }
 
-    /// Where each query has one positive: `gallery_of` names it.
+    /// One positive per query: `gallery_of[query]`.
     ///
     /// # Errors
-    /// As for [`Pairs::new`].
+    /// Like [`Pairs::new`].
     pub fn one_each(gallery_of: &[u32], num_gallery: usize) -> Result<Pairs, RetrievalError> {
         let pairs = (0..).zip(gallery_of.iter().copied()).collect();
         Pairs::new(gallery_of.len(), num_gallery, pairs)
     }
 
-    /// Different pairs.
+    /// Number of distinct pairs.
     pub fn len(&self) -> usize {
         self.by_query.entries.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Of one side.
+    /// Number of items on one side.
     pub fn num_items(&self, side: Side) -> usize {
         self.lists(side).starts.len() - 1
     }
 
-    /// What is on the other side, in order.
+    /// Positives of an item, ascending.
     pub fn positives(&self, side: Side, item: usize) -> &[u32] {
         self.lists(side).of(item)
     }
 
-    /// Where an item's positives begin among those of all items of its side.
+    /// Offset of an item's positives in the concatenation of all lists of its side.
     pub fn start(&self, side: Side, item: usize) -> usize {
         self.lists(side).starts[item] as usize
     }
 
-    /// Every pair as (query, gallery item), in the order of the items of one side.
+    /// Every pair as (query, gallery item), sorted by the items of one side.
     pub fn in_order(&self, side: Side) -> Vec<[u32; 2]> {
         let items = 0..self.num_items(side);
         let pairs = items.flat_map(|item| {
@@ -126,7 +125,7 @@ impl Pairs {
         pairs.collect()
     }
 
-    /// The first item that has no positive, and how many have none.
+    /// First item without a positive, and the number of such items.
     pub fn unpaired(&self, side: Side) -> Option<(usize, usize)> {
         let mut without =
             (0..self.num_items(side)).filter(|&item| self.lists(side).of(item).is_empty());
@@ -134,7 +133,7 @@ impl Pairs {
         Some((first, 1 + without.count()))
     }
 
-    /// What lists of so many items and pairs take.
+    /// Memory of the lists for these sizes.
     pub fn bytes_for(num_queries: usize, num_gallery: usize, num_pairs: usize) -> usize {
         (num_queries + num_gallery + 2 + 2 * num_pairs) * size_of::<u32>()
     }

@@ -1,4 +1,4 @@
-//! How far predicted numbers are off, output by output, in memory that does not grow.
+//! Regression metrics per output, in constant memory.
 //!
 //! ```text
 //! MAE = mean |p - y|      RMSE = sqrt(mean (p - y)^2)      R2 = 1 - sum (p - y)^2 / sum (y - mean y)^2
@@ -6,13 +6,13 @@
 
 use serde::Serialize;
 
-/// Errors so far.
+/// Accumulates the errors of all outputs.
 #[derive(Clone, Debug)]
 pub struct Regression {
     outputs: Vec<Sums>,
 }
 
-/// Of one output, in f64.
+/// Sums of one output, in f64.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     samples: u64,
@@ -20,51 +20,49 @@ struct Sums {
     not_finite: u64,
     absolute: f64,
     squares: f64,
-    /// Of the targets.
+    /// Mean of the targets.
     mean: f64,
-    /// Summed squares of the targets about their mean.
+    /// Sum of squared differences of the targets from their mean.
     spread: f64,
 }
 
-/// What they amount to: means over the outputs of which they are defined, and each output by itself.
+/// Regression metrics: means over the outputs for which the value is defined, and each output by itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RegressionMetrics {
     /// Mean absolute error.
     pub mean_absolute_error: Option<f64>,
-    /// Root mean squared error, the root of each output taken before the mean.
+    /// Root mean squared error: the root per output, then the mean over outputs.
     pub root_mean_squared_error: Option<f64>,
-    /// Share of the targets' variance that is explained.
+    /// Explained share of the targets' variance.
     pub r2: Option<f64>,
-    /// In their order.
+    /// One entry per output.
     pub outputs: Vec<OutputMetrics>,
 }
 
-/// Of one output.
+/// Metrics of one output.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OutputMetrics {
-    /// Samples with a target and a prediction.
+    /// Samples with a target and a finite prediction.
     pub samples: u64,
     /// Samples left out because their target is unknown (NaN).
     pub unknown: u64,
     /// Samples left out because their prediction is not finite.
     pub not_finite: u64,
-    /// Mean absolute error.
     pub mean_absolute_error: Option<f64>,
-    /// Root mean squared error.
     pub root_mean_squared_error: Option<f64>,
     /// `None` where all targets are equal.
     pub r2: Option<f64>,
 }
 
 impl Regression {
-    /// None yet, of so many numbers per sample.
+    /// An empty accumulator.
     pub fn new(num_outputs: usize) -> Regression {
         Regression {
             outputs: vec![Sums::default(); num_outputs],
         }
     }
 
-    /// A batch: a row of predictions and one of targets per sample. NaN is an unknown target.
+    /// Adds a batch: one row of predictions and one of targets per sample. NaN is an unknown target.
     pub fn add(&mut self, predictions_bo: &[f32], targets_bo: &[f32]) {
         let num_outputs = self.outputs.len();
         assert_eq!(
@@ -78,7 +76,7 @@ impl Regression {
         }
     }
 
-    /// What the errors amount to.
+    /// Metrics over all samples so far.
     pub fn metrics(&self) -> RegressionMetrics {
         let outputs: Vec<OutputMetrics> = self.outputs.iter().map(Sums::metrics).collect();
         let mean = |of: fn(&OutputMetrics) -> Option<f64>| {
@@ -105,7 +103,7 @@ impl Sums {
             self.samples += 1;
             self.absolute += error.abs();
             self.squares += error * error;
-            // Welford: sums of squares of large targets would cancel.
+            // Welford's update: sums of squares of large targets would cancel.
             let from_mean = target - self.mean;
             self.mean += from_mean / self.samples as f64;
             self.spread += from_mean * (target - self.mean);

@@ -1,15 +1,15 @@
-//! Exact retrieval ranks, both ways, without ever holding the similarities.
+//! Exact retrieval ranks in both directions, without storing the similarities.
 //!
-//! A score is the dot product of two rows in exact arithmetic, and a rank counts whose score is higher:
+//! A score is the dot product of two rows in exact arithmetic, and a rank counts the items with a higher score:
 //!
 //! ```text
 //! s_ij = q_i . g_j         t_i = max over positives p of s_ip
 //! above_i = #{ j : s_ij > t_i }      level_i = #{ j not positive : s_ij = t_i }
-//! rank_i = 1 + above_i + what the tie policy makes of level_i
+//! rank_i = 1 + above_i + (0, level_i / 2 or level_i, by the tie policy)
 //! ```
 //!
-//! Gallery items rank queries in the same way, from the same pass. Because scores are compared as if nothing were ever
-//! rounded, the result depends on nothing but the features: not on tiles, threads or device.
+//! One pass ranks both directions: gallery items for queries, queries for gallery items. Scores are compared without rounding,
+//! so the result depends on the features only: not on tiles, threads or device.
 
 mod best_positives;
 mod count;
@@ -60,25 +60,25 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// What counts where an item has several positives.
+/// Evaluation of items with several positives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// The best of them; the others are not counted as distractors.
+    /// The best positive counts; the other positives are no distractors.
     #[default]
     Best,
-    /// Each of them by itself: R@k is the share of an item's positives among the first k, averaged over items; the other
+    /// Each positive counts by itself: R@k is the share of an item's positives among the first k, averaged over items; the other
     /// statistics are over all positives.
     Recall,
 }
 
-/// What to rank.
+/// Input of a ranking.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// The set that searches.
     pub queries: &'a Features<'a>,
     /// The set that is searched.
     pub gallery: &'a Features<'a>,
-    /// Which items belong to each other. Items without a positive have no rank, and are still distractors.
+    /// Positive pairs. Items without a positive have no rank, but still are distractors.
     pub pairs: &'a Pairs,
 }
 
@@ -90,43 +90,43 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// One for each query and each gallery item.
+    /// Number of pairs of a query and a gallery item.
     pub fn num_scores(&self) -> u64 {
         self.queries.num_rows() as u64 * self.gallery.num_rows() as u64
     }
 }
 
-/// How to rank.
+/// Options of a ranking.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Where there are several positives.
+    /// Evaluation of items with several positives.
     pub rule: Rule,
-    /// What may be held, the features aside when they are mapped; `None` for as much as is useful.
+    /// Memory limit, excluding mapped features; `None` for as much as is useful.
     pub memory_bytes: Option<u64>,
-    /// Number of nearest gallery items to find for each query; 0 for none.
+    /// Number of nearest gallery items to return for each query; 0 for none.
     pub neighbours: usize,
 }
 
-/// Called with the progress; returns whether to go on.
+/// Progress callback; returns false to stop.
 pub type Go<'a> = dyn FnMut(Progress) -> bool + Send + 'a;
 
-/// How far ranking is.
+/// Progress of a ranking.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Pairs of a query and a gallery item that were compared.
+    /// Compared pairs of a query and a gallery item.
     pub done: u64,
-    /// Total number of pairs.
+    /// All pairs.
     pub total: u64,
 }
 
-/// How many comparisons took how much.
+/// Numbers of comparisons by the precision that decided them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decided {
-    /// By the first product, whose error is bounded.
+    /// By the first product, within its error bound.
     pub at_once: u64,
-    /// Again, in f64.
+    /// Repeated in f64.
     pub in_f64: u64,
-    /// Again, without rounding.
+    /// Repeated without rounding.
     pub exactly: u64,
 }
 
@@ -142,51 +142,48 @@ impl std::ops::Add for Decided {
     }
 }
 
-/// The gallery items nearest to each query.
+/// The nearest gallery items of each query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Neighbours {
-    /// For each query.
+    /// Number per query.
     pub count: usize,
-    /// Gallery items, the nearest first, ties by number; `count` for each query.
+    /// Gallery items, nearest first, ties by number; `count` per query.
     pub items: Vec<u32>,
-    /// Their scores, rounded.
+    /// Their scores, rounded to f32.
     pub scores: Vec<f32>,
 }
 
-/// What was found.
+/// Result of a ranking.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Queries looking for a gallery item.
+    /// Ranks of gallery items, per query.
     pub to_gallery: Ranked,
-    /// Gallery items looking for a query.
+    /// Ranks of queries, per gallery item.
     pub to_query: Ranked,
-    /// `None` unless [`Options::neighbours`] asks for some.
+    /// `None` unless [`Options::neighbours`] is above 0.
     pub neighbours: Option<Neighbours>,
-    /// How comparisons were decided.
     pub decided: Decided,
-    /// Seconds of each stage, in their order.
+    /// Duration of each stage, in order.
     pub seconds: Vec<(&'static str, f64)>,
 }
 
-/// Why there are no ranks.
+/// Why a ranking failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RetrievalError {
-    /// Rows that cannot be multiplied.
+    /// Queries and gallery have different row lengths.
     #[error(
         "expected rows of one length, found {queries} values for queries and {gallery} for gallery items"
     )]
     Dimensions {
-        /// Values of a query.
+        /// Values per query.
         queries: usize,
-        /// Values of a gallery item.
         gallery: usize,
     },
-    /// Pairs of other sets.
+    /// Pairs and features have different numbers of rows.
     #[error("expected pairs of {expected} {side} rows, found pairs of {found}")]
     Rows {
-        /// Which set.
         side: Side,
-        /// Rows of its features.
+        /// Rows of the features.
         expected: usize,
         /// Items of the pairs.
         found: usize,
@@ -194,13 +191,12 @@ pub enum RetrievalError {
     /// A side without rows.
     #[error("expected at least one {side}, found none")]
     Empty {
-        /// Which side.
+        /// The empty side.
         side: Side,
     },
-    /// Not a number, or infinite.
+    /// A value is NaN or infinite.
     #[error("{side} {row}, value {column}: expected a finite number, found {value}")]
     NotFinite {
-        /// Which set.
         side: Side,
         /// Counted from 0.
         row: usize,
@@ -209,33 +205,31 @@ pub enum RetrievalError {
         /// `NaN`, `inf` or `-inf`.
         value: String,
     },
-    /// A pair names what is not there.
+    /// A pair has an index out of range.
     #[error("pair {pair}: {side} {item}: expected one of 0 to {}", count.saturating_sub(1))]
     PairOutOfRange {
         /// Counted from 0.
         pair: usize,
-        /// Of which set.
         side: Side,
-        /// What it names.
+        /// The index.
         item: u32,
-        /// How many there are.
+        /// Number of items.
         count: usize,
     },
-    /// More than numbers of 32 bits count.
+    /// Numbers of items or pairs exceed 32 bits.
     #[error("expected at most {} items and pairs, found {found}", u32::MAX)]
     TooMany {
         /// How many.
         found: usize,
     },
-    /// The limit is too small even for the smallest tiles.
+    /// The memory limit is too small even for the smallest tiles.
     #[error("expected a limit of at least {needed_bytes} bytes, found {limit_bytes}")]
     DoesNotFit {
-        /// What the smallest tiles would take.
+        /// Memory of the smallest tiles.
         needed_bytes: u64,
-        /// What was allowed.
         limit_bytes: u64,
     },
-    /// The GPU.
+    /// A GPU error.
     #[error("{0}")]
     Device(String),
     /// The caller asked to stop.
@@ -243,16 +237,16 @@ pub enum RetrievalError {
     Stopped,
 }
 
-/// What counts.
+/// Hardware that counts.
 #[derive(Clone, Copy)]
 pub enum Engine<'a> {
     /// The threads of rayon's current pool.
     Cpu,
-    /// A GPU; what it leaves open, and neighbours, are for the threads.
+    /// A GPU; comparisons that it cannot decide, and neighbours, run on the CPU threads.
     Gpu(&'a Cuda),
 }
 
-/// Ranks both ways. `go_on` is called with the progress, and returns whether to go on.
+/// Ranks both directions. `go_on` gets the progress, and returns false to stop.
 ///
 /// # Errors
 /// See [`RetrievalError`].
@@ -283,10 +277,10 @@ pub fn rank(
     Ok(found)
 }
 
-/// Seconds that counting would take on the threads, from a small part of the job; quick.
+/// Estimate of the CPU time of counting, measured on a small part of the job; quick.
 ///
 /// # Errors
-/// As for [`rank`], for that part.
+/// Like [`rank`], for that part.
 pub fn estimate_seconds(job: &Job<'_>) -> Result<f64, RetrievalError> {
     check(job)?;
     let [queries, gallery] = [(job.queries, 1024), (job.gallery, 4096)].map(|(features, most)| {
@@ -308,13 +302,13 @@ pub fn estimate_seconds(job: &Job<'_>) -> Result<f64, RetrievalError> {
     Ok(began.elapsed().as_secs_f64() * share)
 }
 
-/// Each positive by itself: as many queries as there are pairs, each with one positive; then as many gallery items.
+/// [`Rule::Recall`]: one query per pair with one positive each; then the same for gallery items.
 fn recall(
     job: &Job<'_>,
     count: &mut dyn FnMut(&Job<'_>, &mut Go<'_>) -> Result<Found, RetrievalError>,
     go_on: &mut Go<'_>,
 ) -> Result<Found, RetrievalError> {
-    // What is not finite is named here, where queries are queries.
+    // Checked here, where sides have their true names, so that errors about non-finite values name the right one.
     feature_scan::scan(job.queries, Side::Query)?;
     feature_scan::scan(job.gallery, Side::Gallery)?;
     let pairs = job.pairs.len() as u64;
@@ -327,7 +321,7 @@ fn recall(
         let owners: Vec<u32> = pairs.iter().map(|pair| pair[own]).collect();
         let others: Vec<u32> = pairs.iter().map(|pair| pair[1 - own]).collect();
         let others_of = job.features(side.other());
-        // Queries look in both halves: in the second they are gallery items.
+        // Both halves run as queries: in the second half, the queries are gallery items.
         let one_each = Job {
             queries: &job.features(*side).select(owners.clone()),
             gallery: others_of,
@@ -357,7 +351,7 @@ fn recall(
     Ok(found.expect("two halves"))
 }
 
-/// With tiles and instructions of the caller's: the result is the same.
+/// Counts with the given tiles and kernel, which do not change the result.
 fn count_with(
     job: &Job<'_>,
     tiles: Tiles,
@@ -401,7 +395,7 @@ fn count_with(
     })
 }
 
-/// Where time goes.
+/// Durations of the stages.
 struct Clock {
     last: std::time::Instant,
     laps: Vec<(&'static str, f64)>,
@@ -415,7 +409,7 @@ impl Clock {
         }
     }
 
-    /// What went by since the last lap was `name`.
+    /// Books the time since the last lap on `name`.
     fn lap(&mut self, name: &'static str) {
         let now = std::time::Instant::now();
         self.laps.push((name, (now - self.last).as_secs_f64()));
@@ -423,7 +417,7 @@ impl Clock {
     }
 }
 
-/// What must hold of the features and the pairs.
+/// Checks features and pairs for consistency.
 fn check(job: &Job<'_>) -> Result<(), RetrievalError> {
     let (queries, gallery) = (job.queries.dimension(), job.gallery.dimension());
     if queries != gallery {

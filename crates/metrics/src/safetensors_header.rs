@@ -1,11 +1,11 @@
-//! One table of numbers in a safetensors file.
+//! Finds one tensor of rows and columns in a safetensors file.
 //!
 //! ```text
 //! | length of header: u64 | header: JSON, name -> type, shape, offsets | data, tensor after tensor |
 //! ```
 //!
-//! The safetensors crate parses types and entries; where they lie is checked here, because its reader names neither file nor
-//! numbers.
+//! The safetensors crate parses types and entries; offsets are checked here, because the errors of its reader name neither the file nor
+//! the numbers.
 
 use std::path::Path;
 
@@ -17,13 +17,13 @@ use crate::error::InputError;
 
 const LENGTH_BYTES: usize = 8;
 
-/// What parsing a header takes at its peak, for each byte: measured as 39 for a shape of many dimensions.
+/// Peak memory of parsing, per byte of the header: measured as 39 for a shape of many dimensions.
 const PARSED_PER_BYTE: u64 = 40;
 
-/// Beside tensors, a header may have texts under this name.
+/// Key of the optional string map in a header.
 const TEXTS: &str = "__metadata__";
 
-/// A tensor and where it lies.
+/// A tensor and the place of its data.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Found {
     pub(crate) data_start: usize,
 }
 
-/// The tensor of this name or, without one, the only one with rows and columns.
+/// The tensor of this name or, without a name, the only two-dimensional one.
 pub(crate) fn find(path: &Path, file: &[u8], wanted: Option<&str>) -> Result<Found, InputError> {
     let (tensors, data_start) = header(path, file)?;
     let names = |tensors: &[&(String, TensorInfo)]| -> Vec<String> {
@@ -46,7 +46,7 @@ pub(crate) fn find(path: &Path, file: &[u8], wanted: Option<&str>) -> Result<Fou
             .collect(),
     };
     let [(name, info)] = choice.as_slice() else {
-        // Where none has rows and columns, or none has that name: all that are there.
+        // Without a two-dimensional tensor, or without one of that name, the error lists all tensors.
         let tensors = if choice.is_empty() {
             names(&tensors.iter().collect::<Vec<_>>())
         } else {
@@ -86,7 +86,7 @@ pub(crate) fn find(path: &Path, file: &[u8], wanted: Option<&str>) -> Result<Fou
     })
 }
 
-/// Its tensors, which end where the file ends, and where their data begins.
+/// Tensors of the file, with a checked total length, and the offset of the data.
 fn header(path: &Path, file: &[u8]) -> Result<(Vec<(String, TensorInfo)>, usize), InputError> {
     let length = |expected_bytes: u128| InputError::Length {
         path: path.into(),

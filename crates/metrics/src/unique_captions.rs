@@ -1,22 +1,22 @@
-//! Equal captions are one gallery item: encoded once, scored once.
+//! Merges equal captions into one gallery item: encoded once, scored once.
 
 use crate::error::InputError;
 use crate::features::Features;
 
-/// Which rows of a gallery are scored.
+/// The gallery rows that are scored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GalleryRows {
-    /// All of them: there is one row per unique text.
+    /// One row per unique text: all rows.
     All,
-    /// There is one row per caption: the first of each text, in order.
+    /// One row per caption: the first row of each text, in order.
     First(Vec<u32>),
 }
 
-/// Which rows stand for the texts of captions. `text_of` numbers the text of each query's caption, in the order in which texts
+/// The gallery rows that represent the captions' texts. `text_of` numbers the text of each query's caption, in the order in which texts
 /// first appear, from 0.
 ///
 /// # Errors
-/// When there is not one caption per query, or neither a gallery row per caption nor one per text.
+/// If there is not one caption per query, or the gallery has neither a row per caption nor one per text.
 pub fn gallery_rows(
     text_of: &[u32],
     num_queries: usize,
@@ -46,8 +46,8 @@ pub fn gallery_rows(
     }
 }
 
-/// Where there is one row per caption: how many rows differ from the first of their text. They should not, unless the model has
-/// dropout or the rows are in another order than the captions.
+/// Number of rows that differ from the first row of their text, for a gallery with one row per caption. They should be equal, unless the
+/// model has dropout or the rows are in another order than the captions.
 pub fn num_different(gallery: &Features<'_>, text_of: &[u32], firsts: &[u32]) -> usize {
     let mut scratch = [
         vec![0.0; gallery.dimension()],

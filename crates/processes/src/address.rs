@@ -1,4 +1,4 @@
-//! Where the processes of a launcher meet, and what token they know each other by.
+//! The rendezvous address of a job's processes, and the token that they recognise each other by.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 
@@ -8,7 +8,7 @@ use crate::error::GroupError;
 use crate::hello::{TOKEN_BYTES, Token};
 use crate::launch::{Launch, Launcher, Variables};
 
-/// Address, port and token, by what the launcher told every process.
+/// Address and port of rank 0, and the job's token, from the launcher's variables.
 pub(crate) fn meeting_point(
     launch: &Launch,
     variables: &Variables<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn meeting_point(
                 ));
             }
         },
-        // Jobs that share a machine should not meet; below the ports that systems give out by themselves.
+        // Derived from the job, so that jobs on one machine get different ports; below the range of ephemeral ports.
         (None, _) => 12_000 + (mix(fnv1a(FNV_START, job.as_bytes())) % 20_000) as u16,
     };
     let token = match variables("HOLDALL_TOKEN") {
@@ -55,7 +55,7 @@ pub(crate) fn meeting_point(
     Ok((address, port, token))
 }
 
-/// What tells this job from others, and is the same for all of its processes.
+/// Text that is the same for all processes of a job and differs between jobs.
 fn job(launch: &Launch, variables: &Variables<'_>) -> String {
     let names = [
         "MASTER_ADDR",
@@ -89,7 +89,7 @@ fn port_of(name: &str, variables: &Variables<'_>) -> Result<Option<u16>, GroupEr
     }
 }
 
-/// The first machine of a list as Slurm writes it: `node[07-12,20],login1`.
+/// First machine of a host list in Slurm's notation: `node[07-12,20],login1`.
 fn first_host(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
     let (head, rest) = list.split_at(end);
@@ -99,7 +99,7 @@ fn first_host(list: &str) -> Option<String> {
     let (numbers, behind) = numbers.split_once(']')?;
     let first = numbers.split([',', '-']).next()?;
     let is_number = !first.is_empty() && first.bytes().all(|byte| byte.is_ascii_digit());
-    // `rack[1-2]node[3-4]` begins with rack1node3.
+    // `rack[1-2]node[3-4]` starts with rack1node3.
     let tail = if behind.is_empty() || behind.starts_with(',') {
         String::new()
     } else {
@@ -115,10 +115,11 @@ pub(crate) fn with_port(address: &str, port: u16) -> String {
     }
 }
 
-/// Of the documentation: nobody has it, so that the way to it is the way to everybody.
+/// A documentation address that no machine has; the route to it is the default route.
 const ANYWHERE: &str = "192.0.2.1";
 
-/// Many machines have their own name for loopback, where others cannot reach them: then their address on the default route.
+/// Where this machine's name resolves to loopback only, as on many machines: its address on the default route, which other machines can
+/// reach.
 pub(crate) fn way_out_of(name: &str, port: u16) -> Option<SocketAddr> {
     let is_name = name != "localhost" && name.parse::<IpAddr>().is_err();
     let mut known = with_port(name, port).to_socket_addrs().ok()?;
@@ -128,7 +129,7 @@ pub(crate) fn way_out_of(name: &str, port: u16) -> Option<SocketAddr> {
     Some(SocketAddr::new(towards(ANYWHERE)?, port))
 }
 
-/// The address of this machine that a name means to others: the first that is not loopback, if there is one.
+/// The first non-loopback address of a name, or else its first address.
 pub(crate) fn address_to_bind(name: &str, port: u16) -> Result<SocketAddr, GroupError> {
     let found = with_port(name, port).to_socket_addrs();
     let all: Vec<SocketAddr> = found
@@ -148,7 +149,7 @@ pub(crate) fn address_to_bind(name: &str, port: u16) -> Result<SocketAddr, Group
     })
 }
 
-/// The address by which this machine would talk to another; nothing is sent.
+/// The local address of the route to a host; nothing is sent.
 pub(crate) fn towards(host: &str) -> Option<IpAddr> {
     let addresses = with_port(host, 9).to_socket_addrs().ok()?;
     addresses
@@ -188,7 +189,7 @@ pub(crate) fn random_token() -> Result<Token, GroupError> {
         .map_err(|error| GroupError::Start(format!("the system has no random bytes: {error}")))
 }
 
-/// The same for all who know the same text.
+/// A token that all processes can derive from the same text.
 fn derived_token(text: &str) -> Token {
     let mut bytes = [0; TOKEN_BYTES];
     for (place, part) in bytes.chunks_exact_mut(8).enumerate() {
@@ -213,7 +214,6 @@ pub(crate) fn unhex(text: &str) -> Option<Token> {
     Some(Token(bytes))
 }
 
-/// The name of this machine.
 pub(crate) fn host_name() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname()

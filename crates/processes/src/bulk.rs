@@ -1,30 +1,30 @@
-//! Tensors between processes: collectives as rounds of point-to-point messages through fixed staging.
+//! Collectives on tensors: rounds of point-to-point messages through fixed staging buffers.
 //!
 //! ```text
 //! gather:  every process sends chunk c of its part to all others, for c = 0, 1, ...
-//! reduce:  the values are cut into blocks of `size` segments; segment p of every process goes to process p,
+//! reduce:  the values are split into blocks of `size` segments; segment p of every process goes to process p,
 //!          which adds them up in rank order (((x0 + x1) + x2) + ...) and sends the sum to all others
 //! ```
 //!
-//! A sum has the same bits whatever the timing, the transport and the size of the staging. Staging is reserved once.
+//! A sum has the same bits whatever the timing, the transport and the staging size. Staging is allocated once.
 
 use std::time::Instant;
 
 use crate::error::GroupError;
 
-/// What is sent to a process or comes from it at a time, at most.
+/// Largest message to or from one process.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Of all chunks together, one way; more processes have smaller chunks.
+/// Bytes of all chunks in one direction; with more processes, chunks are smaller.
 const STAGING_BYTES: usize = 32 << 20;
 
-/// A part of staging.
+/// A range of a staging buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub start: usize,
     pub len: usize,
 }
 
-/// What travels at a time: a span to each process, and one from each. Own spans are empty.
+/// One round of messages: a span to each process and a span from each. The spans of the own rank are empty.
 pub(crate) struct Round<'a> {
     pub outgoing: &'a [u8],
     pub sends: &'a [Span],
@@ -32,38 +32,38 @@ pub(crate) struct Round<'a> {
     pub receives: &'a [Span],
 }
 
-/// Why a round did not end.
+/// Why a round was aborted.
 pub(crate) enum Interruption {
-    /// It was told to stop.
+    /// The caller asked to stop.
     Stopped,
-    /// A process cannot be reached.
+    /// One process cannot be reached.
     Peer { rank: usize, seen: String },
-    /// What carries the messages failed, and does not tell for whom.
+    /// The transport failed without naming a process.
     Transport { said: String },
 }
 
-/// What carries rounds.
+/// Carries rounds of messages: TCP or MPI.
 pub(crate) trait Transport: Send {
-    /// Sends and receives all spans; gives up when it `must_stop`.
+    /// Sends and receives all spans; gives up when `must_stop` returns true.
     fn exchange(
         &mut self,
         round: Round<'_>,
         must_stop: &dyn Fn() -> bool,
     ) -> Result<(), Interruption>;
 
-    /// What it holds beside staging.
+    /// Memory of the transport beside staging.
     fn held_bytes(&self) -> u64;
 
-    /// For people: `TCP`, or which MPI.
+    /// Display name: `TCP`, or the MPI library.
     fn name(&self) -> &str;
 
-    /// Whether a round was given up while messages were still on their way from or to staging.
+    /// Whether a round was aborted while messages from or to staging were still in flight.
     fn has_unfinished(&self) -> bool;
 
-    /// Whether [`Transport::finish`] waits for all others.
+    /// Whether [`Transport::finish`] waits for all other processes.
     fn ends_together(&self) -> bool;
 
-    /// All processes have done with it; not called after an error.
+    /// Closes the transport when all processes are done with it; not called after an error.
     fn finish(&mut self);
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Bulk {
     size: usize,
     chunk_bytes: usize,
     transport: Box<dyn Transport>,
-    /// Floats, so that sums can be read from it; empty before the first call.
+    /// Staging buffers of floats, so that sums can be read from them; empty before the first call.
     outgoing: Vec<f32>,
     incoming: Vec<f32>,
     sends: Vec<Span>,
@@ -81,7 +81,7 @@ pub(crate) struct Bulk {
     num_calls: u32,
 }
 
-/// What a collective is, as the processes compare it before it begins.
+/// Kind of a collective; the processes compare it before each one.
 #[derive(Clone, Copy)]
 enum Collective {
     Gather = 1,
@@ -93,14 +93,14 @@ enum Collective {
 
 const HEADER_BYTES: usize = 16;
 
-/// What [`Bulk`] needs to know of the rest.
+/// The group as seen by [`Bulk`]: failure flag, deadlines, errors.
 pub(crate) trait Watch {
     fn has_failed(&self) -> bool;
-    /// A collective begins.
+    /// Called at the start of a collective.
     fn begin(&self);
-    /// Whether a round that began then has been waited for too long.
+    /// Whether a round that started at `began` has exceeded the deadline.
     fn is_stalled(&self, began: Instant) -> bool;
-    /// Who is to blame for that.
+    /// The error for a stalled round; it names the process at fault.
     fn stalled(&self) -> GroupError;
     fn explain(&self, interruption: Interruption) -> GroupError;
     fn mismatch(&self, text: String) -> GroupError;
@@ -130,7 +130,7 @@ impl Bulk {
         self.transport.finish();
     }
 
-    /// Of staging in both directions, and of the transport.
+    /// Both staging buffers, and the transport's memory.
     pub fn held_bytes(&self) -> u64 {
         2 * (self.size * self.chunk_bytes) as u64 + self.transport.held_bytes()
     }
@@ -138,7 +138,7 @@ impl Bulk {
     /// See [`crate::Group::reserve_staging`].
     pub fn reserve(&mut self, watch: &dyn Watch) -> Result<(), GroupError> {
         self.begin(Collective::Reserve, self.chunk_bytes, watch)?;
-        // Pages are a process's once they are written.
+        // Writing the pages makes them resident.
         self.outgoing.fill(1.0);
         self.incoming.fill(1.0);
         for peer in self.peers() {
@@ -192,7 +192,7 @@ impl Bulk {
                 let end = ((rank + 1) * segment).min(block);
                 (start, end - start)
             };
-            // Segment p of every process to process p.
+            // Scatter: segment p of every process goes to process p.
             visit(values, done, block, |at, part| {
                 self.outgoing[at..at + part.len()].copy_from_slice(part);
             });
@@ -204,13 +204,13 @@ impl Bulk {
             }
             self.exchange(watch)?;
             self.add_in_rank_order(own, own_len, chunk);
-            // The sum of segment p from process p to all.
+            // Gather: process p sends the sum of segment p to all others.
             for peer in self.peers() {
                 let (start, len) = span(peer);
                 self.sends[peer] = floats(own, own_len);
                 self.receives[peer] = floats(start, len);
             }
-            // The own sum lies where the others' will come in beside it.
+            // The own sum goes between the places of the other ranks' sums.
             self.incoming[own..own + own_len].copy_from_slice(&self.outgoing[own..own + own_len]);
             self.exchange(watch)?;
             visit(values, done, block, |at, part| {
@@ -252,11 +252,11 @@ impl Bulk {
         Ok(())
     }
 
-    /// The own segment in `outgoing` becomes the sum over all processes.
+    /// Replaces the own segment in `outgoing` by the sum over all processes.
     fn add_in_rank_order(&mut self, own: usize, own_len: usize, chunk: usize) {
         let sum = &mut self.outgoing[own..own + own_len];
         let received = |rank: usize| &self.incoming[rank * chunk..][..own_len];
-        // Additions begin with rank 0's; two of them may change places, three may not.
+        // Additions start with rank 0's value; two operands may swap, three may not be regrouped.
         match self.rank {
             0 => {}
             1 => add(sum, received(0)),
@@ -275,7 +275,7 @@ impl Bulk {
         }
     }
 
-    /// See [`crate::Group::gather_bytes`]; `lengths` is every process's.
+    /// See [`crate::Group::gather_bytes`]; `lengths` holds the length of every process's bytes.
     pub fn gather_bytes(
         &mut self,
         own: &[u8],
@@ -307,7 +307,7 @@ impl Bulk {
         Ok(all)
     }
 
-    /// Compares what all are about to do, so that a bug is an error rather than a hang or garbage.
+    /// Compares the kind and length of the collective across processes, so that a bug is an error rather than a hang or garbage.
     fn begin(
         &mut self,
         collective: Collective,
@@ -396,7 +396,7 @@ fn floats(start: usize, len: usize) -> Span {
     }
 }
 
-/// The parts of slices that make up `start..start + len` of their concatenation, each with its place in that range.
+/// Calls `with` on the pieces of `slices` that make up `start..start + len` of their concatenation, each with its offset in that range.
 fn visit(
     slices: &mut [&mut [f32]],
     start: usize,
@@ -420,7 +420,7 @@ fn visit(
 impl Drop for Bulk {
     fn drop(&mut self) {
         if self.transport.has_unfinished() {
-            // Messages may still be written to it: it is never freed.
+            // Messages may still be written to the buffers: they are leaked.
             std::mem::forget(std::mem::take(&mut self.incoming));
             std::mem::forget(std::mem::take(&mut self.outgoing));
         }

@@ -1,4 +1,4 @@
-//! From a place to meet to a group.
+//! From a rendezvous to a group.
 
 use crate::bulk::Transport;
 use crate::control::Control;
@@ -7,7 +7,7 @@ use crate::group::{Deadlines, Group};
 use crate::rendezvous::{Arrival, meet};
 use crate::tcp::Tcp;
 
-/// Meets the others. Tensors travel by `transport`, or by TCP.
+/// Meets the other processes. Tensors travel by `transport`, or by TCP if there is none.
 pub(crate) fn connect(
     arrival: Arrival,
     deadlines: Deadlines,
@@ -24,7 +24,7 @@ pub(crate) fn connect(
         })?),
     };
     let group = Group::new(rank, met.members, control, transport);
-    // Nobody goes on before all are connected.
+    // A barrier: all processes are connected before any continues.
     group.share(&[])?;
     Ok(group)
 }

@@ -1,4 +1,4 @@
-//! The two threads of a control connection: one writes what is queued and heartbeats, one reads and notices silence.
+//! The two threads of a control connection: one writes queued messages and heartbeats, one reads and detects silence.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use crate::frame::{self, HEADER_BYTES, Header, Kind, decode_error};
 use crate::state::{Message, Shared, lock};
 
-/// What is read from a connection at a time.
+/// Size of one read.
 const READ_BYTES: usize = 1 << 16;
 
 impl Shared {
-    /// The thread that writes to a process.
+    /// Writer thread of the connection to `peer`.
     pub fn write(
         &self,
         peer: usize,
@@ -37,7 +37,7 @@ impl Shared {
                 Err(RecvTimeoutError::Disconnected) => (Ok(()), true),
             };
             if let Err(error) = written {
-                // A connection that broke is for the reader to explain; one that takes nothing is explained here.
+                // The reader thread reports a broken connection; this thread reports one that accepts no data.
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
                     self.silent(peer);
                 }
@@ -63,7 +63,7 @@ impl Shared {
         }
     }
 
-    /// The thread that reads from a process.
+    /// Reader thread of the connection to `peer`.
     pub fn read(&self, peer: usize, mut stream: TcpStream) {
         let mut heard = Instant::now();
         loop {
@@ -96,7 +96,7 @@ impl Shared {
                     self.changed.notify_all();
                 }
                 Kind::Error => match decode_error(&body) {
-                    // Rank 0 tells everyone; the others have it from rank 0.
+                    // Rank 0 forwards the error to every process; all other ranks got it from rank 0.
                     Ok(error) if self.rank == 0 => {
                         self.fail(error);
                     }
@@ -137,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Reads until `bytes` is full, as long as something comes within the deadline.
+    /// Reads until `bytes` is full, as long as data keeps arriving within the deadline.
     fn fill(
         &self,
         stream: &mut TcpStream,
@@ -169,7 +169,7 @@ impl Shared {
     }
 }
 
-/// Why a connection is not read any more.
+/// Why the reader thread stopped.
 enum Ended {
     Closing,
     Silent,
@@ -177,7 +177,7 @@ enum Ended {
     Broken(std::io::Error),
 }
 
-/// Between heartbeats, and between looks at whether they come.
+/// Time between heartbeats, and between checks for them.
 pub(crate) fn interval(deadline: Duration) -> Duration {
     (deadline / 6).clamp(Duration::from_millis(20), Duration::from_secs(5))
 }

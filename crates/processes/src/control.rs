@@ -1,19 +1,19 @@
 //! Small messages, heartbeats and the first error, over a star of TCP connections: every process with rank 0.
 //!
 //! ```text
-//! share:      r -> 0: own          0 -> all: everyone's, in rank order
-//! broadcast:                       0 -> all: its bytes
-//! error:      r -> 0: what it saw  0 -> all: the first of all
-//! heartbeat:  both ways, whenever nothing else was sent for a sixth of the deadline
+//! share:      r -> 0: own bytes        0 -> all: every process's bytes, in rank order
+//! broadcast:                           0 -> all: rank 0's bytes
+//! error:      r -> 0: what it saw      0 -> all: the first error
+//! heartbeat:  both directions, whenever nothing else was sent for a sixth of the deadline
 //! ```
 //!
-//! Each connection has a thread that writes and one that reads, so that no call waits for a socket: a process that does not
-//! take what it is sent delays nobody but itself, and is lost when it has been silent for the deadline. All that must be told
-//! is written before a call returns an error, so that a process that ends on it does not look like the cause.
+//! Each connection has a writer and a reader thread, so that no call blocks on a socket: a process that does not read its messages
+//! delays no other process, and is lost when it has been silent for the deadline. Before a call returns an error, all messages about the
+//! error are written, so that a process that exits because of it does not look like its cause.
 //!
-//! A process may be alive and yet never make the call that all others wait in. Within work of small parts it notices itself that it
-//! hangs ([`Pulse`]). Otherwise rank 0 decides, after a much longer deadline, and names who did not come; the others give rank 0 half
-//! as long again, and then name rank 0.
+//! A process may be alive and yet never make the call that all others wait in. Within work made of small parts it detects its own hang
+//! ([`Pulse`]). Otherwise rank 0 decides, after a much longer deadline, and names the process that did not come; the other ranks wait half
+//! as long again for rank 0, and then name rank 0.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -33,14 +33,14 @@ use crate::wire::{Reader, put_counted};
 /// This process's end of the star.
 pub(crate) struct Control {
     shared: Arc<Shared>,
-    /// Calls so far; held during a call, so that they do not mix.
+    /// Number of calls so far; locked during a call, so that calls do not interleave.
     calls: Mutex<u32>,
-    /// The thread that notices when this process hangs.
+    /// The thread that detects when this process hangs.
     watch: Thread,
 }
 
 impl Control {
-    /// Takes over connections: with every other process for rank 0, with rank 0 for every other.
+    /// Takes over the connections: rank 0's with every other process, or another rank's with rank 0.
     pub fn new(
         rank: usize,
         hosts: Vec<String>,
@@ -118,12 +118,12 @@ impl Control {
         self.share_for(Call::Share, own)
     }
 
-    /// Waits until all others leave as well.
+    /// Waits until all other processes leave as well.
     pub fn leave_together(&self) -> Result<(), GroupError> {
         self.share_for(Call::Leave, &[]).map(|_| ())
     }
 
-    /// All messages together must fit one.
+    /// Rank 0's answer to `share` holds the messages of all processes and must fit one frame.
     fn check_length(&self, len: usize) -> Result<(), GroupError> {
         let most = frame::MOST_BYTES / self.shared.hosts.len() - 16;
         if len <= most {
@@ -174,7 +174,7 @@ impl Control {
 }
 
 impl Drop for Control {
-    /// Says goodbye, so that nobody takes the end of this process for a failure.
+    /// Sends a goodbye, so that no other process takes the end of this one for a failure.
     fn drop(&mut self) {
         let shared = &*self.shared;
         shared.is_closing.store(true, Ordering::Release);

@@ -1,8 +1,8 @@
-//! The listener of a process while it starts, and who is let in.
+//! The listener of a process during start-up; it admits only processes that know the job's token.
 //!
-//! Whoever connects has a second to say the job's token, and who does not is closed and counted. Where many connect, those that have said
-//! nothing yet are closed first, the oldest before all: a process of the job says hello as soon as it is connected, and comes back when it
-//! was closed.
+//! A new connection has one second to send the token; otherwise it is closed and counted. When there are too many connections, those that
+//! have sent nothing yet are closed first, oldest first: a process of the job sends its hello as soon as it is connected, and reconnects
+//! when it was closed.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -14,32 +14,32 @@ use crate::error::GroupError;
 use crate::hello::{Hello, MOST_DETAILS, Member, NotAHello, PREFIX_BYTES, Purpose, Token};
 use crate::rendezvous::Arrival;
 
-/// How long a process that has said the token may take for the rest of its hello, and how long a connection may take.
+/// Time for the rest of a hello after its token, and for a connection attempt.
 pub(crate) const HELLO_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may take to say the token.
+/// Time from connection to token.
 const TOKEN_TIME: Duration = Duration::from_secs(1);
-/// Connections that may be saying hello at the same time, beside two of every rank.
+/// Most connections that may be mid-hello at the same time, beside two per rank.
 const MOST_STRANGERS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(5);
-/// Answer to a hello for bulk data.
+/// Reply to an accepted hello on a bulk connection.
 pub(crate) const LET_IN: u8 = b'+';
 
-/// A listener, and the connections that are saying hello. It closes when this is dropped.
+/// A listener and its connections that have not finished their hello. Dropping it closes them.
 pub(crate) struct Door {
     listener: TcpListener,
     token: Token,
     size: usize,
-    /// In the order in which they came.
+    /// In order of arrival.
     visitors: VecDeque<Visitor>,
     num_garbage: usize,
     num_wrong_tokens: usize,
 }
 
-/// A connection that has not said all of its hello.
+/// A connection whose hello is incomplete.
 struct Visitor {
     stream: TcpStream,
     said: Vec<u8>,
-    /// Bytes of its whole hello, once the token was right.
+    /// Length of the whole hello, known once the token was right.
     expected: Option<usize>,
     end: Instant,
 }
@@ -59,15 +59,15 @@ impl Door {
         })
     }
 
-    /// Connections that were closed: those that did not say hello, and those with another job's token.
+    /// Number of connections closed because they sent no hello, and because they sent another job's token.
     pub fn refused(&self) -> (usize, usize) {
         (self.num_garbage, self.num_wrong_tokens)
     }
 
-    /// The next process that knows the token; `None` when time is up.
+    /// The next process that knows the token; `None` once `end` has passed.
     pub fn next(&mut self, end: Instant) -> Option<(TcpStream, Hello)> {
         loop {
-            // As many as there is room for: a stream of connections must not keep those from being heard that are here.
+            // At most as many accepts as there is room for: a flood of connections must not starve those that are already here.
             for _ in 0..self.most_visitors() {
                 match self.listener.accept() {
                     Ok((stream, _)) => self.receive(stream),
@@ -98,7 +98,7 @@ impl Door {
             expected: None,
             end: Instant::now() + TOKEN_TIME,
         };
-        // What it said before it was accepted counts before anybody is closed for it.
+        // Bytes that arrived before the accept are read before any silent connection is closed.
         visitor.listen(PREFIX_BYTES);
         self.visitors.push_back(visitor);
         if self.visitors.len() > self.most_visitors() {
@@ -108,7 +108,7 @@ impl Door {
         }
     }
 
-    /// Listens to every visitor; the first that has said all of a hello.
+    /// Reads from every visitor; returns the first whose hello is complete.
     fn hear_all(&mut self) -> Option<(TcpStream, Hello)> {
         for _ in 0..self.visitors.len() {
             let mut visitor = self.visitors.pop_front()?;
@@ -124,7 +124,7 @@ impl Door {
         None
     }
 
-    /// Connections for tensors, from every higher rank.
+    /// Accepts the bulk connections of all higher ranks.
     pub fn take_bulk(
         &mut self,
         arrival: &Arrival,
@@ -146,7 +146,7 @@ impl Door {
                 && hello.size == arrival.size
                 && (arrival.rank + 1..arrival.size).contains(&hello.rank)
                 && bulk[hello.rank].is_none();
-            // Who is not told that it is let in comes back.
+            // A process that gets no `LET_IN` reconnects.
             if is_expected && stream.write_all(&[LET_IN]).is_ok() {
                 bulk[hello.rank] = Some(stream);
             }
@@ -156,7 +156,7 @@ impl Door {
 }
 
 impl Visitor {
-    /// Its hello, once all of it has come.
+    /// The visitor's hello, once it is complete.
     fn hear(&mut self, token: &Token) -> Result<Option<Hello>, NotAHello> {
         let is_open = self.listen(self.expected.unwrap_or(PREFIX_BYTES));
         if self.expected.is_none()
@@ -177,7 +177,7 @@ impl Visitor {
         }
     }
 
-    /// Reads what has come, up to `most` bytes in all; whether more may come.
+    /// Reads available bytes, up to `most` in all; false once the connection is closed or broken.
     fn listen(&mut self, most: usize) -> bool {
         let mut bytes = [0; PREFIX_BYTES + MOST_DETAILS];
         while self.said.len() < most {
@@ -192,7 +192,7 @@ impl Visitor {
     }
 }
 
-/// Fills `bytes` or fails by `end`, however slowly they come.
+/// Fills `bytes`, or fails at `end` however slowly they arrive.
 pub(crate) fn read_until(
     stream: &mut TcpStream,
     mut bytes: &mut [u8],

@@ -1,6 +1,6 @@
-//! What can go wrong between processes.
+//! Errors between processes.
 
-/// Why processes cannot start together, or cannot go on. The same on every process, but for what each saw itself.
+/// Why processes cannot start together or cannot continue. The same on every process, except for details that each saw itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     /// The variables of the launcher are incomplete or contradict each other.
@@ -15,30 +15,26 @@ pub enum GroupError {
          hint: what it printed last says more; `--resume` goes on from the last checkpoint, also with another number of processes"
     )]
     Lost {
-        /// Which process.
         rank: usize,
-        /// Its machine.
         host: String,
-        /// What was seen of it.
+        /// This process's observation.
         seen: String,
     },
-    /// A process said that it cannot go on.
+    /// A process reported that it cannot continue.
     #[error("rank {rank} on {host} failed: {message}")]
     Failed {
-        /// Which process.
         rank: usize,
-        /// Its machine.
         host: String,
-        /// What it said.
+        /// Its own message.
         message: String,
     },
-    /// Processes called for different things at the same point: a bug.
+    /// Processes made different calls at the same point: a bug.
     #[error("{0}")]
     Mismatch(String),
 }
 
 impl GroupError {
-    /// Whether the user's input is at fault, and nothing has begun.
+    /// Whether the user's input is at fault; nothing has started then.
     pub fn is_bad_input(&self) -> bool {
         matches!(self, GroupError::Launch(_))
     }

@@ -1,4 +1,4 @@
-//! Control messages as they travel between rank 0 and each other process.
+//! Frames of control messages between rank 0 and every other process.
 //!
 //! ```text
 //! kind 1 | call 1 | number 4 | length 4 | bytes
@@ -8,16 +8,16 @@ use crate::error::GroupError;
 use crate::wire::{Malformed, Reader, put_text, put_u32};
 
 pub(crate) const HEADER_BYTES: usize = 10;
-/// No message is longer. Memory follows what has come, not what a header claims.
+/// Longest message. Buffers grow with the received bytes, not with the length that a header claims.
 pub(crate) const MOST_BYTES: usize = 1 << 30;
 const MOST_TEXT: usize = 1 << 16;
 
-/// What a process calls for; all must call for the same, in the same order.
+/// The call that a message belongs to; all processes must make the same calls in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Share = 1,
     Broadcast = 2,
-    /// Nothing more will be called for.
+    /// The process leaves the group and makes no more calls.
     Leave = 3,
 }
 
@@ -32,9 +32,9 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub kind: Kind,
-    /// Of a message; zero otherwise.
+    /// The [`Call`] of a message; zero for other kinds.
     pub call: u8,
-    /// Counts the calls; in a heartbeat, those for bulk data.
+    /// Sequence number of the call; in a heartbeat, the number of bulk calls begun.
     pub number: u32,
     pub num_bytes: usize,
 }
@@ -64,7 +64,7 @@ impl Header {
     }
 }
 
-/// A message ready to be written.
+/// A frame, ready to be written.
 pub(crate) fn frame(kind: Kind, call: u8, number: u32, parts: &[&[u8]]) -> Vec<u8> {
     let num_bytes = parts.iter().map(|part| part.len()).sum();
     let mut bytes = Vec::with_capacity(HEADER_BYTES + num_bytes);
@@ -77,7 +77,7 @@ pub(crate) fn frame(kind: Kind, call: u8, number: u32, parts: &[&[u8]]) -> Vec<u
     bytes
 }
 
-/// An error, for another process.
+/// Serialises an error for another process.
 pub(crate) fn encode_error(error: &GroupError) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (kind, rank, host, text) = match error {
@@ -97,7 +97,7 @@ pub(crate) fn encode_error(error: &GroupError) -> Vec<u8> {
     bytes
 }
 
-/// An error of another process.
+/// Parses an error from another process.
 pub(crate) fn decode_error(bytes: &[u8]) -> Result<GroupError, Malformed> {
     let mut reader = Reader::new(bytes);
     let kind = reader.u8()?;

@@ -1,4 +1,4 @@
-//! What a process knows of the others.
+//! The group of processes of a run, as one of them sees it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,30 +11,29 @@ use crate::hello::Member;
 use crate::pulse::Stretch;
 use crate::state::{Shared, lock};
 
-/// The processes of a run, as one of them sees them. Clones share one connection; when the last is dropped, the process has
-/// left in good order.
+/// The processes of a run, as one of them sees them. Clones share one set of connections; dropping the last clone leaves the group in good
+/// order.
 ///
-/// All processes must make the same calls in the same order; calls for bulk data ([`Group::all_gather`],
-/// [`Group::all_reduce_f32`], [`Group::gather_bytes`]) may run beside calls for small messages. Once there is an error, every
-/// call returns it at once.
+/// All processes must make the same calls in the same order; bulk calls ([`Group::all_gather`], [`Group::all_reduce_f32`],
+/// [`Group::gather_bytes`]) may run concurrently with calls for small messages. After an error, every call returns that error at once.
 #[derive(Clone)]
 pub struct Group(Option<Arc<Connected>>);
 
 struct Connected {
     rank: usize,
     members: Vec<Member>,
-    // Before `control`, so that tensors have travelled when it says goodbye.
+    // Declared before `control`: bulk data is complete before the control connection says goodbye.
     bulk: Mutex<Bulk>,
-    /// Of bulk data: its transport, and what it holds.
+    /// Name of the transport for bulk data, and its memory below.
     transport: String,
     staging_bytes: u64,
-    /// In calls, all together: for the others, and for what travels.
+    /// Time in all calls: waiting for other processes, and for data.
     waited_nanoseconds: AtomicU64,
     control: Control,
 }
 
 impl Group {
-    /// One process: every call answers at once and costs nothing.
+    /// A group of one process: every call returns at once and costs nothing.
     pub fn alone() -> Group {
         Group(None)
     }
@@ -57,17 +56,15 @@ impl Group {
         })))
     }
 
-    /// Number of this process among all, from zero.
     pub fn rank(&self) -> usize {
         self.0.as_ref().map_or(0, |group| group.rank)
     }
 
-    /// Number of processes.
     pub fn size(&self) -> usize {
         self.0.as_ref().map_or(1, |group| group.members.len())
     }
 
-    /// Number of this process among those of this machine.
+    /// Rank of this process among those on its machine.
     pub fn local_rank(&self) -> usize {
         self.0
             .as_ref()
@@ -81,19 +78,19 @@ impl Group {
             .map_or(1, |group| group.members[group.rank].local_size)
     }
 
-    /// The machine of a process; empty for a process alone.
+    /// Name of a process's machine; empty for a process alone.
     pub fn host(&self, rank: usize) -> &str {
         self.0
             .as_ref()
             .map_or("", |group| &group.members[rank].host)
     }
 
-    /// What carries tensors: `TCP`, or which MPI; `None` for a process alone.
+    /// Name of the bulk transport: `TCP`, or the MPI library; `None` for a process alone.
     pub fn transport(&self) -> Option<&str> {
         self.0.as_ref().map(|group| group.transport.as_str())
     }
 
-    /// What every process says, to every process, in rank order. For small messages. Waits for all; fails when a process is lost.
+    /// All-gather of small messages: every process's bytes, in rank order. Waits for all; fails when a process is lost.
     pub fn share(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         match &self.0 {
             None => Ok(vec![own.to_vec()]),
@@ -101,7 +98,7 @@ impl Group {
         }
     }
 
-    /// Makes `bytes` rank 0's.
+    /// Replaces `bytes` by rank 0's bytes.
     pub fn broadcast(&self, bytes: &mut Vec<u8>) -> Result<(), GroupError> {
         match &self.0 {
             None => Ok(()),
@@ -109,7 +106,7 @@ impl Group {
         }
     }
 
-    /// Adds up numbers over all processes, in rank order.
+    /// Sums numbers over all processes, in rank order.
     pub fn sum(&self, numbers: &mut [f64]) -> Result<(), GroupError> {
         let Some(group) = &self.0 else {
             return Ok(());
@@ -133,8 +130,8 @@ impl Group {
         Ok(())
     }
 
-    /// Takes the memory that bulk data travels through, this group's and its transport's, by a message of full size from each to all:
-    /// whoever measures the process afterwards finds it.
+    /// Makes the staging memory resident, this group's and its transport's, by a full-size message from each process to all others, so that
+    /// a later measurement of the process includes it.
     pub fn reserve_staging(&self) -> Result<(), GroupError> {
         match &self.0 {
             None => Ok(()),
@@ -142,10 +139,10 @@ impl Group {
         }
     }
 
-    /// Bulk, in place: `parts` is [`Group::size`] equal parts one behind the other, of which each process has filled its own.
+    /// Bulk, in place: `parts` is [`Group::size`] equal parts one after another, of which each process has filled its own.
     ///
     /// # Panics
-    /// If `parts` cannot be divided so.
+    /// If `parts` cannot be divided into equal parts.
     pub fn all_gather(&self, parts: &mut [u8]) -> Result<(), GroupError> {
         match &self.0 {
             None => Ok(()),
@@ -154,7 +151,7 @@ impl Group {
     }
 
     /// Bulk, in place: every process gets the sums, added in rank order, so that their bits do not depend on timing. The
-    /// slices count as one concatenation, which must be as long on every process.
+    /// slices count as one concatenation, which must have the same length on every process.
     pub fn all_reduce_f32(&self, values: &mut [&mut [f32]]) -> Result<(), GroupError> {
         match &self.0 {
             None => Ok(()),
@@ -162,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Bulk, in place: each slice becomes that of its owner.
+    /// Bulk, in place: each slice is overwritten by its owner's, `owners[i]` being the rank that owns slice `i`.
     pub fn take_from_owners(
         &self,
         values: &mut [&mut [f32]],
@@ -176,7 +173,7 @@ impl Group {
         }
     }
 
-    /// Rows of any length, in rank order, to every process.
+    /// Bulk all-gather of byte strings of any length, in rank order.
     pub fn gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, GroupError> {
         let Some(group) = &self.0 else {
             return Ok(vec![own.to_vec()]);
@@ -195,18 +192,18 @@ impl Group {
         group.with_bulk(|bulk, watch| bulk.gather_bytes(own, &lengths, watch))
     }
 
-    /// Seconds that calls took so far: waiting for others, and for what travels.
+    /// Seconds spent in calls so far: waiting for other processes, and for data.
     pub fn seconds_waited(&self) -> f64 {
         let nanoseconds = |group: &Arc<Connected>| group.waited_nanoseconds.load(Ordering::Relaxed);
         self.0.as_ref().map_or(0, nanoseconds) as f64 / 1e9
     }
 
-    /// The first thing that went wrong: rank, host, what was seen.
+    /// The first error: rank, host, what was seen.
     pub fn error(&self) -> Option<GroupError> {
         self.0.as_ref().and_then(|group| group.shared().error())
     }
 
-    /// Tells all others that this process cannot go on, and why; their calls fail with it.
+    /// Reports to all processes that this one cannot continue; their calls fail with this message.
     pub fn fail(&self, message: &str) {
         if let Some(group) = &self.0 {
             let shared = group.shared();
@@ -214,37 +211,36 @@ impl Group {
         }
     }
 
-    /// Until what this returns is dropped, this process does work of many small parts and says after each that it [goes
-    /// on](Group::goes_on), as calls of this group do while they wait. One that does not for the deadline of silence hangs: the group
-    /// ends.
+    /// Marks work made of many small parts, until the returned guard is dropped. After each part the process calls
+    /// [`goes_on`](Group::goes_on); calls of this group do the same while they wait. A process that stays silent for the silence deadline
+    /// hangs: the group ends.
     pub fn expect_progress(&self) -> Stretch {
         Stretch::of_small_parts(self.0.as_ref().map(|group| group.shared().clone()))
     }
 
-    /// Until what this returns is dropped, this process does something that has no parts, as saving does, and says nothing meanwhile.
+    /// Marks work that has no parts, such as saving, until the returned guard is dropped; hang detection pauses meanwhile.
     pub fn expect_no_progress(&self) -> Stretch {
         Stretch::of_one_part(self.0.as_ref().map(|group| group.shared().clone()))
     }
 
-    /// Something was done: a picture read, an operation computed, a look at whether the others are still there.
+    /// Records progress: a picture was read, an operation computed, a check on the other processes made.
     pub fn goes_on(&self) {
         if let Some(group) = &self.0 {
             group.shared().pulse.beat();
         }
     }
 
-    /// Whether this process hangs, as [`Group::expect_progress`] has it.
+    /// Whether this process hangs, by the rule of [`Group::expect_progress`].
     pub fn hangs(&self) -> bool {
         self.0.as_ref().is_some_and(|group| group.shared().hangs())
     }
 
-    /// How long processes wait for each other.
     pub fn deadlines(&self) -> Deadlines {
         let group = self.0.as_ref();
         group.map_or(Deadlines::default(), |group| group.shared().deadlines)
     }
 
-    /// What the group holds once bulk data has travelled.
+    /// Memory for bulk data: staging and the transport's own.
     pub fn staging_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |group| group.staging_bytes)
     }
@@ -294,7 +290,7 @@ impl Drop for Connected {
             shared.fail(shared.failed("it panicked"));
         }
         let mut bulk = lock(&self.bulk);
-        // A transport that waits for all others at its end must not be left waiting for one that is gone.
+        // A transport whose shutdown waits for all processes must not wait for a lost one.
         if bulk.transport().ends_together() && self.control.leave_together().is_ok() {
             bulk.finish();
         }
@@ -334,14 +330,14 @@ impl Watch for Shared {
     }
 }
 
-/// How long processes wait for each other.
+/// Time limits on waiting for other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Until all must have started.
+    /// For all processes to start.
     pub start: Duration,
-    /// Of silence after which a process is lost, or of standstill in work that goes on in small parts.
+    /// Silence after which a process is lost, and standstill after which work made of small parts counts as hanging.
     pub silence: Duration,
-    /// After which a process is lost that is alive, but does not make the call that all others wait in, whatever it does.
+    /// After this time, a process that is alive but does not make the call that all others wait in is lost.
     pub stall: Duration,
 }
 

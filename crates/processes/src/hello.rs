@@ -1,4 +1,4 @@
-//! The first words on a connection, and the answer.
+//! The first message on a connection, and rank 0's answer.
 //!
 //! ```text
 //! hello:   "HOLDALL\n" | token 32 | length 4 | purpose 1, rank 4, size 4, local rank 5, local size 5, version, host, address
@@ -6,50 +6,48 @@
 //!                   | 1, why not
 //! ```
 //!
-//! Whoever does not know the token gets no answer. Nothing is read beyond fixed lengths, and nothing is believed before the
-//! token is compared.
+//! A connection with a wrong token gets no answer. Lengths are bounded, and nothing is used before the token is compared.
 
 use crate::wire::{Malformed, Reader, put_counted, put_text, put_u32};
 
 const MAGIC: &[u8; 8] = b"HOLDALL\n";
 pub(crate) const TOKEN_BYTES: usize = 32;
-/// Before the details: magic, token and their length.
+/// Length of the fixed part: magic, token and length of the details.
 pub(crate) const PREFIX_BYTES: usize = MAGIC.len() + TOKEN_BYTES + 4;
 pub(crate) const MOST_DETAILS: usize = 1024;
 const MOST_NAME: usize = 255;
 const MOST_REASON: usize = 1 << 16;
-/// An answer to this many processes fits.
+/// Large enough for an answer to [`MOST_PROCESSES`] processes.
 pub(crate) const MOST_ANSWER: usize = 1 << 24;
-/// More than this many processes are refused.
+/// Largest group.
 pub const MOST_PROCESSES: usize = 4096;
 
-/// What all processes of a job know and others do not.
+/// The secret that all processes of a job share.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(pub [u8; TOKEN_BYTES]);
 
 impl Token {
-    /// Unforeseeable.
+    /// A token of random bytes.
     pub fn random() -> Result<Token, getrandom::Error> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)?;
         Ok(Token(bytes))
     }
 
-    /// Takes as long whatever differs.
+    /// Constant-time comparison.
     pub fn matches(&self, other: &[u8; TOKEN_BYTES]) -> bool {
         let differences = self.0.iter().zip(other).map(|(a, b)| a ^ b);
         std::hint::black_box(differences.fold(0, |all, bits| all | bits)) == 0
     }
 }
 
-/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Control = 1,
     Bulk = 2,
 }
 
-/// Who says hello.
+/// The introduction of a process on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub purpose: Purpose,
@@ -57,10 +55,10 @@ pub(crate) struct Hello {
     pub size: usize,
     pub local_rank: Option<usize>,
     pub local_size: Option<usize>,
-    /// Of Holdall.
+    /// Holdall's version.
     pub version: String,
     pub host: String,
-    /// Where its own listener is; may be empty.
+    /// Address of the process's own listener; may be empty.
     pub address: String,
 }
 
@@ -82,7 +80,7 @@ impl Hello {
         bytes
     }
 
-    /// How many bytes of details follow a prefix, where the token is right.
+    /// Length of the details after a prefix, if the token is right.
     pub fn parse_prefix(prefix: &[u8; PREFIX_BYTES], token: &Token) -> Result<usize, NotAHello> {
         let mut reader = Reader::new(prefix);
         if reader.bytes(MAGIC.len())? != MAGIC {
@@ -133,7 +131,6 @@ impl Hello {
     }
 }
 
-/// Why a connection is closed without an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotAHello {
     Garbage,
@@ -146,7 +143,7 @@ impl From<Malformed> for NotAHello {
     }
 }
 
-/// A process as rank 0 knows it and tells all.
+/// A process's entry in the member list that rank 0 sends to all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Member {
     pub host: String,
@@ -155,7 +152,7 @@ pub(crate) struct Member {
     pub local_size: usize,
 }
 
-/// What rank 0 says when all have come, or cannot come.
+/// Rank 0's answer to all: the group is complete, or cannot be.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Welcome(Vec<Member>),

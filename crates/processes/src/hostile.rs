@@ -1,10 +1,10 @@
-//! What the readers of messages must survive: any bytes at all. The fuzz target in `fuzz/` and the mutations below call this.
+//! Robustness of the message readers against arbitrary bytes. The fuzz target in `fuzz/` and the mutation test below call this.
 
 use crate::frame::{HEADER_BYTES, Header, decode_error};
 use crate::hello::{Answer, Hello, PREFIX_BYTES, TOKEN_BYTES, Token};
 
-/// Reads bytes as the first words on a connection, as an answer to them, and as control messages. What is taken for a message
-/// must be written as it was read.
+/// Parses bytes as the first message on a connection, as an answer to it, and as control messages. Whatever parses must serialise
+/// to the same bytes.
 pub fn message(bytes: &[u8]) {
     let token = Token([7; TOKEN_BYTES]);
     if let Some((prefix, details)) = bytes.split_first_chunk::<PREFIX_BYTES>() {
@@ -71,7 +71,7 @@ mod tests {
         ]
     }
 
-    /// Whole messages are read; what is changed, cut or doubled is read or refused, and never more than that.
+    /// Unchanged messages parse; a changed, cut or doubled message parses or is refused, without a panic.
     #[test]
     fn mutated_messages_are_read_or_refused() {
         let messages = messages();

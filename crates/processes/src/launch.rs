@@ -1,4 +1,4 @@
-//! Which process this is, by the variables of whoever started it.
+//! Rank and size of this process, from the environment variables of its launcher.
 //!
 //! | launcher | rank | size | on this machine |
 //! |---|---|---|---|
@@ -8,49 +8,45 @@
 //! | MPICH's and Intel's mpiexec, srun with PMI | PMI_RANK | PMI_SIZE | MPI_LOCALRANKID, MPI_LOCALNRANKS |
 //! | srun | SLURM_PROCID | SLURM_STEP_NUM_TASKS | SLURM_LOCALID |
 //!
-//! The first that is there counts: it is the innermost of those that are usually nested. Others that are there must agree,
-//! but for Slurm's, which often starts one of the above on every machine, and for whatever started torchrun.
+//! The first row whose variables are set counts: it is the innermost of the launchers that are usually nested. Further variables must
+//! agree, except Slurm's, which often starts another launcher on every machine, and those of the launcher that started torchrun.
 //!
-//! Slurm's variables count only inside of a step that srun started. A batch script and an interactive shell have SLURM_PROCID=0
-//! and SLURM_NTASKS=4 as well, and nobody else would ever come: they have no SLURM_STEP_NUM_TASKS, or a SLURM_STEP_ID that is
-//! one of Slurm's reserved numbers at the end of 32 bits.
+//! Slurm's variables count only inside a step that srun started. A batch script and an interactive shell have SLURM_PROCID=0
+//! and SLURM_NTASKS=4 as well, although no other process would come: they have no SLURM_STEP_NUM_TASKS, or a SLURM_STEP_ID that is
+//! one of Slurm's reserved numbers at the end of the 32-bit range.
 
 use crate::error::GroupError;
 use crate::hello::MOST_PROCESSES;
 
-/// Who started this process.
+/// The program that started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// Nobody: one process.
+    /// No launcher: one process.
     Alone,
-    /// `--processes N`, or variables that were set by hand.
+    /// `--processes N`, or variables set by hand.
     Holdall,
-    /// PyTorch's.
+    /// PyTorch's torchrun.
     Torchrun,
     /// Open MPI's mpirun or mpiexec.
     OpenMpi,
-    /// One that speaks PMI: MPICH's and Intel's mpiexec.
+    /// A launcher with PMI: MPICH's or Intel's mpiexec.
     Pmi,
-    /// srun.
     Slurm,
 }
 
-/// What the variables say.
+/// This process's place in its group, by the launcher's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Whose variables count.
     pub launcher: Launcher,
-    /// Number of this process.
     pub rank: usize,
-    /// Number of processes.
     pub size: usize,
-    /// Number among those of this machine, where it is told.
+    /// Rank among the processes of this machine, where the launcher says.
     pub local_rank: Option<usize>,
-    /// Processes on this machine, where it is told.
+    /// Number of processes on this machine, where the launcher says.
     pub local_size: Option<usize>,
 }
 
-/// Variables of a launcher.
+/// Names of a launcher's variables.
 struct Names {
     launcher: Launcher,
     rank: &'static str,
@@ -59,7 +55,7 @@ struct Names {
     local_size: &'static str,
 }
 
-/// The innermost first.
+/// Innermost launcher first.
 const NAMES: [Names; 5] = [
     Names {
         launcher: Launcher::Holdall,
@@ -98,22 +94,22 @@ const NAMES: [Names; 5] = [
     },
 ];
 
-/// From here on, numbers of Slurm's steps mean batch scripts, interactive shells and the like.
+/// Slurm step ids from here on mean batch scripts, interactive shells and the like.
 const FIRST_RESERVED_STEP: u64 = 0xffff_fff0;
 
-/// Variables by name; tests bring their own.
+/// Looks up a variable by name; tests pass their own.
 pub(crate) type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// A variable of this process; not there where it is empty or no text.
+/// An environment variable; `None` where it is unset, empty or not UTF-8.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl Launch {
-    /// What the variables of this process say.
+    /// Reads the variables of this process.
     ///
     /// # Errors
-    /// [`GroupError::Launch`] where they are incomplete, contradict each other, or are no numbers.
+    /// [`GroupError::Launch`] where they are incomplete, contradict each other, or are not numbers.
     pub fn from_environment() -> Result<Launch, GroupError> {
         Launch::read(&variable)
     }
@@ -157,7 +153,6 @@ impl Launch {
         Ok(launch.clone())
     }
 
-    /// One process.
     pub fn alone() -> Launch {
         Launch {
             launcher: Launcher::Alone,
@@ -168,7 +163,7 @@ impl Launch {
         }
     }
 
-    /// For people.
+    /// The launcher and its variables, for messages.
     pub fn describe(&self) -> &'static str {
         match self.launcher {
             Launcher::Alone => "nobody",
@@ -264,7 +259,7 @@ fn number(name: &str, variables: &Variables<'_>) -> Result<Option<usize>, GroupE
     }
 }
 
-/// Whether srun started this process, as one of the tasks of a step.
+/// Whether srun started this process as one task of a step.
 fn in_slurm(variables: &Variables<'_>) -> bool {
     let step: Option<u64> = variables("SLURM_STEP_ID").and_then(|text| text.trim().parse().ok());
     step.is_some_and(|step| step < FIRST_RESERVED_STEP)

@@ -1,6 +1,6 @@
-//! `--processes N` on one machine: starts N copies of a command, which find each other by what they get in the environment.
+//! `--processes N` on one machine: starts N copies of a command, with variables in the environment by which they find each other.
 //!
-//! Rank 0 has the terminal as the command would have it alone. What the others print comes with their number in front.
+//! Rank 0 owns the terminal like a command that runs alone. Output of the other ranks gets their number as a prefix.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,27 +13,27 @@ use std::time::{Duration, Instant};
 use crate::address::{hex, random_token};
 use crate::error::GroupError;
 
-/// Between looks at processes and requests.
+/// Polling interval for processes and requests.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the others may take to say what they saw after one has died, and then to end when they are asked to.
+/// How long the other processes may take after one has died: first to report what they saw, then to end once they are asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longer lines are cut in two.
+/// Longer lines are split in two.
 const MOST_LINE: u64 = 1 << 16;
 
-/// What the processes are asked for.
+/// A request that the launcher passes on to all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Save and end.
     Stop,
-    /// Save and go on.
+    /// Save and continue.
     Save,
 }
 
-/// Runs `size` copies of a command and waits for them; `requests` is asked again and again for what to pass on. Returns the
-/// exit code: the first rank's that is not zero, 1 where all who failed by themselves were killed.
+/// Runs `size` copies of a command and waits for them; `requests` is polled for requests to pass on. Returns the exit code:
+/// the first non-zero one in rank order among processes that ended by themselves, or 1 if signals killed all that failed.
 ///
 /// # Errors
-/// [`GroupError::Start`] where they cannot be started.
+/// [`GroupError::Start`] where the processes cannot be started.
 pub fn run(
     size: usize,
     program: &Path,
@@ -76,10 +76,10 @@ pub fn run(
     Ok(wait(&mut processes, requests))
 }
 
-/// The process that started this one, where it was `--processes`.
+/// Process id of the launcher, set for the processes that `--processes` starts.
 const LAUNCHER_VARIABLE: &str = "HOLDALL_LAUNCHER";
 
-/// Called by a process that [`run`] started: it is asked to save and end when its launcher dies.
+/// Called by a process that [`run`] started: it gets SIGTERM, and so saves and ends, when its launcher dies.
 pub fn follow() {
     #[cfg(target_os = "linux")]
     {
@@ -90,14 +90,14 @@ pub fn follow() {
         if is_child() {
             let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGTERM);
             if !is_child() {
-                // It died before that was asked for.
+                // The launcher died before the call took effect.
                 let _ = raise(Signal::SIGTERM);
             }
         }
     }
 }
 
-/// A port that was free a moment ago. Whoever takes it before rank 0 does ends the start with a message.
+/// A port that was free a moment ago. If another process takes it before rank 0 does, the start fails with a message.
 fn free_port() -> std::io::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.port())
@@ -107,7 +107,7 @@ struct Process {
     child: Child,
     talk: Vec<JoinHandle<()>>,
     status: Option<ExitStatus>,
-    /// It was still there when the others had long ended, and was ended.
+    /// The process outlived the others for too long, and was ended.
     is_pressed: bool,
 }
 
@@ -133,10 +133,9 @@ impl Process {
         })
     }
 
-    /// Whether it has ended.
     fn has_ended(&mut self) -> bool {
         if self.status.is_none() {
-            // Who cannot be waited for is gone.
+            // A process that cannot be waited for is gone.
             self.status = self.child.try_wait().unwrap_or(Some(ExitStatus::default()));
         }
         self.status.is_some()
@@ -151,7 +150,7 @@ impl Process {
                 Request::Stop => Signal::SIGTERM,
                 Request::Save => Signal::SIGUSR1,
             };
-            // Its number is its own until it has been waited for.
+            // The process id is not reused before the process has been waited for.
             let _ = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
         }
     }
@@ -170,7 +169,7 @@ impl Process {
     }
 }
 
-/// Passes lines on with the rank in front, one at a time.
+/// Copies lines from one stream to another with the rank as a prefix, one line at a time.
 fn prefix(
     rank: usize,
     from: impl Read + Send + 'static,
@@ -189,7 +188,7 @@ fn prefix(
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }
-            // Talk that nobody reads must not end a run.
+            // A closed output stream must not end a run.
             let _ = to.write_all(&line);
             let _ = to.flush();
         }
@@ -197,7 +196,7 @@ fn prefix(
 }
 
 fn wait(processes: &mut [Process], requests: &mut dyn FnMut() -> Option<Request>) -> u8 {
-    // When the first died, and how often the others were pressed since.
+    // When the first process died, and how often the remaining ones were pressed to end since.
     let mut died: Option<Instant> = None;
     let mut pressed = 0;
     loop {
@@ -262,7 +261,7 @@ mod tests {
     fn the_first_code_that_is_not_zero_counts() {
         assert_eq!(shell(3, "exit 0", &mut || None), 0);
         assert_eq!(shell(3, "exit $((HOLDALL_RANK * 2))", &mut || None), 2);
-        // Who was killed says nothing; who noticed does.
+        // A killed process's code does not count; the code of one that noticed the death does.
         let killed = "if [ $HOLDALL_RANK = 1 ]; then kill -9 $$; fi; exit $((HOLDALL_RANK / 2))";
         assert_eq!(shell(3, killed, &mut || None), 1);
         assert_eq!(shell(2, "kill -9 $$", &mut || None), 1);
@@ -279,7 +278,7 @@ mod tests {
     fn requests_are_passed_on() {
         let mut num_asked = 0;
         let folder = tempfile::tempdir().unwrap();
-        // Ready when both files are there.
+        // The processes are ready when both files exist.
         let script = format!(
             "trap 'exit 7' TERM; : > {}/$HOLDALL_RANK; while true; do sleep 0.02; done",
             folder.path().display()

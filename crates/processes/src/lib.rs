@@ -1,4 +1,4 @@
-//! Processes that train together: how they start, find each other, talk, and notice that one of them is gone.
+//! Processes that train together: how they start, connect, communicate, and detect the loss of one.
 //!
 //! ```text
 //! launch variables -> rendezvous (token, addresses) -> Group
@@ -6,7 +6,7 @@
 //!                                                       bulk:    MPI or TCP, every pair: tensors, added in rank order
 //! ```
 //!
-//! [`Group`] is what the rest of Holdall sees; this crate knows neither graphs nor devices nor tasks.
+//! [`Group`] is the interface for the rest of Holdall; this crate knows neither graphs nor devices nor tasks.
 
 mod address;
 mod bulk;

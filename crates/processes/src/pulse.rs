@@ -1,8 +1,8 @@
-//! Whether this process goes on: what tells one that works from one that hangs.
+//! Detects whether this process makes progress or hangs.
 //!
-//! Where work is made of many small parts (pictures, operations, batches) a process says after each that it goes on, and within such
-//! work a long silence means that it hangs. Elsewhere (planning, compiling, saving) nobody can tell, and nothing is concluded. Who waits
-//! for other processes looks around every now and then, and says so too: it goes on, another may hang.
+//! In work made of many small parts (pictures, operations, batches) a process records each finished part, and a long silence means that it
+//! hangs. In other work (planning, compiling, saving) progress cannot be observed, so silence means nothing. A process that waits for other
+//! processes polls now and then and records that as progress: it does not hang, another process may.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use crate::state::Shared;
 
 pub(crate) struct Pulse {
     began: Instant,
-    /// The last sign, in nanoseconds from there.
+    /// Time of the last recorded progress, in nanoseconds since `began`.
     last: AtomicU64,
-    /// Stretches of work under way that are made of small parts.
+    /// Number of active stretches made of small parts.
     expected: AtomicUsize,
-    /// Stretches within those that are not.
+    /// Number of active stretches without parts, within those.
     excepted: AtomicUsize,
 }
 
@@ -35,7 +35,7 @@ impl Pulse {
         self.last.store(now, Ordering::Release);
     }
 
-    /// Whether a sign is overdue by this much.
+    /// Whether nothing was recorded for longer than `most`, while progress is expected.
     pub fn is_still(&self, most: Duration) -> bool {
         let is_expected = self.expected.load(Ordering::Acquire) > 0;
         let is_excepted = self.excepted.load(Ordering::Acquire) > 0;
@@ -44,7 +44,7 @@ impl Pulse {
     }
 }
 
-/// A stretch of work, until it is dropped: one that is made of small parts (see [`crate::Group::expect_progress`]), or one within that is not.
+/// Guard of a stretch of work: one made of small parts (see [`crate::Group::expect_progress`]), or one without parts within it.
 #[must_use]
 pub struct Stretch {
     shared: Option<Arc<Shared>>,
@@ -72,7 +72,7 @@ impl Stretch {
 impl Drop for Stretch {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            // Who sees that it is over sees this too.
+            // Recorded before the count changes, so that a reader of the new count also sees this progress.
             shared.pulse.beat();
             (self.count)(&shared.pulse).fetch_sub(1, Ordering::AcqRel);
         }

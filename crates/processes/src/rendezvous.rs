@@ -1,13 +1,13 @@
-//! How processes find each other.
+//! Rendezvous: how the processes of a job connect to each other.
 //!
 //! ```text
-//! rank 0   listens on one address; waits for hello, control, from every rank; answers all at once: who is where
-//! rank r   says hello, control, to rank 0; listens on the interface that it reached rank 0 by
-//! then     r says hello, bulk, to every lower rank; all listeners close
+//! rank 0   listens on one address; waits for a control hello from every rank; then answers all with the list of members
+//! rank r   sends a control hello to rank 0; listens on the interface that reached rank 0
+//! then     r sends a bulk hello to every lower rank; all listeners close
 //! ```
 //!
-//! Connections that do not know the job's token are closed and counted; they do not end the run. A process that is closed without an answer
-//! while rank 0 still listens was one among too many: it comes back.
+//! Connections without the job's token are closed and counted; they do not end the run. A process that was closed without an answer
+//! while rank 0 still listens was crowded out by other connections: it reconnects.
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -18,15 +18,14 @@ use crate::door::{Door, HELLO_TIME, LET_IN, read_until};
 use crate::error::GroupError;
 use crate::hello::{Answer, Hello, MOST_ANSWER, MOST_DETAILS, Member, Purpose, Token};
 
-/// Where the processes meet.
 pub(crate) enum Place {
-    /// Rank 0, bound already.
+    /// Rank 0, with its bound listener.
     Here(TcpListener),
     /// `host:port` of rank 0.
     There(String),
 }
 
-/// What a process brings.
+/// A process before the rendezvous.
 pub(crate) struct Arrival {
     pub rank: usize,
     pub size: usize,
@@ -36,20 +35,18 @@ pub(crate) struct Arrival {
     pub version: String,
     pub token: Token,
     pub place: Place,
-    /// Until all must have come.
+    /// Time by which all processes must have come.
     pub start_deadline: Duration,
-    /// Whether tensors travel by TCP.
     pub needs_bulk: bool,
 }
 
-/// What it leaves with: connections by rank.
+/// Connections after the rendezvous, by rank.
 pub(crate) struct Met {
     pub members: Vec<Member>,
     pub control: Vec<Option<TcpStream>>,
     pub bulk: Vec<Option<TcpStream>>,
 }
 
-/// Waits for all processes and connects them.
 pub(crate) fn meet(arrival: Arrival) -> Result<Met, GroupError> {
     let end = Instant::now() + arrival.start_deadline;
     match &arrival.place {
@@ -76,7 +73,7 @@ fn hello(arrival: &Arrival, purpose: Purpose, address: String) -> Hello {
     }
 }
 
-/// Rank 0.
+/// Rendezvous on rank 0.
 fn host(arrival: &Arrival, listener: TcpListener, end: Instant) -> Result<Met, GroupError> {
     let mut door = Door::open(listener, arrival.token.clone(), arrival.size)?;
     let mut came: Vec<Option<(TcpStream, Hello)>> = (0..arrival.size).map(|_| None).collect();
@@ -94,7 +91,7 @@ fn host(arrival: &Arrival, listener: TcpListener, end: Instant) -> Result<Met, G
             continue;
         };
         if let Err(error) = stream.write_all(&bytes) {
-            // Who cannot be told of a failure finds out by the connection's end.
+            // A process that cannot be sent the refusal sees its connection end.
             if let Answer::Welcome(_) = answer {
                 return Err(GroupError::Start(format!(
                     "rank {rank} on {} left while the processes were starting: {error}\n\
@@ -178,7 +175,6 @@ fn collect(
     Ok(())
 }
 
-/// Whether a process that knows the token belongs to this group.
 fn fits(arrival: &Arrival, hello: &Hello) -> Result<(), String> {
     if hello.version != arrival.version {
         return Err(format!(
@@ -226,13 +222,13 @@ fn missing(arrival: &Arrival, came: &[Option<(TcpStream, Hello)>], door: &Door) 
             HOLDALL_PORT name an address of rank 0 that all can reach"
 }
 
-/// How long rank 0 may be out of reach once it was reached: it listens until all have met.
+/// Time after which rank 0 counts as gone if it was reached once and now is not: it listens until all have met.
 const GONE_AFTER: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Every rank but 0.
+/// Rendezvous on every rank but 0.
 fn join(arrival: &Arrival, address: &str, end: Instant) -> Result<Met, GroupError> {
-    // Why the last connection was closed, where it was reached, and when.
+    // The last closed connection to rank 0: error, address, time.
     let mut closed: Option<(std::io::Error, SocketAddr, Instant)> = None;
     loop {
         let reached = connect(address, end).and_then(|stream| {
@@ -284,20 +280,20 @@ fn not_let_in(arrival: &Arrival, reached: SocketAddr, error: &std::io::Error) ->
     ))
 }
 
-/// A process that rank 0 has answered.
+/// A process with rank 0's answer.
 struct Introduced {
     stream: TcpStream,
     door: Door,
     answer: Answer,
 }
 
-/// Says hello to rank 0 and waits for its answer.
+/// Sends a hello to rank 0 and waits for its answer.
 fn introduce(
     arrival: &Arrival,
     mut stream: TcpStream,
     end: Instant,
 ) -> std::io::Result<Introduced> {
-    // The interface that rank 0 was reached by is the one to be reached at.
+    // The listener uses the interface that reached rank 0.
     let local = stream.local_addr()?;
     let listener = TcpListener::bind(SocketAddr::new(local.ip(), 0))?;
     let own_address = listener.local_addr()?.to_string();
@@ -305,7 +301,7 @@ fn introduce(
     let door = door.map_err(|error| std::io::Error::other(error.to_string()))?;
     let own = hello(arrival, Purpose::Control, own_address);
     stream.write_all(&own.encode(&arrival.token))?;
-    // Rank 0 knows who is missing, and says so at its deadline.
+    // The wait is longer than rank 0's deadline, because rank 0 knows which processes are missing and reports them.
     let answer = read_answer(&mut stream, end + HELLO_TIME)?;
     Ok(Introduced {
         stream,
@@ -315,7 +311,7 @@ fn introduce(
 }
 
 impl Introduced {
-    /// Connects to the others, where rank 0 has let this process in.
+    /// Connects to the other processes, if rank 0 admitted this one.
     fn enter(
         self,
         arrival: &Arrival,
@@ -364,13 +360,13 @@ impl Introduced {
     }
 }
 
-/// A connection for tensors, once the other process has let it in.
+/// A bulk connection, once the other process has accepted it.
 fn connect_bulk(address: &str, greeting: &[u8], end: Instant) -> std::io::Result<TcpStream> {
     loop {
         let connected = connect(address, end).and_then(|mut stream| {
             stream.write_all(greeting)?;
             let mut answer = [0];
-            // The other may be waiting for others itself.
+            // The other process may itself still be waiting.
             read_until(&mut stream, &mut answer, end + HELLO_TIME)?;
             stream.set_read_timeout(None)?;
             match answer {

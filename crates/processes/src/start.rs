@@ -1,4 +1,4 @@
-//! From the variables of a launcher to a group: where the processes meet, and what token they know each other by.
+//! From the launcher's variables to a group: the table of rendezvous addresses and tokens.
 //!
 //! | launcher | rank 0 listens on | token |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | torchrun | MASTER_ADDR, MASTER_PORT + 1 (torchrun itself listens on MASTER_PORT) | derived from the job |
 //! | srun without MPI | the first machine of the step, a port derived from the job | derived from the job |
 //!
-//! HOLDALL_ADDRESS, HOLDALL_PORT and HOLDALL_TOKEN come before all of these; HOLDALL_MPI=none goes without MPI. A derived token
-//! keeps jobs apart; only a random one, or HOLDALL_TOKEN, keeps out who knows the job's variables.
+//! HOLDALL_ADDRESS, HOLDALL_PORT and HOLDALL_TOKEN override all of these; HOLDALL_MPI=none disables MPI. A derived token
+//! separates jobs; only a random one, or HOLDALL_TOKEN, keeps out processes that know the job's variables.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -26,15 +26,15 @@ use crate::launch::{Launch, Launcher, Variables, variable};
 use crate::mpi::{self, Family, Mpi};
 use crate::rendezvous::{Arrival, Place};
 
-/// The variable for seconds of silence after which a process is lost.
+/// Variable with the seconds of silence after which a process is lost.
 pub const DEADLINE_VARIABLE: &str = "HOLDALL_DEADLINE";
 
-/// What is said of a machine or an address by MPI, at most.
+/// Largest text that MPI carries about a machine or an address.
 const MOST_NOTE: usize = 512;
 
 impl Group {
-    /// The group that the variables of this process tell of: [`Group::alone`] where there are none. Waits for all others.
-    /// `version` must be the same for all.
+    /// The group that this process's variables describe: [`Group::alone`] where there are none. Waits for all processes.
+    /// `version` must be the same on all.
     ///
     /// # Errors
     /// [`GroupError::Launch`] where variables contradict each other, [`GroupError::Start`] where the processes do not meet.
@@ -56,7 +56,7 @@ impl Group {
     }
 }
 
-/// HOLDALL_DEADLINE is of silence; nobody waits less than a minute for others to start.
+/// HOLDALL_DEADLINE sets the silence deadline; the start deadline is at least a minute.
 pub(crate) fn deadlines(variables: &Variables<'_>) -> Result<Deadlines, GroupError> {
     let Some(text) = variables(DEADLINE_VARIABLE) else {
         return Ok(Deadlines::default());
@@ -102,7 +102,7 @@ impl Meeting<'_> {
         }
     }
 
-    /// The MPI that started this process, where one did and may be used.
+    /// The MPI that started this process, if there is one and it may be used.
     fn mpi(&self) -> Result<Option<Mpi>, GroupError> {
         let is_given = (self.variables)("HOLDALL_MPI");
         if is_given.as_deref() == Some("none") || (self.variables)("HOLDALL_ADDRESS").is_some() {
@@ -113,7 +113,7 @@ impl Meeting<'_> {
             Launcher::Alone | Launcher::Holdall | Launcher::Torchrun => return Ok(None),
             Launcher::OpenMpi => &[Family::OpenMpi][..],
             Launcher::Pmi => &[Family::Mpich],
-            // srun starts either kind, where it was told to.
+            // srun starts either kind when it is configured to.
             Launcher::Slurm if has("PMIX_RANK") => &[Family::OpenMpi, Family::Mpich],
             Launcher::Slurm => return Ok(None),
         };
@@ -124,7 +124,7 @@ impl Meeting<'_> {
                 Ok(mpi) => match self.init(&mpi) {
                     Ok(()) => return Ok(Some(mpi)),
                     Err(error) if !may_go_without => return Err(error),
-                    // One that srun knows nothing of sees itself alone.
+                    // An MPI that srun did not start sees itself alone.
                     Err(_) => {}
                 },
                 Err(error) => missing = Some(error),
@@ -164,7 +164,7 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    /// Rank 0 listens and tells the others where, by MPI.
+    /// Rank 0 listens and sends its address to the others by MPI.
     fn by_mpi(&mut self, mut mpi: Mpi) -> Result<Group, GroupError> {
         let hosts = self.exchange_notes(&mut mpi, |_| host_name())?;
         let mut place = None;
@@ -204,7 +204,7 @@ impl Meeting<'_> {
         connect(arrival, self.deadlines, Some(Box::new(mpi)))
     }
 
-    /// A short text to every process, one from each.
+    /// Exchanges a short text between all processes.
     fn exchange_notes(
         &self,
         mpi: &mut Mpi,
@@ -232,7 +232,7 @@ impl Meeting<'_> {
         let end = Instant::now() + self.deadlines.start;
         let exchanged = mpi.exchange(round, &|| Instant::now() > end);
         if let Err(interruption) = exchanged {
-            // Messages may still be written to it.
+            // MPI may still write to the buffers: they are leaked.
             std::mem::forget((outgoing, incoming));
             let reason = match interruption {
                 Interruption::Stopped => {
@@ -256,7 +256,7 @@ impl Meeting<'_> {
         Ok(incoming.chunks(MOST_NOTE).map(text).collect())
     }
 
-    /// Rank 0 listens where all know to find it.
+    /// Rank 0 listens at an address that all processes derive from the variables.
     fn by_tcp(&self) -> Result<Group, GroupError> {
         let (name, port, token) = meeting_point(self.launch, self.variables)?;
         let own_way = if self.launch.local_size == Some(self.launch.size) {

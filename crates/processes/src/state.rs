@@ -1,4 +1,4 @@
-//! What this process knows of the others: messages that came, who left, the first error.
+//! State shared by a process's calls and connection threads: received messages, processes that left, the first error.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -13,33 +13,31 @@ use crate::frame::{self, Call, Kind, encode_error};
 use crate::group::Deadlines;
 use crate::pulse::Pulse;
 
-/// How long an error may take to be written to the others before it is acted on.
+/// How long writing an error to the other processes may take before this process acts on it.
 const TELL_OTHERS: Duration = Duration::from_millis(1000);
 
-/// What calls and the threads of connections share.
 pub(crate) struct Shared {
     pub rank: usize,
     pub hosts: Vec<String>,
     pub deadlines: Deadlines,
-    /// Calls for bulk data that each process has begun, as far as it was heard; by rank.
+    /// Bulk calls begun by each rank, by its last heartbeat.
     pub bulk_calls: Vec<AtomicU32>,
     pub mail: Mutex<Mail>,
     pub changed: Condvar,
     pub has_failed: AtomicBool,
     pub is_closing: AtomicBool,
-    /// Whether this process itself goes on.
     pub pulse: Pulse,
-    /// By rank: `None` where there is no connection.
+    /// By rank; `None` where there is no connection.
     pub links: Vec<Option<Link>>,
 }
 
 #[derive(Default)]
 pub(crate) struct Mail {
-    /// Messages that came and were not asked for yet, by rank.
+    /// Received messages that no call has taken yet, by rank.
     pub inboxes: Vec<VecDeque<Message>>,
-    /// Who said goodbye.
+    /// Ranks that said goodbye.
     pub has_left: Vec<bool>,
-    /// An error is on its way to the others.
+    /// An error is being sent to the other processes.
     pub is_failing: bool,
     pub error: Option<GroupError>,
 }
@@ -50,7 +48,7 @@ pub(crate) struct Message {
     pub bytes: Vec<u8>,
 }
 
-/// Where messages to a process queue up.
+/// Queue of messages to a process.
 pub(crate) struct Link {
     pub queue: Mutex<Sender<Arc<Vec<u8>>>>,
     pub num_unwritten: Arc<AtomicUsize>,
@@ -61,7 +59,7 @@ impl Link {
         self.num_unwritten.fetch_add(1, Ordering::AcqRel);
         let queue = lock(&self.queue);
         if queue.send(frame.clone()).is_err() {
-            // The thread that writes has ended: so has the connection, and whoever reads from it says so.
+            // The writer thread has ended, and with it the connection; the reader thread reports it.
             self.num_unwritten.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -91,7 +89,6 @@ impl Shared {
         }
     }
 
-    /// What this process says of itself.
     pub fn failed(&self, message: impl Into<String>) -> GroupError {
         GroupError::Failed {
             rank: self.rank,
@@ -100,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Makes `error` the group's, unless there is one already; the others are told first. Returns the group's.
+    /// Makes `error` the group's error unless there is one already, and sends it to the other processes first. Returns the group's error.
     pub fn fail(&self, error: GroupError) -> GroupError {
         {
             let mut mail = lock(&self.mail);
@@ -126,7 +123,7 @@ impl Shared {
         self.accept(error)
     }
 
-    /// An error that the others know.
+    /// Sets an error that the other processes already know.
     pub fn accept(&self, error: GroupError) -> GroupError {
         let mut mail = lock(&self.mail);
         let error = mail.error.get_or_insert(error).clone();
@@ -135,8 +132,8 @@ impl Shared {
         error
     }
 
-    /// The group's error where there is one within two seconds, else `error`: what is seen on a connection for bulk data is
-    /// often the consequence of what rank 0 is about to tell.
+    /// The group's error if one arrives within two seconds, else `error`: a failure on a bulk connection is often the consequence of an
+    /// error that rank 0 is about to report.
     pub fn fail_unless_told(&self, error: GroupError) -> GroupError {
         let end = Instant::now() + Duration::from_secs(2);
         let mut mail = lock(&self.mail);
@@ -151,12 +148,12 @@ impl Shared {
         self.fail(error)
     }
 
-    /// Whether this process should have gone on by now, and has not.
+    /// Whether progress of this process is overdue.
     pub fn hangs(&self) -> bool {
         self.pulse.is_still(self.deadlines.silence)
     }
 
-    /// The thread that notices when this process hangs, and tells the others: what waits for a disk or a library cannot.
+    /// Thread that detects when this process hangs and reports it to the others; a thread blocked on a disk or a library cannot.
     pub fn watch_itself(&self) {
         while !self.is_closing.load(Ordering::Acquire) && !self.has_failed() {
             if self.hangs() {
@@ -188,7 +185,7 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// How long a call may wait for processes that are alive.
+    /// How long a call waits for processes that are alive.
     fn patience(&self) -> Duration {
         match self.rank {
             0 => self.deadlines.stall,
@@ -206,17 +203,17 @@ impl Shared {
         )
     }
 
-    /// A call for bulk data begins.
+    /// Counts the start of a bulk call.
     pub fn begin_bulk(&self) {
         self.bulk_calls[self.rank].fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a part of bulk data has been waited for too long.
+    /// Whether a bulk round has exceeded the deadline.
     pub fn is_stalled(&self, began: Instant) -> bool {
         began.elapsed() > self.patience()
     }
 
-    /// Who has not made the call for bulk data that this process waits in.
+    /// The error that names the process missing from the current bulk call.
     pub fn stalled(&self) -> GroupError {
         if self.rank != 0 {
             return self.stuck(0);
@@ -257,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the next message of a process.
+    /// Waits for the next message from a process.
     pub fn take(&self, peer: usize, call: Call, number: u32) -> Result<Vec<u8>, GroupError> {
         let began = Instant::now();
         let mut mail = lock(&self.mail);
@@ -274,7 +271,7 @@ impl Shared {
                 return Err(self.fail(self.lost(peer, "it ended before the others")));
             }
             let left = self.patience().saturating_sub(began.elapsed());
-            // Nobody waits for the rest when a process leaves.
+            // The final Leave call has no deadline: no work waits for it.
             if left.is_zero() && call != Call::Leave {
                 drop(mail);
                 return Err(self.fail(self.stuck(peer)));

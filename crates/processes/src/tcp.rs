@@ -1,4 +1,4 @@
-//! Rounds over TCP: one connection with every other process, none of them ever blocked on.
+//! Rounds over TCP: one non-blocking connection with every other process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use crate::bulk::{Interruption, Round, Transport};
 
-/// How long a wait may last before the group's error is looked at again.
+/// How long a wait may last before the group's error is checked again.
 const LOOK: Duration = Duration::from_millis(20);
-/// Connections waited for at a time.
+/// Connections per poll.
 #[cfg(unix)]
 const MOST_WAITED: usize = 32;
 
 /// A connection with every other process; `None` for the own rank.
 pub(crate) struct Tcp {
     streams: Vec<Option<TcpStream>>,
-    /// Of the round so far, by rank.
+    /// Bytes of the current round sent to and received from each rank.
     sent: Vec<usize>,
     received: Vec<usize>,
 }
 
 impl Tcp {
-    /// Connections on which nothing is acknowledged for the time of `silence` break.
+    /// A connection breaks when nothing on it is acknowledged for the time of `silence`.
     pub fn new(streams: Vec<Option<TcpStream>>, silence: Duration) -> std::io::Result<Tcp> {
         for stream in streams.iter().flatten() {
             stream.set_nodelay(true)?;
@@ -36,7 +36,7 @@ impl Tcp {
         })
     }
 
-    /// Moves what can be moved to and from a process without waiting; whether anything was.
+    /// Sends to and receives from a process without blocking; returns whether any bytes moved.
     fn advance(&mut self, peer: usize, round: &mut Round<'_>) -> std::io::Result<bool> {
         let Some(stream) = &mut self.streams[peer] else {
             return Ok(false);
@@ -77,7 +77,7 @@ impl Tcp {
         self.sent[peer] == round.sends[peer].len && self.received[peer] == round.receives[peer].len
     }
 
-    /// Waits until a connection has room or data, or a moment.
+    /// Waits until a connection has room or data, or for a short time.
     #[cfg(unix)]
     fn wait(&self, round: &Round<'_>) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -95,7 +95,7 @@ impl Tcp {
         let Some(first) = waited.next() else {
             return;
         };
-        // On the stack: nothing may be allocated here. Places that are left repeat the first.
+        // On the stack: nothing may be allocated here. Unused entries repeat the first connection.
         let mut descriptors: [PollFd<'_>; MOST_WAITED] = std::array::from_fn(|place| {
             let (stream, flags) = match place {
                 0 => first,
@@ -104,7 +104,7 @@ impl Tcp {
             PollFd::new(stream, flags)
         });
         let look = match waited.next() {
-            // Some are not among those waited for.
+            // More connections wait than fit one poll.
             Some(_) => Duration::from_millis(1),
             None => LOOK,
         };
@@ -122,9 +122,9 @@ impl Tcp {
     }
 }
 
-/// Heartbeats go through rank 0: that two others cannot reach each other is for their connection to notice. Where the system has no such
-/// setting, they are given up with all that does not come. Who is slow is not cut off: tensors are sent to those who are in the same call and take
-/// them, and what a call begins with fits the system's buffers.
+/// TCP keepalive on a bulk connection: heartbeats go through rank 0, so only the connection itself can notice that two other ranks cannot
+/// reach each other. Where the system has no such setting, the stall deadline applies. A slow process is not cut off: tensors are sent only
+/// to processes in the same call, which read them, and the header of a call fits the system's buffers.
 #[cfg(target_os = "linux")]
 fn notice_silence(stream: &TcpStream, silence: Duration) {
     use rustix::net::sockopt;

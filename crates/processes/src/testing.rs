@@ -1,4 +1,4 @@
-//! N processes as N threads of one, for tests of what uses a [`Group`].
+//! A group of N threads in one process, for tests of code that uses a [`Group`].
 
 use std::net::TcpListener;
 
@@ -7,18 +7,18 @@ use crate::group::{Deadlines, Group};
 use crate::hello::Token;
 use crate::rendezvous::{Arrival, Place};
 
-/// A group of `size` whose members are in this process, by rank: give each to its own thread.
+/// The members of a group of `size`, by rank: give each to its own thread.
 ///
 /// # Panics
-/// If the system has no sockets or threads for it.
+/// If the system has no sockets or threads for the group.
 pub fn loopback(size: usize) -> Vec<Group> {
     loopback_with(size, Deadlines::default())
 }
 
-/// The same with other deadlines.
+/// Like [`loopback`], with other deadlines.
 ///
 /// # Panics
-/// If the system has no sockets or threads for it.
+/// If the system has no sockets or threads for the group.
 pub fn loopback_with(size: usize, deadlines: Deadlines) -> Vec<Group> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let address = listener.local_addr().expect("a bound listener").to_string();

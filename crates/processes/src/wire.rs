@@ -1,9 +1,8 @@
-//! Numbers and texts in messages: little-endian, every length checked before it is used.
+//! Encoding of numbers and texts in messages: little-endian, every length checked before it is used.
 
-/// Reads a message from its start.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-/// A message ended early, or has a text that is none.
+/// Error: a message ended early, or holds an invalid text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -30,13 +29,13 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Bytes behind their length.
+    /// Length-prefixed bytes.
     pub fn counted(&mut self) -> Result<&'a [u8], Malformed> {
         let count = self.u32()? as usize;
         self.bytes(count)
     }
 
-    /// A text of at most `most` bytes, without control characters but for line ends: it will be shown.
+    /// A text of at most `most` bytes without control characters except line ends, because it will be displayed.
     pub fn text(&mut self, most: usize) -> Result<String, Malformed> {
         let bytes = self.counted()?;
         let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
@@ -47,7 +46,7 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// Nothing may follow.
+    /// Fails if bytes are left.
     pub fn end(self) -> Result<(), Malformed> {
         if self.0.is_empty() {
             Ok(())
@@ -67,7 +66,7 @@ pub(crate) fn put_counted(bytes: &mut Vec<u8>, part: &[u8]) {
     bytes.extend(part);
 }
 
-/// A text as [`Reader::text`] takes it: control characters become spaces, and what is too long is cut.
+/// Writes a text that [`Reader::text`] accepts: control characters become spaces, and a long text is cut.
 pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str, most: usize) {
     let mut shown: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! What `train`, `plan`, `verify` and `bench` of a step share, and how it goes over a config.
+//! Options that `train`, `plan`, `verify` and `bench` of a step share, and how they override a config.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -96,7 +96,7 @@ impl From<TaskArgument> for TaskName {
     }
 }
 
-/// Reads `--task`; who asks for detection hears first that it is not there.
+/// Parses `--task`; `detect` gets an error that it is not supported.
 #[derive(Clone)]
 struct TaskParser;
 
@@ -165,12 +165,12 @@ impl From<PrecisionArgument> for Precision {
 }
 
 impl RunOptions {
-    /// The config that `target` names, with these options laid over it.
+    /// The config that `target` names, overridden by these options.
     pub fn config(&self, target: &str) -> Result<RunConfig> {
         self.config_and(target, |_| ())
     }
 
-    /// The same with further options laid over it, before the data is asked what is to be learnt.
+    /// Like [`RunOptions::config`], with `lay_over` applied before targets are detected in the data.
     pub fn config_and(
         &self,
         target: &str,
@@ -196,12 +196,12 @@ impl RunOptions {
         Ok(config)
     }
 
-    /// The config in `file`, or the defaults, with these options laid over it.
+    /// The config in `file`, or the defaults, overridden by these options.
     pub fn over(&self, file: Option<&Path>) -> Result<RunConfig> {
         self.over_layers(file.as_slice())
     }
 
-    /// The same with several files, each laid over the one before.
+    /// Like [`RunOptions::over`] for several files, each overriding the previous one.
     pub fn over_layers(&self, files: &[&Path]) -> Result<RunConfig> {
         let differences = if self.accept {
             Differences::Accept

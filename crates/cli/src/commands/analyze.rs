@@ -1,4 +1,4 @@
-//! `holdall analyze`: verdicts on a log of memory, each with its numbers and one line of what to do.
+//! `holdall analyze`: verdicts on a memory log, each with its numbers and one line of advice.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub fn run(arguments: AnalyzeArguments) -> Result<ExitCode> {
     } else if arguments.log.is_dir() {
         let path = arguments.log.join(FILE_NAME);
         options.log = path.display().to_string();
-        // Opened for its message: a folder without a log is not a run's.
+        // Opened for its error message: a folder without a memory log is not a run.
         drop(open(&path)?);
         analyze_run(&arguments.log, &options)?
     } else {

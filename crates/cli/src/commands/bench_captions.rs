@@ -1,4 +1,4 @@
-//! `holdall bench captions`: captions of random clips by a decoder with random weights, timed.
+//! `holdall bench captions`: times captioning of random clips by a decoder with random weights.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -61,7 +61,7 @@ pub struct BenchCaptionsArguments {
     pub json: bool,
 }
 
-/// Keys that others rely on.
+/// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct BenchJson<'a> {
     job: &'a str,
@@ -71,12 +71,12 @@ struct BenchJson<'a> {
     beams: usize,
     device: &'a str,
     dtype: &'a str,
-    /// All clips, the best of `all_ms`.
+    /// Time for all clips, the best of `all_ms`.
     ms: f64,
     all_ms: Vec<f64>,
     ms_per_token: f64,
     clips_per_s: f64,
-    /// A batch of clips through the frames' encoder.
+    /// Time of one batch of clips in the frame encoder.
     encode_ms: f64,
     arena_bytes: u64,
     planned_bytes: u64,
@@ -91,7 +91,7 @@ pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
         (arguments.model.as_str(), 1024, 128)
     };
     let batch = arguments.batch_size.unwrap_or(batch);
-    // Whole batches: a smaller one would take as long.
+    // Full batches: a partial one would take as long.
     let clips = arguments.clips.unwrap_or(clips).next_multiple_of(batch);
     let task = task(model, &arguments)?;
     let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
@@ -129,7 +129,7 @@ pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
             let captions = reader.captions(&samples)?;
             tokens = captions.iter().map(|one| one.tokens.len()).sum::<usize>() / batch;
         }
-        // The first is to warm up.
+        // The first repeat is a warm-up.
         if repeat > 0 {
             all_ms.push(began.elapsed().as_secs_f64() * 1e3);
         }
@@ -156,7 +156,7 @@ pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A preset whose captions never end before they have all their tokens.
+/// A preset whose captions never end before the maximum length.
 fn task(model: &str, arguments: &BenchCaptionsArguments) -> Result<VideoTextTask, TrainError> {
     let refuse = || {
         TrainError::Config(format!(

@@ -1,6 +1,6 @@
-//! `holdall bench exchange`: how fast several processes add up and gather what lies in host memory.
+//! `holdall bench exchange`: speed of all-reduce and all-gather of host memory between processes.
 //!
-//! A ring sends `2 S (N - 1) / N` bytes from each of `N` processes to add up `S` bytes, and half of that to gather them. Bytes over
+//! A ring all-reduce of `S` bytes sends `2 S (N - 1) / N` bytes from each of `N` processes, an all-gather half of that. Bytes over
 //! seconds is the rate that `plan --bandwidth` takes.
 
 use std::process::ExitCode;
@@ -48,9 +48,9 @@ struct BenchJson<'a> {
     bytes: usize,
     sum_ms: f64,
     gather_ms: f64,
-    /// A few bytes of each to all.
+    /// All-gather of a few bytes per process.
     message_ms: f64,
-    /// What each process sends while it adds up.
+    /// Bytes that each process sends during an all-reduce, per second.
     sent_bytes_per_s: f64,
 }
 
@@ -71,7 +71,7 @@ pub fn run(arguments: BenchExchangeArguments) -> Result<ExitCode> {
         .into());
     }
     let rounds = arguments.rounds;
-    // All processes have equal parts of what is gathered.
+    // The all-gather needs equal parts on all processes.
     let floats = ((arguments.mib as usize) << 18).next_multiple_of(count);
     let bytes = floats * size_of::<f32>();
     let mut values = vec![0.0; floats];
@@ -99,7 +99,7 @@ pub fn run(arguments: BenchExchangeArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Seconds of the fastest of some exchanges, after one that reserves what it needs. The slowest process counts.
+/// Seconds of the fastest of several exchanges, after a warm-up that allocates staging. The slowest process counts.
 fn fastest(
     group: &Group,
     rounds: usize,

@@ -1,4 +1,4 @@
-//! `holdall bench loader`: pictures of a folder into batches, timed, beside decoding alone.
+//! `holdall bench loader`: times loading the pictures of a folder into batches, compared with decoding alone.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,7 +81,7 @@ pub enum DecodeArgument {
     Fast,
 }
 
-/// Keys that others rely on.
+/// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct BenchJson<'a> {
     job: &'a str,
@@ -92,7 +92,7 @@ struct BenchJson<'a> {
     batch: usize,
     size: u32,
     skipped: usize,
-    /// Decoding alone, by as many threads: an upper bound of any loader.
+    /// Decoding alone with the same number of threads: an upper bound for any loader.
     decode_only_images_per_s: f64,
     of_decode_only: f64,
     ring_bytes: u64,
@@ -110,7 +110,7 @@ impl BenchLoaderArguments {
     }
 }
 
-/// What is read, and as what.
+/// The samples to load, and the format of their rows.
 struct Input {
     samples: Arc<Samples>,
     format: RowFormat,
@@ -183,7 +183,7 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
         row_bytes,
     } = Input::new(&arguments)?;
     let (size, batch) = (arguments.size, arguments.batch);
-    // As many batches wait as in the PyTorch script that this stands beside: four per worker.
+    // Four batches per worker may wait, as in the PyTorch script for comparison.
     let num_rows = batch * (1 + 4 * arguments.workers);
     let rows = vec![vec![0x7f_u8; row_bytes]; num_rows];
     let ahead = num_rows - batch;
@@ -239,8 +239,8 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads `images` pictures from the beginning of an epoch, and the rest of the last batch. Returns how many, and those that could not be
-/// read.
+/// Reads `images` pictures from the start of an epoch, plus the rest of the last batch. Returns the numbers of read and unreadable
+/// pictures.
 fn pass(
     loader: &mut Loader<Vec<u8>>,
     arguments: &BenchLoaderArguments,
@@ -281,7 +281,7 @@ fn pass(
             if read == 0 {
                 break;
             }
-            // The list is at its end: once more.
+            // The list is exhausted: start it again.
             begin(loader, epoch);
         }
         read += given;
@@ -292,7 +292,7 @@ fn pass(
     (read, skipped)
 }
 
-/// Pictures, or pairs, a second that so many threads decode, with nothing done to them.
+/// Pictures, or pairs, per second that this many threads decode, without further processing.
 fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
     let next = AtomicUsize::new(0);
     let began = Instant::now();
@@ -310,7 +310,7 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
                     if sample >= samples.len() {
                         break;
                     }
-                    // Broken ones take time as well, and were counted before.
+                    // Broken pictures take time as well, and were counted before.
                     match format {
                         RowFormat::Picture(_) => {
                             let _ = picture::probe(&samples.image_path(sample), &mut scratch);
@@ -319,7 +319,7 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
                             let row = row.as_mut_slice();
                             let _ = framing.write_row(samples, sample, None, &mut scratch, row);
                         }
-                        // Nothing is decoded of them.
+                        // Stored rows need no decoding.
                         RowFormat::Stored(_) => {}
                         RowFormat::Pair(framing) => {
                             let RowShape {

@@ -1,4 +1,4 @@
-//! `holdall bench retrieval`: exact ranks of random features, timed.
+//! `holdall bench retrieval`: times exact ranking of random features.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -61,27 +61,26 @@ pub enum ElementArgument {
     Bf16,
 }
 
-/// Keys that others rely on.
+/// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct BenchJson<'a> {
     job: &'a str,
     queries: usize,
     gallery: usize,
     dim: usize,
-    /// The best of `all_ms`.
     ms: f64,
     all_ms: Vec<f64>,
-    /// The most that the process held, features included; on a GPU, of the GPU's memory.
+    /// Peak memory of the process, features included; on a GPU, of GPU memory.
     peak_bytes: Option<u64>,
-    /// What the process held before ranking began.
+    /// Memory of the process before ranking.
     before_bytes: Option<u64>,
     host_peak_bytes: Option<u64>,
     mean_rank: f64,
     mean_rank_to_query: f64,
     decided: DecidedJson,
-    /// Milliseconds of each stage of the last run.
+    /// Milliseconds per stage of the last run.
     stages_ms: serde_json::Map<String, serde_json::Value>,
-    /// On a GPU: what ranking takes beside the features.
+    /// On a GPU: memory for ranking beside the features.
     extra_bytes: Option<u64>,
     device: &'a str,
     threads: usize,
@@ -114,7 +113,7 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
     } else {
         resident_bytes()
     };
-    // On a GPU the features are uploaded before the clock starts, as in the PyTorch script beside this.
+    // On a GPU the features are uploaded before the clock starts, as in the PyTorch script for comparison.
     let on_gpu = device.gpu().map(|card| OnGpu::new(card, &job, &options));
     let mut on_gpu = on_gpu.transpose()?;
     let mut rank = || match &mut on_gpu {
@@ -160,7 +159,7 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws what is ranked.
+/// Random source of the features.
 struct Dice(SplitMix64);
 
 impl Dice {
@@ -168,17 +167,17 @@ impl Dice {
         (self.0.bits() % bound as u64) as u32
     }
 
-    /// Four sixteen-bit numbers and their sum: near enough to a normal distribution, of mean 0 and variance 1.
+    /// Sum of four 16-bit uniform numbers: approximately normal, with mean 0 and variance 1.
     fn normal(&mut self) -> f32 {
         let bits = self.0.bits();
         let sum: u64 = (0..4).map(|part| bits >> (16 * part) & 0xffff).sum();
         const MEAN: f32 = 2.0 * 65_535.0;
-        // Of each part 65536^2 / 12.
+        // Each summand has variance 65536^2 / 12.
         const SPREAD: f32 = 37_837.0;
         (sum as f32 - MEAN) / SPREAD
     }
 
-    /// Rows of length 1, as they are stored.
+    /// Rows of length 1, in the stored format.
     fn features(&mut self, num_rows: usize, dimension: usize, element: Element) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(num_rows * dimension * element.num_bytes());
         let mut row = vec![0.0; dimension];

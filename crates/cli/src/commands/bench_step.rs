@@ -1,4 +1,4 @@
-//! `holdall bench clip`, `classify`, `segment` and `video-text`: one training step over random data, timed.
+//! `holdall bench clip`, `classify`, `segment` and `video-text`: times one training step over random data.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -137,25 +137,25 @@ pub struct TimingOptions {
     pub options: RunOptions,
 }
 
-/// A step that is timed.
+/// Settings of a timed step.
 struct Bench {
     job: String,
     model: String,
     task: TaskName,
-    /// The split of the script that this stands beside.
+    /// Micro-batch and accumulation of the PyTorch script for comparison.
     split: (usize, usize),
-    /// Classes of a head, where the script has one.
+    /// Classes of the label head, if the script has one.
     num_labels: Option<usize>,
-    /// Frames of a clip and tokens of a caption, where they are said.
+    /// Frames per clip and tokens per caption, if set.
     frames: Option<u32>,
     caption_tokens: Option<usize>,
-    /// Height and width of pictures, where they are open.
+    /// Height and width of pictures, for models with variable input size.
     size: Option<u32>,
     timing: TimingOptions,
 }
 
 impl Bench {
-    /// Of a model, or of the small one of its task where that is asked for.
+    /// Settings for a model, or for the small model of its task.
     fn new(
         task: TaskName,
         (model, small): (String, Option<&str>),
@@ -226,7 +226,7 @@ pub fn run_video_text(arguments: BenchVideoTextArguments) -> Result<ExitCode> {
 
 const WARM_UP_STEPS: usize = 3;
 
-/// Keys that others rely on.
+/// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct BenchJson<'a> {
     job: &'a str,
@@ -239,23 +239,23 @@ struct BenchJson<'a> {
     exact: bool,
     step_ms: f64,
     samples_per_s: f64,
-    /// The same under the name that the segmentation script has for it.
+    /// Same value, under the key of the segmentation script.
     #[serde(skip_serializing_if = "Option::is_none")]
     images_per_s: Option<f64>,
-    /// The same under the name that the script of clips has for it.
+    /// Same value, under the key of the clip script.
     #[serde(skip_serializing_if = "Option::is_none")]
     clips_per_s: Option<f64>,
     planned_bytes: u64,
     arena_bytes: u64,
     process_bytes: Option<u64>,
     kept_micro_batches: usize,
-    /// What state lies in host memory, and its bytes.
+    /// The state kept in host memory, and its bytes.
     host_state: HostState,
     host_bytes: u64,
     optimizer_state: &'a str,
     planned_arena_bytes: u64,
     predicted_step_ms: f64,
-    /// The prediction is a time that was measured when the plan was chosen.
+    /// Whether the prediction is a time measured when the plan was chosen.
     measured: bool,
     plan_ms: f64,
     first_step_ms: f64,
@@ -311,7 +311,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
     for note in &setup.notes {
         tell(note);
     }
-    // The samples of all processes; each computes its share.
+    // The samples of all processes; each process computes its share.
     let (rank, num_processes) = (device.group().rank(), device.group().size());
     let samples = setup.share_among(rank, num_processes)?;
     let task = &setup.step.task;
@@ -332,7 +332,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
     let mut scaler = LossScaler::suiting(setup.step.arithmetic);
     let steps = bench.timing.steps as usize;
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
-    // A step whose gradients overflow is left out and the scale halved, as training does.
+    // Like in training, a step whose gradients overflow is skipped and the loss scale halved.
     let mut one_step = |count: usize| -> Result<f64> {
         let scalars = StepScalars {
             step: count as u64 + 1 - scaler.skipped_steps(),

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::arguments::OutputOptions;
 use crate::screen::{print, print_json, tell};
 
-/// Samples that are tokenized at a time, on all threads.
+/// Samples tokenized at a time, on all threads.
 const BLOCK: usize = 4096;
 
 #[derive(Args)]
@@ -73,7 +73,7 @@ impl From<NltkTokensArgument> for NltkTokens {
     }
 }
 
-/// Keys that others rely on.
+/// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct ScoresJson {
     samples: usize,

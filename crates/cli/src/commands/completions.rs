@@ -1,4 +1,4 @@
-//! `holdall completions`: what a shell needs to complete commands and options.
+//! `holdall completions`: the completion script of a shell.
 
 use std::process::ExitCode;
 

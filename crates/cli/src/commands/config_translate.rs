@@ -1,4 +1,4 @@
-//! `holdall config translate`: a config of another tool, as one of Holdall.
+//! `holdall config translate`: converts a config of another tool into a config of Holdall.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `holdall data check`: every picture decoded, every row looked at, what is wrong in a table.
+//! `holdall data check`: decodes every picture, checks every row, and prints the findings as a table.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,7 +82,7 @@ pub struct DataCheckArguments {
 }
 
 impl CheckOptions {
-    /// What was typed, for commands to type next.
+    /// The data options, for follow-up commands in messages.
     pub(super) fn typed(&self) -> Typed<'_> {
         Typed {
             target: self.target.as_deref(),
@@ -92,12 +92,12 @@ impl CheckOptions {
         }
     }
 
-    /// Rows that are named of each finding: in a table there is room for one.
+    /// Examples per finding: a table has room for one.
     pub(super) fn num_examples(&self) -> usize {
         if self.output.json { usize::MAX } else { 1 }
     }
 
-    /// The config that the options mean.
+    /// The config from the options.
     pub(super) fn config(&self) -> Result<RunConfig> {
         let target = self.target.as_deref();
         let file = target.filter(|target| is_yaml(target)).map(Path::new);
@@ -149,16 +149,16 @@ pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
     })
 }
 
-/// Which CSV of a folder is meant.
+/// Which CSV to take if a folder has several.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// The one that training would take.
+    /// The CSV that training would take.
     Cleanest,
-    /// The one that cleaning starts from.
+    /// The CSV that cleaning starts from.
     Source,
 }
 
-/// What the options mean.
+/// The check that the options describe.
 pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfig> {
     let mut config = options.config()?;
     let has_config = options.target.as_deref().is_some_and(is_yaml);
@@ -168,7 +168,7 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     let mut csv = found.csv;
     match wanted {
         Wanted::Cleanest => found.notes.iter().for_each(|note| tell(note)),
-        // That a cleaner one lies beside it is no news to who is about to clean.
+        // No note about a cleaner CSV beside this one: the user is about to clean.
         Wanted::Source if is_named => {}
         Wanted::Source => {
             let source = source_of(&csv).filter(|source| source.is_file());
@@ -193,7 +193,7 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     let (media, captions) = match kind {
         Some(EvidenceKind::Labels) => (Media::Pictures, Captions::None),
         Some(EvidenceKind::Clips) => (Media::Clips, Captions::Required),
-        // Neither captions nor labels: the pictures can be looked at.
+        // Without captions and labels, only the pictures are checked.
         None if config.data.caption.is_none() => {
             tell(
                 "No column of captions or labels found: pictures alone are checked (`--set data.caption=COLUMN` names one)",
@@ -220,7 +220,7 @@ pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfi
     })
 }
 
-/// What looking at pictures may take: what a budget leaves, or a quarter of what is free.
+/// Memory for checking pictures: the rest of the budget, or a quarter of free memory.
 pub(super) fn allowance(memory: Memory) -> Allowance {
     let free = cpu::available_bytes().unwrap_or(u64::MAX);
     let total = cpu::total_bytes().unwrap_or(free);
@@ -233,10 +233,10 @@ pub(super) fn allowance(memory: Memory) -> Allowance {
     })
 }
 
-/// Rows, findings, threads and the code that is not loaded yet.
+/// Rows, findings, threads, and code that is not loaded yet.
 const OTHERS_BYTES: u64 = 16 << 20;
 
-/// Runs with a bar until it is done or asked to stop; nothing where it was.
+/// Runs with a progress bar; `None` if it was stopped.
 pub(super) fn watched<T>(
     run: impl FnOnce(Watch<'_>) -> Result<Outcome<T>, DataError>,
 ) -> Result<Option<T>> {
@@ -245,7 +245,7 @@ pub(super) fn watched<T>(
     let outcome = run(Watch {
         stop: &stop::requests().stop,
         on_start: &mut |num_rows| {
-            // What is looked at from here on is kept beside the CSV.
+            // Results from here on are kept beside the CSV.
             orderly = Some(stop::orderly("Stopping; once more to stop at once"));
             bar.set_length(num_rows as u64);
         },
@@ -353,7 +353,7 @@ fn show(report: &Report, width: usize) -> String {
     text
 }
 
-/// What near copies are told by.
+/// Note on the criteria for near copies.
 pub(super) fn near_copies() -> String {
     format!(
         "Near copies: at most {MAX_BITS} of 63 bits of the perceptual hash differ, and colours by\n\
@@ -361,8 +361,8 @@ pub(super) fn near_copies() -> String {
     )
 }
 
-/// The first row of a finding in what room there is; its image has a line of its own, as wide as the table, where
-/// its name does not fit.
+/// The first example of a finding, fitted into `room` columns; its image gets a line of its own, as wide as the table, where its name does
+/// not fit.
 fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> String {
     let Some(example) = finding.examples.first() else {
         return String::new();
@@ -393,7 +393,7 @@ fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> Strin
         format!("{name} row {row}")
     };
     let detail = match (finding.kind, detail) {
-        // Which CSV the other row is of shows in the row of this one.
+        // The name of this row's CSV tells which CSV the other row is in.
         (Fault::Row(RowKind::Leak | RowKind::NearLeak), Some(detail)) => {
             let detail = detail.split(" of ").next().unwrap_or(detail);
             format!(" {detail}")
@@ -409,7 +409,7 @@ fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> Strin
         let image = shortened_left(image, left);
         return format!("{place}{detail} {image}").trim_end().to_owned();
     }
-    // What does not fit beside the row goes below it.
+    // Details that do not fit beside the row go below it.
     let (beside, below) = if length(&place) + length(&detail) <= room {
         (detail.as_str(), "")
     } else {
@@ -427,10 +427,10 @@ fn first(report: &Report, finding: &Finding, room: usize, width: usize) -> Strin
 }
 
 const INDENT: &str = "    ";
-/// Stands for the start of a path.
+/// Replaces the start of a path.
 const ELLIPSIS: &str = "...";
 
-/// `0.3%`; what is there is never 0%.
+/// `0.3%`; a share above 0 is never shown as 0%.
 pub(super) fn share(share: f64) -> String {
     match share * 100.0 {
         percent if percent > 0.0 && percent < 0.1 => "<0.1%".to_owned(),
@@ -447,7 +447,7 @@ fn shortened(text: &str, room: usize) -> String {
     format!("{start}...")
 }
 
-/// Of a path, the end tells more.
+/// The end of a path, which tells more than its start.
 fn shortened_left(text: &str, room: usize) -> String {
     let length = text.chars().count();
     if length <= room {

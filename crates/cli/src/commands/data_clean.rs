@@ -1,4 +1,4 @@
-//! `holdall data clean`: the CSV again, without the rows that are no use.
+//! `holdall data clean`: writes the CSV again without the unusable rows.
 
 use std::process::ExitCode;
 

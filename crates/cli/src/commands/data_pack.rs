@@ -1,4 +1,4 @@
-//! `holdall data pack`: pictures or clips of a table as WebDataset shards, resized once.
+//! `holdall data pack`: packs a table's pictures or clips into WebDataset shards, resized once.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -139,7 +139,7 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
     })
 }
 
-/// Refuses folders of images and masks: rows are packed, and `data clean` lists them.
+/// Refuses folders of images and masks: only rows of a table are packed, and `data clean` makes a table.
 fn check_has_table(data: &DataConfig) -> Result<()> {
     let Some(folder) = data.train.as_deref().filter(|path| path.is_dir()) else {
         return Ok(());
@@ -158,7 +158,7 @@ fn check_has_table(data: &DataConfig) -> Result<()> {
     .into())
 }
 
-/// What rows name, and whether the options are for that.
+/// Whether rows name pictures or clips, and whether the options fit.
 fn media(arguments: &DataPackArguments, data: &DataConfig) -> Result<PackedMedia> {
     let is_clips = match arguments.frames {
         Some(_) => true,
@@ -180,7 +180,7 @@ fn media(arguments: &DataPackArguments, data: &DataConfig) -> Result<PackedMedia
     }
 }
 
-/// Whether training will see other pixels; nothing of clips without a size, which are refused.
+/// Note on how packing changes the pixels that training sees; `None` for clips without a size, which are refused.
 fn what_changes(config: &PackConfig) -> Option<String> {
     Some(match (config.media, config.size) {
         (PackedMedia::Clips(_), None) => return None,
@@ -224,7 +224,7 @@ fn what_changes(config: &PackConfig) -> Option<String> {
     })
 }
 
-/// Keys that mean columns and folders which shards replace by their own.
+/// Config keys for columns and folders that shards replace by their own.
 fn is_packed_key(key: &str) -> bool {
     let own = [
         "image",
@@ -238,7 +238,7 @@ fn is_packed_key(key: &str) -> bool {
     own.iter().any(|own| key == format!("data.{own}"))
 }
 
-/// Keys of a config that are others for shards: their columns have names of their own, and of clips every kept frame is seen once.
+/// Config keys that change for shards: shard columns have fixed names, and every kept frame of a clip is used once.
 fn packed_keys(config: &PackConfig) -> Vec<String> {
     let data = &config.data;
     let mut keys = Vec::new();

@@ -1,4 +1,4 @@
-//! `holdall data check` and `clean` of pictures with masks.
+//! `holdall data check` and `clean` for pictures with masks.
 
 use std::process::ExitCode;
 
@@ -17,12 +17,12 @@ use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
-/// What the options mean, where the data is pictures with masks.
+/// The check that the options describe; `None` if the data is not pictures with masks.
 pub(super) fn meant(options: &CheckOptions) -> Result<Option<PairCheck>> {
     let config = options.config()?;
     let has_masks = match config.task {
         Some(task) => task == TaskName::Segment,
-        // What is wrong with data of other kinds is said by their own check.
+        // Errors in other kinds of data are reported by their own check.
         None => evidence(&config.data).is_ok_and(|evidence| evidence.kind == EvidenceKind::Masks),
     };
     if !has_masks {
@@ -90,7 +90,7 @@ pub(super) fn clean(
         tell(&format!("hint: {line}"));
         return Ok(ExitCode::SUCCESS);
     }
-    // The list has columns of its own for all of these.
+    // The written list has its own columns for all of these.
     let is_replaced = |key: &str| {
         let own = [
             "image",

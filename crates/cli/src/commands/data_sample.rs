@@ -1,4 +1,4 @@
-//! `holdall data sample`: pictures and clips to try things on, drawn on the spot.
+//! `holdall data sample`: draws synthetic pictures and clips for experiments.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -104,12 +104,11 @@ impl SampleKind {
 }
 
 impl DataSampleArguments {
-    /// How many.
     pub fn count(&self) -> usize {
         self.count.unwrap_or(self.kind.default_count()) as usize
     }
 
-    /// Width and height, where the kind can be drawn so.
+    /// Width and height, if valid for the kind.
     fn size(&self) -> Result<u32, TrainError> {
         let size = self.size.unwrap_or(self.kind.default_size());
         let sizes = self.kind.sizes();
@@ -128,7 +127,7 @@ impl DataSampleArguments {
 }
 
 impl DataSampleArguments {
-    /// Frames of a clip, where clips are drawn.
+    /// Frames per clip, if the kind is clips.
     fn frames(&self) -> Result<usize, TrainError> {
         let refused =
             |what: String, hint: &str| Err(TrainError::Config(format!("{what}\nhint: {hint}")));
@@ -182,7 +181,7 @@ pub fn run(arguments: DataSampleArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to tell of the pictures; nothing where the drawing was stopped.
+/// Draws car pictures and returns a note about them; `None` if it was stopped.
 fn draw_cars(
     arguments: &DataSampleArguments,
     size: u32,
@@ -204,7 +203,7 @@ fn draw_cars(
     }))
 }
 
-/// As of cars.
+/// Like [`draw_cars`], for vessel images.
 fn draw_vessels(
     arguments: &DataSampleArguments,
     size: u32,
@@ -228,7 +227,7 @@ fn draw_vessels(
     }))
 }
 
-/// As of cars.
+/// Like [`draw_cars`], for clips.
 fn draw_clips(
     arguments: &DataSampleArguments,
     size: u32,

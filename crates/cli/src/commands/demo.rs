@@ -1,4 +1,4 @@
-//! `holdall demo`: a complete small run on pictures that it draws itself.
+//! `holdall demo`: a complete small run on synthetic pictures.
 
 mod middle_frame;
 
@@ -26,7 +26,7 @@ use crate::invocation;
 use crate::screen::{progress, tell};
 use crate::stop;
 
-/// Frames of a drawn clip.
+/// Frames of a synthetic clip.
 const FRAMES: usize = 8;
 
 #[derive(Args)]
@@ -64,7 +64,7 @@ pub struct DemoArguments {
 }
 
 impl DemoArguments {
-    /// Pictures to draw.
+    /// Number of pictures to draw.
     pub fn count(&self) -> usize {
         let usual = match self.task {
             TaskArgument::Clip | TaskArgument::Classify => 5600,
@@ -128,7 +128,7 @@ pub fn run(arguments: DemoArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether all were drawn.
+/// Draws the data; false if it was stopped.
 fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
     let (count, size, seed) = (arguments.count(), arguments.size(), arguments.seed);
     let doing = match arguments.task {
@@ -179,7 +179,7 @@ fn draw(folder: &Path, arguments: &DemoArguments) -> Result<bool> {
     Ok(drawn.is_some())
 }
 
-/// What the run differs in from the defaults, which are for fine-tuning: this one starts from nothing.
+/// The demo's config. The defaults are for fine-tuning; the demo trains from scratch.
 fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig {
     let (model, epochs) = match arguments.task {
         TaskArgument::Clip => ("small", 5),
@@ -201,7 +201,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
         TaskArgument::Segment => learn_vessels(data, arguments.size(), &mut config),
         TaskArgument::VideoText => learn_motion(data, &mut config),
     }
-    // A GPU's own context takes several hundred MiB before anything is computed.
+    // A GPU context alone takes several hundred MiB.
     let memory = if device.is_gpu() { 2 << 30 } else { 512 << 20 };
     config.memory = arguments.memory.unwrap_or(Memory::Bytes(memory));
     config
@@ -210,7 +210,7 @@ fn config(data: &Path, arguments: &DemoArguments, device: &Device) -> RunConfig 
 fn learn_cars(data: &Path, config: &mut RunConfig) {
     config.data.train = Some(data.join("image_labels.csv"));
     config.data.label = Some("make".into());
-    // Badges are small and pictures many: seen once or twice each, they need no crops.
+    // Badges are small and pictures many: seen once or twice each, the pictures need no random crops.
     config.data.augment = Augment {
         crop: 1.0,
         ..Augment::default()
@@ -236,7 +236,7 @@ fn learn_vessels(data: &Path, size: u32, config: &mut RunConfig) {
 fn learn_motion(data: &Path, config: &mut RunConfig) {
     config.data.train = Some(data.join("clips.csv"));
     config.data.validation = Validation::column("split");
-    // A crop could cut off what moves, a mirror would make right of left.
+    // A crop could cut off the moving object, and a mirror would swap left and right.
     config.data.augment = Augment {
         crop: 1.0,
         ..Augment::default()
@@ -251,12 +251,12 @@ fn learn_motion(data: &Path, config: &mut RunConfig) {
     config.train.effective_batch = Some(32);
     config.train.lr = Some(1.5e-3);
     config.train.lr_head = Some(2e-2);
-    // An evaluation writes captions, which takes as long as half an epoch.
+    // An evaluation generates captions, which takes as long as half an epoch.
     config.train.eval_every = EvalEvery::Steps(600);
     config.evaluation.captions = 200;
 }
 
-/// What the best single threshold of brightness finds in the pictures of a folder.
+/// Score of the best single brightness threshold on the pictures of a folder, as a baseline.
 fn best_threshold(folder: &Path) -> Result<String, TrainError> {
     let mut search = ThresholdSearch::default();
     search
@@ -284,7 +284,7 @@ fn teach(
     if let Some(beside) = beside {
         text.push_str(&format!("{beside}\n"));
     }
-    // The first clip that is held out: a fifth is, at the end.
+    // The first held-out clip: the last fifth is held out.
     let held_out = arguments.count() - arguments.count() / 5;
     let clip = format!("clips/{held_out:06}");
     let (contents, loads, picture, yours) = match arguments.task {

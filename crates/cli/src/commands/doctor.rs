@@ -1,6 +1,6 @@
-//! `holdall doctor`: what this machine has for training, what it lacks, and what to do about that.
+//! `holdall doctor`: checks what this machine offers for training and what it lacks, with advice.
 //!
-//! Nothing is computed and no memory of a GPU is taken: the libraries are opened and asked for their versions, no more.
+//! Nothing is computed and no GPU memory is allocated: libraries are only opened and asked for their versions.
 
 mod gpu;
 mod host;
@@ -29,14 +29,14 @@ pub struct DoctorArguments {
     pub json: bool,
 }
 
-/// How a check went, best first.
+/// Result of a check, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Status {
     Ok,
-    /// Runs go, though not as they could.
+    /// Runs work, but not at their best.
     Warning,
-    /// A run on the CPU cannot go, or a GPU that is here cannot be used.
+    /// Runs on the CPU do not work, or a GPU of this machine cannot be used.
     Missing,
 }
 
@@ -50,13 +50,12 @@ impl Status {
     }
 }
 
-/// One line.
+/// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     name: String,
     status: Status,
     found: String,
-    /// What to do, where there is something to do.
     advice: Option<String>,
 }
 
@@ -89,7 +88,7 @@ impl Check {
 #[derive(Serialize)]
 struct Diagnosis {
     status: Status,
-    /// Where `--device auto` would run.
+    /// The device that `--device auto` would use.
     device: &'static str,
     checks: Vec<Check>,
 }

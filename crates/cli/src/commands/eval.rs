@@ -1,4 +1,4 @@
-//! `holdall eval`: a trained model on data.
+//! `holdall eval`: evaluates a trained model on data.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ pub enum PartArgument {
 }
 
 impl EvalArguments {
-    /// The samples that are meant.
+    /// The samples to evaluate.
     fn evaluated(&self) -> Evaluated {
         match (self.part, &self.data) {
             (Some(PartArgument::Train), _) => Evaluated::Side(Side::Train),
@@ -107,28 +107,27 @@ struct EvalJson<'a> {
     device: &'static str,
     #[serde(flatten)]
     scores: &'a Scores,
-    /// Rows that the run was trained on, where that was looked up.
+    /// Rows that are also in the run's training data, if that was checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     trained_on: Option<Overlap>,
     planned_bytes: u64,
     process_bytes: Option<u64>,
 }
 
-/// How a note ends on a column that nobody named.
+/// Ending of notes on columns that the user did not name.
 const FOUND_BY_NAME: &str = "(found by its name)";
 
-/// What a model is worth on data.
+/// Result of an evaluation.
 pub struct Found {
     model: PathBuf,
     csv: PathBuf,
     device: &'static str,
     num_samples: usize,
-    /// The side of the split that was evaluated.
     side: Option<Side>,
-    /// What a sample is called.
+    /// Noun for a sample in messages.
     sample: &'static str,
     scores: Scores,
-    /// A line per figure, for people.
+    /// One line per metric, for people.
     pub words: String,
     trained_on: Option<Overlap>,
     planned_bytes: u64,
@@ -177,7 +176,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Evaluates; nothing where it was stopped.
+/// Evaluates; `None` if it was stopped.
 pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>> {
     let ComputeOptions {
         device,
@@ -219,7 +218,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         notes,
         rows,
     } = saved.read(&config, Site::from(&device), arguments.evaluated())?;
-    // Of columns that were found the run has told.
+    // The training run has already reported the columns it found.
     let news = notes.iter().filter(|note| !note.ends_with(FOUND_BY_NAME));
     packed(news.map(String::as_str))
         .iter()
@@ -322,7 +321,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     }))
 }
 
-/// A row for each sample that could be read, in the order of the table.
+/// Writes a row for each readable sample, in the order of the table.
 fn write_ranks(path: &Path, ranks: &SampleRanks, samples: &Samples) -> Result<()> {
     let fill = |file: &mut dyn Write| -> Result<(), csv::Error> {
         let mut rows = csv::Writer::from_writer(file);
@@ -345,7 +344,7 @@ fn write_ranks(path: &Path, ranks: &SampleRanks, samples: &Samples) -> Result<()
     Ok(())
 }
 
-/// How many of the samples the run was trained on, where other data is named or the test is meant; says so where there are some.
+/// Overlap with the run's training data, checked for other data and for the test side; reports any overlap.
 fn trained_on(
     arguments: &EvalArguments,
     saved: &dyn SavedModel,
@@ -380,7 +379,7 @@ fn trained_on(
     }
 }
 
-/// Whether pictures are decoded to find copies: where the budget has room for one on each core.
+/// Whether copies are found by decoding pictures: only if the budget has room for one picture per core.
 fn compare_by(task: TaskName, budget_bytes: Option<u64>) -> CompareBy {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let needed = resident_bytes().unwrap_or(0) + cores * MOST_DECODE_BYTES;
@@ -392,7 +391,7 @@ fn compare_by(task: TaskName, budget_bytes: Option<u64>) -> CompareBy {
     }
 }
 
-/// Lines on samples that the run was trained on, and on copies of pictures that it was.
+/// Lines on samples, and copies of pictures, that the run was trained on.
 fn describe_overlap(overlap: &Overlap, num_samples: usize, compare_by: CompareBy) -> Vec<String> {
     let rows = counted(num_samples, "row");
     let were = |count: usize, one, several| if count == 1 { one } else { several };
@@ -426,12 +425,12 @@ fn describe_overlap(overlap: &Overlap, num_samples: usize, compare_by: CompareBy
     lines
 }
 
-/// The data as the run had it, or every row of the file named.
+/// The run's data config, or every row of the named file.
 fn config(arguments: &EvalArguments, saved: &dyn SavedModel) -> Result<RunConfig> {
     let mut config = saved_inputs::config_of(&arguments.model, saved, &arguments.sets)?;
     match &arguments.data {
         Some(data) => {
-            // Of other data, what this run drew or another file held out says nothing.
+            // The run's random split or separate validation file does not apply to other data.
             let validation = match config.data.validation.clone() {
                 column @ Validation::Column { .. } => column,
                 _ => Validation::default(),

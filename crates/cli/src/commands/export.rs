@@ -1,4 +1,4 @@
-//! `holdall export`: a trained model in the form that another program takes.
+//! `holdall export`: converts a trained model for other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ struct FileJson<'a> {
     outputs: &'a [String],
 }
 
-/// What reading a tokenizer may take: it is opened to check it, not to tokenize.
+/// Memory limit for opening a tokenizer, which is only checked here.
 const ROOM_TO_OPEN: u64 = 1 << 32;
 
 pub fn run(arguments: ExportArguments) -> Result<ExitCode> {
@@ -118,7 +118,7 @@ fn export_onnx(arguments: &ExportArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A run's own folder; what lies elsewhere is nobody's to add to.
+/// The `onnx` folder inside a run; models elsewhere need an explicit output folder.
 fn beside(model: &str) -> Result<PathBuf, TrainError> {
     let run = Path::new(model);
     if run.join("config.yml").is_file() {

@@ -1,8 +1,8 @@
-//! `holdall man`: one page with every command on it, in the language of `man`.
+//! `holdall man`: one manual page with every command, in the format of `man`.
 //!
 //! ```text
-//! NAME  SYNOPSIS  DESCRIPTION  OPTIONS  SUBCOMMANDS  examples     of `holdall`
-//! HOLDALL TRAIN: synopsis, what it does, options, examples        of each command, and of each below it
+//! NAME  SYNOPSIS  DESCRIPTION  OPTIONS  SUBCOMMANDS  examples       for `holdall`
+//! HOLDALL TRAIN: synopsis, description, options, examples           for each command and subcommand
 //! ```
 
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub fn run() -> Result<ExitCode> {
 
 fn page() -> Result<String> {
     let mut holdall = Holdall::command();
-    // Names of commands below others are whole only then: `holdall data check`.
+    // Names of subcommands are complete only after `build`: `holdall data check`.
     holdall.build();
     let mut text = Vec::new();
     let man = Man::new(holdall.clone()).title("HOLDALL").section("1");
@@ -37,7 +37,7 @@ fn page() -> Result<String> {
     Ok(with_one_preamble(&String::from_utf8(text)?))
 }
 
-/// Every piece brings the lines that define an apostrophe; once is enough.
+/// Every rendered piece repeats the lines that define an apostrophe; keep them once.
 fn with_one_preamble(page: &str) -> String {
     let is_preamble = |line: &&str| line.starts_with(".ie ") || line.starts_with(".el ");
     let preamble = page.lines().take_while(is_preamble);
@@ -48,7 +48,7 @@ fn with_one_preamble(page: &str) -> String {
         .collect()
 }
 
-/// Every command in its order, each followed by those below it.
+/// Writes every command in order, each followed by its subcommands.
 fn commands(parent: &Command, text: &mut Vec<u8>) -> Result<()> {
     let written = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     for command in parent.get_subcommands().filter(written) {
@@ -70,7 +70,7 @@ fn section(command: &Command, text: &mut Vec<u8>) -> Result<()> {
     heading.text([bold(usage.trim_start_matches("Usage: "))]);
     heading.to_writer(text)?;
     let mut options = Vec::new();
-    // That each has --help is said once, on top.
+    // --help is described once, at the top.
     let command_alone = command
         .clone()
         .mut_args(|argument| match argument.get_id().as_str() {
@@ -78,7 +78,7 @@ fn section(command: &Command, text: &mut Vec<u8>) -> Result<()> {
             _ => argument,
         });
     Man::new(command_alone).render_options_section(&mut options)?;
-    // The page has a section for each command: its options are a part of that.
+    // The page has one section per command; the options belong to it.
     text.extend_from_slice(
         String::from_utf8(options)?
             .replace(".SH OPTIONS", ".PP")
@@ -87,7 +87,7 @@ fn section(command: &Command, text: &mut Vec<u8>) -> Result<()> {
     examples(command, text)
 }
 
-/// What follows the options in `--help`, line by line as it is there.
+/// Writes the text after the options in `--help`, line by line.
 fn examples(command: &Command, text: &mut Vec<u8>) -> Result<()> {
     let Some(after) = command.get_after_help() else {
         return Ok(());
@@ -125,7 +125,7 @@ mod tests {
         }
         look(&holdall, &page);
         assert!(page.contains("effective\\-batch"));
-        // A dot at the start of a line would be taken for a request.
+        // A dot at the start of a line would be read as a roff request.
         for line in page.lines().filter(|line| line.starts_with('.')) {
             let request = line.split(' ').next().unwrap();
             let known = [

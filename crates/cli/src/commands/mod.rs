@@ -41,12 +41,12 @@ use crate::arguments::{DeviceArgument, RunOptions};
 use crate::processes::{self, Begun};
 use crate::screen::tell;
 
-/// Opens the device for a command and its config, as one of the processes that the options ask for; an exit code where this process only
-/// started them. What is wrong with the config is told first: opening takes threads, and a GPU.
+/// Opens the device for a command and its config, in the group of processes that the options describe; an exit code if this process only
+/// launched them. The config is validated first, because opening takes threads and a GPU.
 fn open_device_for(command: &str, config: &RunConfig, options: &RunOptions) -> Result<Opened> {
     config.validate()?;
     let request = || {
-        // The folder of a run is the first process's.
+        // The output folder is rank 0's and may differ on other ranks.
         let out = None;
         let config = RunConfig {
             out,
@@ -63,21 +63,21 @@ fn open_device_for(command: &str, config: &RunConfig, options: &RunOptions) -> R
     Ok(Opened::Here(device))
 }
 
-/// Where a command runs.
-#[allow(clippy::large_enum_variant)] // there is one in a process
+/// Where a command's work runs.
+#[allow(clippy::large_enum_variant)] // one per process
 enum Opened {
     /// In this process.
     Here(Device),
-    /// In processes that this one has started, and that have ended.
+    /// In processes that this one launched, and that have ended.
     Elsewhere(std::process::ExitCode),
 }
 
-/// Opens the device that was asked for, and says what it is.
+/// Opens the requested device and prints its name.
 fn open_device(wish: DeviceArgument, num_threads: Option<usize>) -> Result<Device> {
     open_device_in(Group::alone(), wish, num_threads)
 }
 
-/// The same as one of several processes.
+/// Like [`open_device`], for one process of a group.
 fn open_device_in(
     group: Group,
     wish: DeviceArgument,
@@ -90,7 +90,7 @@ fn open_device_in(
     Ok(device)
 }
 
-/// One process, and more cards than it uses.
+/// Hints at unused GPUs when a single process runs.
 fn tell_of_other_cards(device: &Device) {
     let num_cards = cuda::count().unwrap_or(0);
     if device.is_gpu() && device.group().size() == 1 && num_cards > 1 {

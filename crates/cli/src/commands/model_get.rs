@@ -1,4 +1,4 @@
-//! `holdall model get`: a model of the Hugging Face hub, into the local cache.
+//! `holdall model get`: downloads a model from the Hugging Face hub into the local cache.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ struct ModelJson<'a> {
     downloaded_bytes: u64,
 }
 
-/// It becomes a part of an address and of a path.
+/// Validates a revision, which becomes a part of a URL and of a path.
 fn revision(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte);
     let is_name = |part: &str| !part.is_empty() && !part.starts_with('.');
@@ -66,7 +66,7 @@ pub fn run(arguments: ModelGetArguments) -> Result<ExitCode> {
             tell(&DownloadError::Stopped.to_string());
             return Ok(stop::exit_code());
         }
-        // What the user typed, or what the hub has, is not what was expected.
+        // Errors of the user's input, or of the hub's files.
         Err(
             error @ (DownloadError::Name { .. }
             | DownloadError::Offline { .. }
@@ -94,7 +94,7 @@ pub fn run(arguments: ModelGetArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A bar for the file at hand.
+/// Progress bar of the current file.
 #[derive(Default)]
 struct Bar {
     file: String,

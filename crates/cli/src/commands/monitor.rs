@@ -1,8 +1,8 @@
-//! `holdall monitor`: the machine, and the run that trains on it, as they are now.
+//! `holdall monitor`: live view of the machine and of the run that trains on it.
 //!
 //! ```text
-//! readings, run   samples of both          history   past samples, in bounded memory
-//! find, tail      which run, what is new   screen    all of it as a function of plain data; once: the same as text
+//! readings, run   samples of machine and run    history   past samples, in bounded memory
+//! find, tail      find the run, read new lines  screen    draws plain data; once: prints the same as text
 //! ```
 
 mod chart;
@@ -59,7 +59,7 @@ pub struct MonitorArguments {
     pub interval: Duration,
 }
 
-/// Shorter than the shortest, a look would take longer than the wait; longer than the longest is no watching.
+/// Below the minimum, sampling would take longer than the interval; above the maximum, the view would be stale.
 fn interval(text: &str) -> Result<Duration, String> {
     let lowered = text.trim().to_lowercase();
     let (number, seconds) = match (lowered.strip_suffix("ms"), lowered.strip_suffix('s')) {
@@ -77,13 +77,13 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// CPU utilization is measured over this, where the monitor prints once.
+/// Window for CPU utilization in one-shot mode.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How often the machine is searched for a run that trains, where none was named.
+/// Interval of the search for a training run, if none was named.
 const BETWEEN_SEARCHES: Duration = Duration::from_secs(2);
-/// How soon a request to end is seen.
+/// Longest delay before a stop request is noticed.
 const ATTENTION: Duration = Duration::from_millis(200);
-/// What + and - choose from.
+/// Choices of the + and - keys.
 const INTERVALS_MS: [u64; 7] = [100, 250, 500, 1_000, 2_000, 5_000, 10_000];
 
 pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
@@ -97,17 +97,17 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let monitor = Monitor::new(named.as_deref(), arguments.interval);
-    // From here on the terminal has to be restored.
+    // From here on the terminal has to be restored at exit.
     let _orderly = stop::orderly("");
-    // The terminal is restored on the way out, by a panic too.
+    // ratatui restores the terminal after a panic, too.
     let mut terminal = ratatui::try_init().map_err(unusable)?;
     let ended = watch(&mut terminal, monitor, &read_events());
     if let Ok(Ending::TerminalGone) = ended {
-        // There is nothing left to restore, and nobody to tell.
+        // The terminal is gone: nothing to restore, no reader.
         return Ok(stop::hung_up());
     }
-    // Some terminals keep rows of a screen that grew when they leave it: then they keep empty ones.
-    // `Terminal::clear` asks the terminal where its cursor is, and the answer would go to the thread that reads keys.
+    // When leaving the alternate screen, some terminals keep rows of a screen that grew: clear them first.
+    // `Terminal::clear` is no option: it asks the terminal for its cursor position, and the answer would reach the thread that reads keys.
     let _ = terminal.backend_mut().clear_region(ClearType::All);
     let _ = terminal.set_cursor_position((0, 0));
     let restored = ratatui::try_restore();
@@ -119,18 +119,17 @@ pub fn run(arguments: MonitorArguments) -> Result<ExitCode> {
     })
 }
 
-/// Why the monitor ended.
 enum Ending {
-    /// By a key.
+    /// The user pressed a key.
     ByUser,
-    /// By a signal.
+    /// A signal arrived.
     Asked,
-    /// Its terminal was closed.
+    /// The terminal was closed.
     TerminalGone,
 }
 
-/// Keys and sizes, read by a thread of their own: reading from a terminal that was closed never returns, and must not keep the monitor
-/// from seeing that.
+/// Reads keys and resizes in a thread: a read from a closed terminal never returns, and must not keep the monitor from noticing
+/// that it is closed.
 fn read_events() -> Receiver<std::io::Result<Event>> {
     let (sender, events) = mpsc::channel();
     std::thread::spawn(move || {
@@ -145,7 +144,7 @@ fn read_events() -> Receiver<std::io::Result<Event>> {
     events
 }
 
-/// Whether nobody can see or type anything any more.
+/// Whether stdout's terminal was closed.
 #[cfg(unix)]
 fn terminal_is_gone() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -181,10 +180,10 @@ fn print_once(named: Option<&Path>, is_json: bool) -> Result<()> {
     print_json(&json)
 }
 
-/// What is watched, and what is shown of it.
+/// Sources of data, and their view.
 struct Monitor {
     host: HostWatch,
-    /// Whether the user named the run: then no other takes its place.
+    /// Whether the user named the run; a named run is never replaced by another.
     is_named: bool,
     run: Option<RunWatch>,
     searched: Option<Instant>,
@@ -218,7 +217,7 @@ impl Monitor {
         if !self.is_named && is_due {
             self.searched = Some(Instant::now());
             let shown = self.run.as_ref().map(RunWatch::folder);
-            // A run that ended stays until another begins.
+            // A finished run stays on screen until another one starts.
             if let Some(training) =
                 find::on_this_machine().filter(|training| Some(training.folder.as_path()) != shown)
             {
@@ -234,7 +233,7 @@ impl Monitor {
     }
 }
 
-/// Looks and draws until the user ends it.
+/// Samples and draws until the user or a signal ends it.
 fn watch(
     terminal: &mut DefaultTerminal,
     mut monitor: Monitor,
@@ -280,7 +279,7 @@ fn watch(
     }
 }
 
-/// What follows a key.
+/// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     End,

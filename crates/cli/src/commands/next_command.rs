@@ -1,4 +1,4 @@
-//! The command to type next: what was typed, on other data, so that it means the same rows, captions and labels.
+//! Composes the follow-up command for the user: the typed options on other data, with the same rows, captions and labels.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use crate::arguments::TaskArgument;
 use crate::commands::train::is_yaml;
 use crate::invocation::{program, quoted};
 
-/// What was typed to name data.
+/// The data options that the user typed.
 pub(super) struct Typed<'a> {
-    /// A config, or the data itself.
+    /// A config file, or the data itself.
     pub(super) target: Option<&'a str>,
     pub(super) sets: &'a [String],
     pub(super) task: Option<TaskArgument>,
@@ -18,7 +18,7 @@ pub(super) struct Typed<'a> {
 }
 
 impl Typed<'_> {
-    /// `holdall train` on `data` in place of what was named. Keys that `is_replaced` says are left out, and `more` is added.
+    /// `holdall train` on `data` instead of the typed target, without keys for which `is_replaced` holds, plus the settings in `more`.
     pub(super) fn train(
         &self,
         data: &Path,
@@ -41,7 +41,7 @@ impl Typed<'_> {
         words.join(" ")
     }
 
-    /// The same data for another command.
+    /// Another command on the same data.
     pub(super) fn same(&self, command: &str) -> String {
         let mut words = vec![program(), command.to_owned()];
         words.extend(self.target.map(|target| quoted(Path::new(target))));

@@ -1,4 +1,4 @@
-//! `holdall plan`: what fits, what it costs, what is chosen and why.
+//! `holdall plan`: candidate plans with their costs, and the chosen one with the reason.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -57,7 +57,7 @@ pub struct PlanArguments {
     pub options: RunOptions,
 }
 
-/// Bytes a second.
+/// Parses a bandwidth into bytes per second.
 fn bandwidth(text: &str) -> Result<f64, String> {
     let units = [
         ("Gbit/s", 1e9 / 8.0),
@@ -72,17 +72,17 @@ fn bandwidth(text: &str) -> Result<f64, String> {
     found.ok_or_else(|| "expected a rate such as 50GB/s or 400Gbit/s".to_owned())
 }
 
-/// How a step is divided.
+/// Division of a step among processes.
 #[derive(Clone, Copy)]
 struct Among {
-    /// Samples of the whole step.
+    /// Samples per step, over all processes.
     effective_batch: usize,
     count: usize,
     bandwidth: Option<f64>,
 }
 
 impl Among {
-    /// Makes a setup that of one of the processes asked for.
+    /// Reduces a setup to the share of one process.
     fn new(arguments: &PlanArguments, setup: &mut Setup) -> Result<Among> {
         let count = arguments.options.processes.processes.unwrap_or(1);
         let effective_batch = match count {
@@ -97,7 +97,7 @@ impl Among {
     }
 }
 
-/// In the place of a card's name: all of them.
+/// Value of `--gpu` that lists all cards.
 const LIST: &str = "list";
 
 pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
@@ -127,19 +127,19 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     if let Some(card) = card {
         return for_card(&arguments, &config, card);
     }
-    // A plan for several processes is made by one, with its part of the threads and of the memory.
+    // One process plans for all, with its share of threads and memory.
     config.validate()?;
     let count = arguments.options.processes.processes.unwrap_or(1);
     let wish = arguments.options.compute.device;
     let device = open_device(wish, num_threads_each(&config, count))?;
     let device = match (wish, device.is_gpu()) {
-        // Each process has a card of its own, unless they are sent to the same.
+        // Each process has a card of its own, unless all are sent to the same card.
         (DeviceArgument::Auto | DeviceArgument::Cuda, true) => device,
         _ => device.with_sharers(count),
     };
     limit_reading(&device, resolve_budget(config.memory, &device)?);
     let kind = device.kind();
-    // With data the plan is that of `train`; without, that of a model and numbers.
+    // With data, the plan is the one that `train` would make; without data, it is for a model and given numbers.
     if config.data.train.is_some() && count == 1 {
         let planned = PlannedRun::new(config.clone(), device, None, Choosing::Predicted);
         let planned = fitting(json, kind, planned)?;
@@ -165,7 +165,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
     tell_plan(json, &config.model, &setup, &plan, (site, among))
 }
 
-/// Threads of one of `count` processes on this machine: as the config says, or its part of the cores.
+/// Threads of each of `count` processes on this machine: from the config, or an equal share of the cores.
 fn num_threads_each(config: &RunConfig, count: usize) -> Option<usize> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     config
@@ -173,7 +173,7 @@ fn num_threads_each(config: &RunConfig, count: usize) -> Option<usize> {
         .or_else(|| (count > 1).then(|| (cores() / count).max(1)))
 }
 
-/// Plans for a card that is not here.
+/// Plans for a card that this machine does not have.
 fn for_card(
     arguments: &PlanArguments,
     config: &RunConfig,
@@ -199,7 +199,7 @@ fn for_card(
     tell_plan(json, &config.model, &setup, &plan, (site, among))
 }
 
-/// How far the numbers may be trusted.
+/// Note on the accuracy of such a plan.
 fn away_from_the_card(card: &Card) -> String {
     format!(
         "Planned for {} ({} GiB, {}): rates as published, memory of the context guessed; the card itself is measured \
@@ -210,7 +210,7 @@ fn away_from_the_card(card: &Card) -> String {
     )
 }
 
-/// Every card that `--gpu` knows.
+/// Prints every card that `--gpu` knows.
 fn list_cards(json: bool) -> Result<ExitCode> {
     if json {
         let cards: Vec<_> = CARDS
@@ -259,7 +259,7 @@ fn list_cards(json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What does not fit is told as JSON too, where that was asked for.
+/// Passes a plan on; if it does not fit and `--json` is set, the error is also printed as JSON.
 pub fn fitting<T>(json: bool, device: &str, planned: Result<T, TrainError>) -> Result<T> {
     if let (true, Err(error)) = (json, &planned)
         && let Some(json) = failure::does_not_fit_json(device, error)
@@ -320,7 +320,7 @@ fn tell_plan(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plan for people.
+/// The plan as text for people.
 fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Among)) -> String {
     let chosen = &plan.chosen;
     let mut text = String::new();
@@ -405,7 +405,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
     text
 }
 
-/// What lies in host memory, and what keeping it on the card would take instead.
+/// Line on state in host memory, with the cost of keeping it on the card instead.
 fn host_line(chosen: &Candidate, alternatives: &[Candidate]) -> String {
     if chosen.host_bytes == 0 {
         return String::new();
@@ -429,7 +429,7 @@ fn host_line(chosen: &Candidate, alternatives: &[Candidate]) -> String {
     )
 }
 
-/// What each budget buys, as a chart as wide as the terminal; nothing where one plan is all there is.
+/// Chart of budget against speed, as wide as the terminal; empty if there is only one plan.
 fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
     let points = plan.curve.iter().map(|one| Point {
         bytes: one.process_bytes,
@@ -447,7 +447,7 @@ fn memory_against_speed(plan: &Plan, budget_bytes: Option<u64>) -> String {
     chart.draw(columns()).unwrap_or_default()
 }
 
-/// A plan for each size, or why there is none.
+/// One plan or error per image size.
 type Sizes = [(String, Result<Candidate, TrainError>)];
 
 fn sizes_table(sizes: &Sizes) -> String {
@@ -492,7 +492,7 @@ fn sizes_json(sizes: &Sizes) -> Vec<serde_json::Value> {
     sizes.iter().map(of).collect()
 }
 
-/// The lines that people look for in a log.
+/// The batch lines, in the wording that people search logs for.
 fn batch_lines(
     setup: &Setup,
     plan: &Plan,
@@ -527,14 +527,14 @@ fn batch_lines(
     ]
 }
 
-/// Rates of what processes are usually connected by, each way and each process.
+/// Rates of common interconnects, per direction and process.
 const USUAL_RATES: [(&str, f64); 3] = [
     ("NVLink of an H100 or H200, 450 GB/s", 450e9),
     ("400 Gbit/s for each card, 50 GB/s", 50e9),
     ("10 Gbit/s, 1.25 GB/s", 1.25e9),
 ];
 
-/// What the processes say to each other, and what that adds to a step.
+/// Lines on the data exchanged between processes, and its cost per step.
 fn traffic_lines(traffic: &Traffic, step_ms: f64, bandwidth: Option<f64>) -> String {
     let mut text = format!(
         "Exchange: {} of gradients and {} of features a step; each process sends {}\n",
@@ -579,7 +579,7 @@ fn memory_line(setup: &Setup, chosen: &Candidate) -> String {
     )
 }
 
-/// The plan as `train` says it before it begins.
+/// Short form of the plan, printed by `train` before it starts.
 pub fn short(planned: &PlannedRun) -> String {
     let (setup, plan) = (&planned.prepared.setup, &planned.plan);
     let split = &planned.split;
@@ -605,14 +605,14 @@ pub fn short(planned: &PlannedRun) -> String {
         sentence(chosen),
         show_budget(chosen.process_bytes, setup.budget_bytes)
     ));
-    // A run keeps the split that it began with.
+    // A resumed run keeps its original split.
     if let Some(better) = plan.suggestion.as_ref().filter(|_| !planned.is_resumed()) {
         text.push_str(&format!("hint: a new run with {}", faster(chosen, better)));
     }
     text
 }
 
-/// A user's number is kept; a better one is suggested.
+/// Hint: the user's batch size is kept, but a faster one exists.
 fn faster(chosen: &Candidate, better: &Candidate) -> String {
     format!(
         "--batch-size {} --gradient-accumulation {} would be {:.0}% faster in the same budget, with the same gradient \
@@ -696,7 +696,7 @@ const KEPT_COLUMN: usize = 2;
 const COPIES_COLUMN: usize = 3;
 const HOST_COLUMN: usize = 4;
 
-/// What else there is, beside what was chosen. A budget is named only where it can be had.
+/// Table of alternatives to the chosen plan. A budget is suggested only if the memory is available.
 fn alternatives(plan: &Plan, budget: Option<u64>, available_bytes: Option<u64>) -> String {
     let heading = [
         "batch",

@@ -1,9 +1,9 @@
-//! Memory against speed in a terminal: plain characters, so that it reads the same in a log, without colours and in any encoding.
+//! Chart of memory against speed for terminals: plain ASCII, so that it reads the same in a log, without colours and in any encoding.
 
 use holdall_files::show_bytes;
 use holdall_train::config::budget::show_time;
 
-/// What a budget buys.
+/// The plan for one budget.
 pub struct Point {
     pub bytes: u64,
     pub step_ms: f64,
@@ -13,20 +13,20 @@ pub struct Point {
 /// Points ascending in bytes and descending in time.
 pub struct Chart<'a> {
     pub points: &'a [Point],
-    /// Which of them is the plan.
+    /// Index of the chosen plan.
     pub chosen: Option<usize>,
-    /// Which of them is the knee.
+    /// Index of the knee of the curve.
     pub knee: Option<usize>,
     pub budget_bytes: Option<u64>,
 }
 
 const ROWS: usize = 10;
 const MOST_COLUMNS: usize = 72;
-/// Narrower than this is no picture.
+/// Narrower charts are unreadable.
 const LEAST_COLUMNS: usize = 16;
 
 impl Chart<'_> {
-    /// As text of at most so many columns; `None` where there is nothing to compare, or no room.
+    /// The chart in at most `columns` columns; `None` if there is nothing to compare, or no room.
     pub fn draw(&self, columns: usize) -> Option<String> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let labels = self
@@ -79,7 +79,7 @@ impl Chart<'_> {
         Some(text)
     }
 
-    /// Between two points the smaller one is what fits.
+    /// Draws steps: between two points, the plan of the smaller budget is the one that fits.
     fn draw_stairs(&self, scale: &Scale, cells: &mut [Vec<char>]) {
         let place = |point: &Point| (scale.column(point.bytes), scale.row(point.step_ms));
         for (index, point) in self.points.iter().enumerate() {
@@ -155,7 +155,7 @@ impl Chart<'_> {
     }
 }
 
-/// Memory by factors from left to right, time from the top down to the fastest.
+/// Logarithmic memory axis from left to right; time from the slowest at the top to the fastest.
 struct Scale {
     low: f64,
     high: f64,
@@ -165,7 +165,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Where memory is; `None` beyond the chart.
+    /// Column of a memory size; `None` outside the chart.
     fn column(&self, bytes: u64) -> Option<usize> {
         let share = ((bytes as f64).ln() - self.low) / (self.high - self.low);
         (0.0..=1.0)

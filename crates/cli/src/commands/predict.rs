@@ -1,4 +1,4 @@
-//! `holdall predict`: labels, numbers, features and masks of pictures, captions of clips, by a trained model.
+//! `holdall predict`: labels, numbers, features and masks of pictures, and captions of clips, from a trained model.
 
 mod answers;
 mod classify;
@@ -121,16 +121,16 @@ struct PredictJson<'a> {
     features: Option<&'a Path>,
 }
 
-/// What is said of a picture.
+/// Predictions for one picture.
 #[derive(Serialize)]
 struct Prediction {
-    /// Its line in the table, or its place among the files.
+    /// Line in the table, or index among the files.
     #[serde(skip)]
     row: u32,
     image: String,
-    /// Of the first target with labels.
+    /// Labels of the first target that has labels.
     labels: Vec<Guess>,
-    /// Of every target; one of labels alone is not told twice.
+    /// Predictions for all targets; omitted if a label is the only target.
     #[serde(skip_serializing_if = "is_one_label")]
     targets: Vec<TargetGuess>,
 }
@@ -153,38 +153,38 @@ fn is_one_label(targets: &[TargetGuess]) -> bool {
 
 #[derive(Serialize)]
 struct Skipped {
-    /// Its line in the table, or its place among the files.
+    /// Line in the table, or index among the files.
     #[serde(skip)]
     row: u32,
     image: String,
     reason: String,
 }
 
-/// What a task made of the pictures.
+/// Predictions for all pictures.
 struct Predictions {
     all: Vec<Prediction>,
     skipped: Vec<loader::Skipped>,
     planned_bytes: u64,
-    /// Rows of features, and their length, where they were asked for.
+    /// Features and their row length, if requested.
     features: Option<(Vec<f32>, usize)>,
-    /// Columns of the CSV, in the order of a prediction's targets.
+    /// CSV columns, in the order of a prediction's targets.
     columns: Vec<HeadColumns>,
 }
 
-/// Pictures that a task looks at, and with what.
+/// Pictures to predict, with the model's settings.
 struct Job<'a> {
     arguments: &'a PredictArguments,
     device: &'a Device,
     budget_bytes: Option<u64>,
-    /// How the model's inputs are made.
+    /// Preprocessing of the model's inputs.
     data: &'a DataConfig,
     samples: Arc<Samples>,
-    /// Rows of the table that name nothing.
+    /// Table rows without a picture.
     bad_rows: Vec<BadRow>,
 }
 
 impl Job<'_> {
-    /// Plans the model with room for the pictures, and opens what reads them; `None` where it is to stop.
+    /// Plans the model with room for the pictures, and opens the loader; `None` if it was stopped.
     fn open(
         &self,
         task: &dyn Task,
@@ -210,7 +210,7 @@ impl Job<'_> {
         Ok(Some((opened, pictures)))
     }
 
-    /// A sample's path as it was named, or as its table has it.
+    /// Path of a sample, as named by the user or in the table.
     fn image(&self, sample: u32) -> String {
         self.samples.image(sample as usize).to_owned()
     }
@@ -224,7 +224,7 @@ impl Job<'_> {
         }
     }
 
-    /// Names what could not be read.
+    /// Reports unreadable pictures and bad rows.
     fn tell_skipped(&self, skipped: &[loader::Skipped]) -> Vec<Skipped> {
         let unread = skipped.iter().map(|one| self.left_out(one));
         let bad_rows = self.bad_rows.iter().map(|bad| Skipped {
@@ -240,7 +240,7 @@ impl Job<'_> {
         skipped
     }
 
-    /// Whether no picture was read: then files that are there stay as they are.
+    /// Whether no picture could be read; existing output files stay unchanged then.
     fn found_nothing(&self, num_read: usize, skipped: &[Skipped]) -> bool {
         let is_nothing = num_read == 0 && !skipped.is_empty();
         if is_nothing {
@@ -254,7 +254,7 @@ impl Job<'_> {
 }
 
 impl PredictArguments {
-    /// Files that are written, by the options that name them.
+    /// Output files, with the options that name them.
     fn outputs(&self) -> [(&'static str, &Option<PathBuf>); 4] {
         [
             ("--csv", &self.csv),
@@ -264,7 +264,7 @@ impl PredictArguments {
         ]
     }
 
-    /// Files that are read, folders aside.
+    /// Input files, without folders.
     fn inputs(&self) -> Vec<PathBuf> {
         let lists = [&self.images, &self.search.search];
         let files = [&self.labels_file, &self.search.texts];
@@ -272,7 +272,7 @@ impl PredictArguments {
         named.chain(files.into_iter().flatten()).cloned().collect()
     }
 
-    /// Labels to tell for each picture, of so many.
+    /// Labels to show per picture, out of `num_labels`.
     fn top_labels(&self, num_labels: usize) -> usize {
         let top = if self.all_probabilities {
             num_labels
@@ -348,7 +348,7 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
     tell_all(&job, saved.model().path(), &predictions)
 }
 
-/// Writes and prints what was asked for.
+/// Writes and prints the requested outputs.
 fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<ExitCode> {
     let Job {
         arguments, device, ..
@@ -387,7 +387,7 @@ fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<Ex
     })
 }
 
-/// Writes a file that an option names, whole or not at all.
+/// Writes the file of an option atomically.
 fn write_file(path: &Path, option: &str, contents: &[u8]) -> Result<()> {
     stop::whole(|| holdall_files::write_whole(path, contents)).map_err(|cause| {
         let path = path.display();
@@ -395,7 +395,7 @@ fn write_file(path: &Path, option: &str, contents: &[u8]) -> Result<()> {
     })
 }
 
-/// Says that a CSV is there.
+/// Reports a written CSV.
 fn tell_csv(path: &Path, num_predictions: usize, num_skipped: usize) {
     let skipped = match num_skipped {
         0 => String::new(),
@@ -405,7 +405,7 @@ fn tell_csv(path: &Path, num_predictions: usize, num_skipped: usize) {
     tell(&format!("{count}{skipped}: {}", path.display()));
 }
 
-/// A row for each picture, in the order of the table; cells of those that could not be read are empty.
+/// A row per picture, in the order of the table; cells of unreadable pictures are empty.
 fn as_csv(
     predictions: &[Prediction],
     skipped: &[Skipped],

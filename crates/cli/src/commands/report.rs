@@ -1,4 +1,4 @@
-//! `holdall report`: a run, or several, as one HTML file.
+//! `holdall report`: one HTML report on one or several runs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub struct ReportArguments {
     pub json: bool,
 }
 
-/// The file's name in a run's folder.
+/// Name of the report in a run's folder.
 const FILE_NAME: &str = "report.html";
 
 pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
@@ -64,7 +64,7 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// At the end of a run. A report that cannot be written is no reason to fail it.
+/// Writes the report at the end of a run. A failure is a warning only.
 pub fn write_beside(run: &Path) {
     match report::write(&[run.to_owned()], &run.join(FILE_NAME)) {
         Ok(written) => tell(&show(&written)),

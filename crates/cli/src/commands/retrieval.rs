@@ -32,10 +32,10 @@ use holdall_train::engine::similarity;
 use inputs::{Inputs, config};
 use memory_limit::Shares;
 
-/// Neighbours where `--top` does not say.
+/// Default of `--top`.
 const TOP: usize = 10;
 
-/// Keys that others rely on.
+/// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct RetrievalJson<'a> {
     queries: usize,
@@ -53,10 +53,10 @@ struct RetrievalJson<'a> {
     threads: usize,
     seconds: f64,
     memory_bytes: Option<u64>,
-    /// The most that the process held; on a GPU, of the GPU's memory. On the CPU it is the system's high-water mark of resident
-    /// memory, pages of mapped features among it.
+    /// Peak memory of the process; on a GPU, of GPU memory. On the CPU it is the system's high-water mark of resident
+    /// memory, which includes pages of mapped features.
     peak_bytes: Option<u64>,
-    /// The peak of resident memory without pages of files, sampled every few milliseconds.
+    /// Peak of resident memory without file pages, sampled every few milliseconds.
     peak_private_bytes: Option<u64>,
 }
 
@@ -68,9 +68,8 @@ struct DirectionJson {
     ndcg5: f64,
     /// R@k by k.
     at: serde_json::Map<String, serde_json::Value>,
-    /// Items that have a rank.
     ranked: usize,
-    /// Positives with the same score as another item.
+    /// Positives that share their score with another item.
     ties: usize,
 }
 
@@ -87,7 +86,7 @@ impl DirectionJson {
     }
 }
 
-/// How many comparisons took how much.
+/// Numbers of comparisons by the precision that decided them.
 #[derive(Serialize)]
 pub(super) struct DecidedJson {
     at_once: u64,
@@ -159,7 +158,7 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     let mut forecast = if device.is_gpu() {
         Forecast::default()
     } else {
-        // Estimated before all values are scanned, which takes time too.
+        // Estimated before the scan of all values, which takes time too.
         Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0))
     };
     if let Some(line) = forecast.at_start() {
@@ -225,7 +224,7 @@ fn metered<'a>(features: Features<'a>, meter: &'a Option<Meter<'a>>) -> Features
     }
 }
 
-/// Ranks on the GPU where there is one, else on the device's threads.
+/// Ranks on the GPU if the device is one, else on the device's threads.
 pub(super) fn rank_on(
     device: &Device,
     job: &Job<'_>,
@@ -236,15 +235,15 @@ pub(super) fn rank_on(
     device.cpu().scope(|| rank(engine, job, options, go_on))
 }
 
-/// What a limit leaves after the memory that the process already holds.
+/// Divides the memory that the limit leaves beside the memory already in use.
 fn shares(memory_bytes: u64, device: &Device, inputs: &Inputs) -> Result<Shares> {
     inputs.give_back();
     give_back_freed();
-    // Code that ranking and writing are the first to run becomes resident as it runs.
+    // Code pages of ranking and writing become resident at their first use.
     let code_bytes = if device.is_gpu() { 0 } else { CODE_BYTES };
     let held_bytes = device.held_bytes().unwrap_or(0) + code_bytes;
     match memory_bytes.checked_sub(held_bytes) {
-        // What a card holds has nothing to do with pages of the host.
+        // Memory on a card is independent of file pages on the host.
         Some(free_bytes) if free_bytes > 0 && device.is_gpu() => Ok(Shares::of(free_bytes, 0)),
         Some(free_bytes) if free_bytes > 0 => Ok(Shares::of(free_bytes, inputs.num_bytes())),
         _ => Err(does_not_fit(memory_bytes, held_bytes)),
@@ -252,7 +251,7 @@ fn shares(memory_bytes: u64, device: &Device, inputs: &Inputs) -> Result<Shares>
 }
 
 fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
-    // What the process holds varies by a few pages.
+    // The process's memory varies by a few pages.
     const RESERVE_BYTES: u64 = 8 << 20;
     let needed_bytes = needed_bytes.saturating_add(RESERVE_BYTES);
     let found = format!(
@@ -264,7 +263,7 @@ fn does_not_fit(limit_bytes: u64, needed_bytes: u64) -> anyhow::Error {
     TrainError::Device(DeviceError::Memory { found, hint }).into()
 }
 
-/// With the names of files, and a hint.
+/// Adds file names and a hint to an error.
 fn explained(
     error: RetrievalError,
     inputs: &Inputs,
@@ -288,7 +287,7 @@ fn explained(
             needed_bytes,
             limit_bytes,
         } => match limit {
-            // What ranking may have is what everything else leaves.
+            // The limit for ranking is what all other uses leave.
             Some((memory_bytes, shares)) => {
                 let features_bytes = if shares.work_bytes == shares.free_bytes {
                     0
@@ -301,7 +300,7 @@ fn explained(
             }
             None => does_not_fit(limit_bytes, needed_bytes),
         },
-        // Nothing is wrong with the files.
+        // Not an error of the files.
         RetrievalError::Device(text) => TrainError::Device(DeviceError::Failed(text)).into(),
         error => config(format!(
             "{error}\nhint: check the files of --queries, --gallery and --pairs"
@@ -309,7 +308,7 @@ fn explained(
     }
 }
 
-/// Both directions, a line each.
+/// One line per direction.
 fn show(found: &Found, at: &[u64], ties: Ties) -> String {
     let mut heading = vec![String::new()];
     heading.extend(at.iter().map(|k| format!("R@{k}")));

@@ -1,4 +1,4 @@
-//! `holdall train`: from a CSV and a budget to a model folder.
+//! `holdall train`: trains a model from a CSV within a memory budget.
 
 mod arguments;
 
@@ -54,12 +54,12 @@ pub fn run(arguments: TrainArguments) -> Result<ExitCode> {
     })
 }
 
-/// What the arguments mean.
+/// The run that the arguments describe.
 pub struct TrainRequest {
     pub config: RunConfig,
     pub out: PathBuf,
     pub resume: bool,
-    /// Whether a column may be one of labels by its name.
+    /// Whether a label column may be guessed from its name.
     pub guesses_label: bool,
     pub tensorboard: bool,
     pub notes: Vec<String>,
@@ -101,7 +101,7 @@ impl TrainRequest {
         })
     }
 
-    /// The run that is there, with what was typed laid over it: the command that began it and `--resume` are enough.
+    /// An existing run with the typed options applied: the original command plus `--resume` is enough.
     fn resumed(arguments: &TrainArguments) -> Result<TrainRequest> {
         let target = arguments.target.as_deref();
         let run = target.filter(|target| Path::new(target).join("config.yml").is_file());
@@ -124,7 +124,7 @@ impl TrainRequest {
         };
         let begun_file = out.join("config.yml");
         if !begun_file.is_file() {
-            // Says what is missing.
+            // Fails with a message on what is missing.
             RunFolder::open(&out)?;
         }
         sealed_config::check(&begun_file)?;
@@ -158,7 +158,7 @@ impl TrainRequest {
     }
 }
 
-/// What a run's folder in `runs` is called: as the config says, or as the config or the data is called.
+/// Name of a run's folder in `runs`: from the config's `run_name`, or the stem of the config or data file.
 fn run_name(config: &RunConfig, target: Option<&str>) -> String {
     let stem = target.and_then(|target| Path::new(target).file_stem());
     let named = config.run_name.clone();
@@ -175,7 +175,7 @@ fn no_run_named() -> anyhow::Error {
 }
 
 impl TrainRequest {
-    /// The first process chose the folder of the run.
+    /// Takes over rank 0's choice of the run folder.
     fn take_folder_of_first(&mut self, group: &Group) -> Result<()> {
         if group.size() > 1 {
             (self.out, self.config.out) =
@@ -190,7 +190,7 @@ pub(super) fn is_yaml(target: &str) -> bool {
     extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
-/// Plans, trains and tells; of several processes the first alone writes.
+/// Plans and trains; of several processes, only rank 0 writes files and messages.
 pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
     let group = device.group().clone();
     let is_first = group.rank() == 0;
@@ -245,7 +245,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
             tell(&line);
         }
     }
-    // Until here nothing was written: a signal ends the process at once, whatever it reads or plans.
+    // Nothing was written so far: a signal ends the process at once, even while it reads or plans.
     let _orderly = stop::orderly(
         "Saving and stopping at the next micro-batch; Ctrl-C once more stops at once, without saving",
     );
@@ -270,7 +270,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     let failure = is_first.then(|| FailureFile::new(&planned, &out, command.clone()));
     let begun = failing_into(&failure, || {
         match Trainer::begin(planned, folder, &mut say) {
-            // What was asked for and cannot be had is no failure of the run.
+            // An impossible request is no failure of the run.
             Err(error @ TrainError::Config(_)) => Ok(Err(error.into())),
             begun => Ok(anyhow::Ok(begun?)),
         }
@@ -289,7 +289,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
                 }
             ));
             if is_first && !out.join("report.html").exists() {
-                // Ended after the run and before its report.
+                // The process ended between the end of the run and its report.
                 drop(trainer);
                 report::write_beside(&out);
             }
@@ -309,7 +309,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         (_, None) if resume => tell("No checkpoint was written yet: beginning at step 0"),
         (_, None) => {}
     }
-    // The plan may be another since its memory was reserved.
+    // The plan may have changed when its memory was reserved.
     let failure = is_first.then(|| FailureFile::new(trainer.planned(), &out, command));
     if tensorboard {
         failing_into(&failure, || Ok(trainer.write_tensorboard()?))?;
@@ -324,7 +324,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         watcher.iter().for_each(Watcher::finish);
         Ok(outcome?)
     });
-    // Its memory goes back first: what a report takes is no part of the plan.
+    // Free the trainer's memory first: the report is not part of the plan.
     drop(trainer);
     if is_first {
         report::write_beside(&out);
@@ -340,7 +340,7 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
     Ok(outcome)
 }
 
-/// How notes begin that `train.log` alone has: what has its usual name, and what is as usual.
+/// Prefixes of notes that go to `train.log` only: columns with their usual names, default settings.
 const DETAILS: [&str; 7] = [
     "Label column: ",
     "Image column: ",
@@ -351,7 +351,7 @@ const DETAILS: [&str; 7] = [
     "Loader: ",
 ];
 
-/// The notes that are shown; the others go to the run's log.
+/// Notes for the terminal; the others go to the run's log.
 fn without_details<'a>(notes: impl IntoIterator<Item = &'a String>) -> Vec<&'a str> {
     let notes = notes.into_iter().map(String::as_str);
     let is_detail = |note: &&str| DETAILS.iter().any(|start| note.starts_with(start));
@@ -360,7 +360,7 @@ fn without_details<'a>(notes: impl IntoIterator<Item = &'a String>) -> Vec<&'a s
     shown
 }
 
-/// Lines on what the run will need on disk; an error where it could not even begin to save.
+/// Lines on the disk space that the run needs; an error if not even the first save would fit.
 fn disk_space(planned: &PlannedRun, out: &Path) -> Result<Vec<String>> {
     let there = out.ancestors().find(|folder| folder.is_dir());
     let free_bytes = there
@@ -377,7 +377,7 @@ fn disk_space(planned: &PlannedRun, out: &Path) -> Result<Vec<String>> {
     Ok(DiskSpace::new(planned).check(out, free_bytes, used_bytes)?)
 }
 
-/// Of all files in a folder and in those within it, as far as they can be seen.
+/// Size of all readable files below a folder.
 fn folder_bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -388,7 +388,7 @@ fn folder_bytes(folder: &Path) -> u64 {
     bytes.sum()
 }
 
-/// Does a part of a run; where that fails, `failure.json` says how.
+/// Runs a part of training; if it fails, writes `failure.json`.
 fn failing_into<T>(failure: &Option<FailureFile>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let save = |error: &str, diverged: Option<&Diverged>| {
         let written = failure.as_ref().map(|file| file.write(error, diverged));
@@ -396,7 +396,7 @@ fn failing_into<T>(failure: &Option<FailureFile>, work: impl FnOnce() -> Result<
             tell(&format!("What led to it: {}", path.display()));
         }
     };
-    // A panic ends the run as it would have: nothing of what it left is looked at.
+    // A panic propagates: no state that it left is used afterwards.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Err(error)) => {
             let diverged = match error.downcast_ref() {

@@ -1,4 +1,4 @@
-//! `holdall verify`: a certificate that the split did not change the gradient.
+//! `holdall verify`: certifies that splitting a batch does not change the gradient.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ pub struct VerifyArguments {
     pub options: RunOptions,
 }
 
-/// Effective batch when nothing is said: enough for every kind of split, quick on a CPU.
+/// Default effective batch: large enough for every kind of split, fast on a CPU.
 const DEFAULT_EFFECTIVE_BATCH: usize = 24;
 
 pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     let mut config = arguments.options.config(&arguments.target)?;
-    // The format with the most digits shows the smallest fault; another is certified where it is named.
+    // f32 shows the smallest errors; other formats are certified only if named.
     if config.precision == Precision::Auto {
         config.precision = Precision::F32;
     }
@@ -61,7 +61,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };
-    // With data, what is certified is what `train` computes: its heads, its tokens.
+    // With data, the certificate covers the heads and tokens that `train` computes.
     let setup = match config.data.train {
         Some(_) => Prepared::new(&config, &device)?.setup,
         None => Setup::without_data(&config, &device)?,
@@ -83,7 +83,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         ))
         .into());
     }
-    // Each process splits its share.
+    // Each process splits its own share.
     let share = effective_batch.div_ceil(num_processes);
     let splits = splits(&arguments, &setup, share);
     let batch = setup.step.random_batch(effective_batch, setup.seed);
@@ -120,7 +120,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
     })
 }
 
-/// Splits asked for, or the usual ones, under the policy asked for.
+/// The requested splits, or the default ones, under the requested recomputation policy.
 fn splits(arguments: &VerifyArguments, setup: &Setup, effective_batch: usize) -> Vec<Split> {
     let fixed = setup.request.recompute;
     let mut sizes = arguments.splits.clone();

@@ -1,4 +1,4 @@
-//! Ctrl-C where there are no signals: Windows. Untested there.
+//! Ctrl-C on systems without signals: Windows. Untested there.
 
 use super::{Signal, asked_to_end};
 

@@ -1,4 +1,4 @@
-//! Signals as Unix has them.
+//! Signal handling on Unix.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use nix::sys::signal::{SigSet, Signal as Number};
 
 use super::{Signal, asked_to_end, asked_to_save};
 
-/// Blocks signals in this thread, and so in all that it will start, and waits for them in a thread of its own: what comes before that
-/// thread does is pending, and not lost.
+/// Blocks signals in this thread, and so in all threads that it starts, and waits for them in a thread of its own: signals that arrive
+/// before that thread runs stay pending and are not lost.
 pub fn listen() -> io::Result<()> {
     let ignored = ignored_mask();
     let wanted = [
@@ -16,7 +16,7 @@ pub fn listen() -> io::Result<()> {
         Number::SIGTERM,
         Number::SIGHUP,
         Number::SIGUSR1,
-        // A file that has reached its limit: blocked, the write fails like any other, and the error names the file.
+        // SIGXFSZ, for a file at its size limit: while it is blocked, the write fails like any other, and the error names the file.
         Number::SIGXFSZ,
     ];
     let heeded = wanted.into_iter().filter(|&signal| {
@@ -40,8 +40,8 @@ pub fn listen() -> io::Result<()> {
     Ok(())
 }
 
-/// Signals that were ignored when the process began, a bit each: `nohup` ignores SIGHUP, a shell without job control SIGINT in what it
-/// runs in the background. Where the system does not tell, none.
+/// Bit mask of signals that were ignored when the process started: `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT
+/// in background commands. Empty where the system does not report it.
 fn ignored_mask() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -49,7 +49,7 @@ fn ignored_mask() -> u64 {
         .unwrap_or(0)
 }
 
-/// Without what runs at exit: other threads are at work, and libraries would take down what they use.
+/// Exits without `atexit` handlers: other threads are running, and libraries would free what they use.
 pub fn exit(code: u8) -> ! {
     signal_hook::low_level::exit(i32::from(code))
 }

@@ -1,4 +1,4 @@
-//! Caption scores as `pycocoevalcap` computes them.
+//! Caption scores with `pycocoevalcap`'s definitions.
 
 mod bleu;
 mod cider_d;
@@ -15,7 +15,7 @@ pub use rouge_l::rouge_l;
 use serde::Serialize;
 pub use tokenizer::tokenize;
 
-/// How the tokens of these scores came about.
+/// Description of the tokenizer, shown beside the scores.
 pub const TOKENIZER: &str =
     "PTB tokens as of CoreNLP 3.4.1, lower case, punctuation dropped; Holdall's own tokenizer";
 
@@ -41,18 +41,17 @@ pub struct CocoScores {
     pub cider_d: f64,
 }
 
-/// Words of a caption as numbers.
+/// A caption as word ids.
 pub type WordIds = Box<[u32]>;
 
-/// A candidate and its references.
 pub struct Sample {
     /// The generated caption.
     pub candidate: WordIds,
-    /// True ones, at least one.
+    /// Reference captions, at least one.
     pub references: Box<[WordIds]>,
 }
 
-/// Takes tokens of captions one after another.
+/// Accumulates scores of tokenized captions.
 #[derive(Default)]
 pub struct CocoScorer {
     words: HashMap<String, u32>,
@@ -63,7 +62,7 @@ pub struct CocoScorer {
 }
 
 impl CocoScorer {
-    /// One more candidate with at least one reference, as [`tokenize`] has them.
+    /// Adds a candidate with at least one reference, tokenized by [`tokenize`].
     pub fn add(&mut self, candidate: &[String], references: &[Vec<String>]) {
         self.rouge_l.push(rouge_l(candidate, references));
         let sample = Sample {
@@ -76,7 +75,7 @@ impl CocoScorer {
         self.samples.push(sample);
     }
 
-    /// Candidates so far.
+    /// Candidates counted so far.
     pub fn num_samples(&self) -> usize {
         self.samples.len()
     }
@@ -104,7 +103,7 @@ impl CocoScorer {
         (scores, samples)
     }
 
-    /// A no-break space inside a token parts words here, as Python's `split()` does.
+    /// Word ids of tokens. A no-break space inside a token separates words here, like in Python's `split()`.
     fn ids(&mut self, tokens: &[String]) -> WordIds {
         let words = tokens.iter().flat_map(|token| token.split_whitespace());
         words

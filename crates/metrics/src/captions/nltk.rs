@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// What the words of NLTK's BLEU are: the function takes lists of words, and every script makes them its own way.
+/// Tokenization for NLTK's BLEU: the function takes lists of words, and every script makes them in its own way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NltkTokens {
     /// `text.split()`.
@@ -10,12 +10,12 @@ pub enum NltkTokens {
     Whitespace,
     /// `text.lower().split()`.
     LowerCase,
-    /// The tokens of `pycocoevalcap`.
+    /// The PTB tokens of `pycocoevalcap`.
     Coco,
 }
 
 impl NltkTokens {
-    /// How it is named beside a score.
+    /// Description shown beside a score.
     pub fn name(self) -> &'static str {
         match self {
             NltkTokens::Whitespace => "words between white space, as they are",
@@ -36,16 +36,16 @@ impl NltkTokens {
     }
 }
 
-/// What becomes of an order without a match, where there is a match of single words.
+/// Treatment of n-gram orders without a match, when single words do match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Smoothing {
-    /// Its precision becomes the smallest positive number, which leaves next to nothing of the score.
+    /// The precision becomes the smallest positive number, which makes the score practically 0.
     None,
-    /// It counts a tenth of a match.
+    /// The order counts a tenth of a match.
     Method1,
 }
 
-/// Clipped matches and totals of one to four words, and the brevity penalty.
+/// Clipped matches and totals for one to four words, and the brevity penalty.
 pub struct Precisions {
     matches: [usize; 4],
     totals: [usize; 4],
@@ -53,7 +53,7 @@ pub struct Precisions {
 }
 
 impl Precisions {
-    /// Of a candidate against its references, at least one.
+    /// Counts of a candidate against its references, at least one.
     pub fn of(references: &[Vec<String>], candidate: &[String]) -> Precisions {
         let mut matches = [0; 4];
         let mut totals = [0; 4];
@@ -84,7 +84,7 @@ impl Precisions {
         }
     }
 
-    /// 0 without a common word.
+    /// The score; 0 without a common word.
     pub fn bleu(&self, smoothing: Smoothing) -> f64 {
         if self.matches[0] == 0 {
             return 0.0;

@@ -1,4 +1,4 @@
-//! The `rouge_score` package: F of common words, pairs of words and of the longest common subsequence, over stemmed tokens `[a-z0-9]+`.
+//! The `rouge_score` package: F of common words, of word pairs and of the longest common subsequence, over stemmed tokens `[a-z0-9]+`.
 
 mod porter;
 
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 
 use super::coco::common_subsequence;
 
-/// How the tokens of these scores came about.
+/// Description of the tokenizer, shown beside the scores.
 pub const TOKENIZER: &str = "[a-z0-9]+ in lower case, Porter stemmer for words over three letters";
 
-/// The text's stems.
+/// Stemmed tokens of a text.
 pub fn tokenize(text: &str) -> Vec<String> {
     let lower = text.to_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
@@ -25,7 +25,7 @@ pub fn tokenize(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// F of rouge1, rouge2 and rougeL, each against the reference that suits it best, as `score_multi` has it.
+/// F of rouge1, rouge2 and rougeL, each maximised over the references, like `score_multi`.
 pub fn best<R: AsRef<str>>(references: &[R], candidate: &str) -> [f64; 3] {
     let candidate = tokenize(candidate);
     let mut best = [0.0_f64; 3];
@@ -57,7 +57,7 @@ fn ngram_f(reference: &[String], candidate: &[String], length: usize) -> f64 {
     f(common, total(reference), total(candidate))
 }
 
-/// The harmonic mean of precision and recall.
+/// F1, the harmonic mean of precision and recall.
 fn f(common: usize, reference: usize, candidate: usize) -> f64 {
     let precision = common as f64 / candidate.max(1) as f64;
     let recall = common as f64 / reference.max(1) as f64;

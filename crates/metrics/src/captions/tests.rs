@@ -1,4 +1,4 @@
-//! Against the real packages (`fixtures/make_captions.py`), and what holds for any captions.
+//! Comparison with the real packages (`fixtures/make_captions.py`), and invariants for arbitrary captions.
 
 use proptest::prelude::*;
 use serde_json::Value;

@@ -1,34 +1,32 @@
-//! Which class was taken for which.
-
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-/// Samples by true and predicted class. Only pairs that occurred take memory: a square of 20,000 classes would not fit.
+/// Confusion counts: samples by true and predicted class. Sparse, because a dense matrix of 20,000 classes would not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confusion {
     counts: BTreeMap<(u32, u32), u64>,
 }
 
 impl Confusion {
-    /// One more sample.
+    /// Adds one sample.
     pub fn add(&mut self, truth: u32, predicted: u32) {
         *self.counts.entry((truth, predicted)).or_default() += 1;
     }
 
-    /// Samples of a class that were taken for another, or for itself.
+    /// Samples of class `truth` that were predicted as class `predicted`.
     pub fn count(&self, truth: u32, predicted: u32) -> u64 {
         self.counts.get(&(truth, predicted)).copied().unwrap_or(0)
     }
 
-    /// True class, predicted class and samples, in the order of classes; never zero samples.
+    /// True class, predicted class and count, in the order of classes; without zero counts.
     pub fn entries(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
         self.counts
             .iter()
             .map(|(&(truth, predicted), &count)| (truth, predicted, count))
     }
 
-    /// The most frequent mistakes, the worst first.
+    /// The most frequent mistakes, largest count first.
     pub fn mistakes(&self, most: usize) -> Vec<(u32, u32, u64)> {
         let mut mistakes: Vec<_> = self
             .entries()
@@ -40,7 +38,7 @@ impl Confusion {
     }
 }
 
-/// A list of `[true, predicted, samples]`.
+/// Serialised as a list of `[true, predicted, samples]`.
 impl Serialize for Confusion {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.entries())

@@ -1,10 +1,10 @@
-//! Any number of labels per sample, each by itself: a label is predicted where its logit is at least 0, a probability of 0.5.
+//! Multi-label classification: each label is a binary decision, positive where its logit is at least 0, a probability of 0.5.
 
 use serde::Serialize;
 
 use super::{Hits, PrecisionRecall, ScoreTable, mean};
 
-/// Answers so far.
+/// Accumulates multi-label predictions.
 #[derive(Clone, Debug)]
 pub struct MultiLabel {
     hits: Vec<Hits>,
@@ -16,16 +16,15 @@ pub struct MultiLabel {
     not_finite: u64,
 }
 
-/// What they are worth. Means are over the labels of which they are defined.
+/// Multi-label metrics. Means are over the labels for which the value is defined.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MultiLabelMetrics {
-    /// Samples.
     pub samples: u64,
     /// Targets left out because they are unknown (NaN), over all labels.
     pub unknown: u64,
-    /// Logits that are not a number: each counts as a wrong answer.
+    /// NaN logits: each counts as a wrong answer.
     pub not_finite: u64,
-    /// F1 of all labels' answers together.
+    /// F1 of the pooled counts of all labels.
     pub micro_f1: Option<f64>,
     /// Mean F1 of the labels that occur or are predicted.
     pub macro_f1: Option<f64>,
@@ -33,26 +32,25 @@ pub struct MultiLabelMetrics {
     pub mean_average_precision: Option<f64>,
     /// Mean of the labels' AUROC.
     pub auroc: Option<f64>,
-    /// Whether scores were counted in bins, because they would not have fitted.
+    /// Whether scores were counted in bins because they did not fit the memory allowed.
     pub ranking_is_approximate: bool,
-    /// In the order of labels.
+    /// One entry per label.
     pub labels: Vec<LabelMetrics>,
 }
 
-/// Of one label.
+/// Metrics of one label.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LabelMetrics {
-    /// From counts of right and wrong answers.
     #[serde(flatten)]
     pub counts: PrecisionRecall,
     /// Mean of the precision at each positive.
     pub average_precision: Option<f64>,
-    /// Samples that have the label against those that do not.
+    /// AUROC of samples with the label against samples without it.
     pub auroc: Option<f64>,
 }
 
 impl MultiLabel {
-    /// None yet. `num_samples` are expected; their scores are kept if they fit into `memory_bytes`.
+    /// An empty accumulator. Scores of `num_samples` samples stay exact if they fit into `memory_bytes`.
     pub fn new(num_labels: usize, num_samples: usize, memory_bytes: u64) -> MultiLabel {
         MultiLabel {
             hits: vec![Hits::default(); num_labels],
@@ -64,7 +62,7 @@ impl MultiLabel {
         }
     }
 
-    /// A batch: a row of logits and one of targets per sample. A target of 0.5 and more is positive; NaN is unknown.
+    /// Adds a batch: one row of logits and one of targets per sample. A target of at least 0.5 is positive; NaN is unknown.
     pub fn add(&mut self, logits_bl: &[f32], targets_bl: &[f32]) {
         let num_labels = self.hits.len();
         assert_eq!(logits_bl.len(), targets_bl.len(), "a target per logit");
@@ -98,7 +96,7 @@ impl MultiLabel {
         hits.correct += u64::from(is_positive && is_predicted);
     }
 
-    /// What the answers are worth.
+    /// Metrics over all samples so far.
     pub fn metrics(&self) -> MultiLabelMetrics {
         let rankings = self.table.metrics();
         let labels: Vec<LabelMetrics> = (self.hits.iter().zip(rankings))

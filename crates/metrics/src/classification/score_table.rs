@@ -1,23 +1,23 @@
-//! Scores of every sample for every class, in order: AUROC and average precision.
+//! AUROC and average precision from the scores of all samples for each class.
 //!
 //! ```text
 //! AUROC = P(score of a positive > score of a negative), ties half
 //! average precision = sum over thresholds of (recall - recall at the threshold before) * precision
 //! ```
 //!
-//! Both need nothing but the numbers of positives and negatives at each score. Scores are kept and sorted while
-//! `samples x classes` f32 fit the bytes allowed; else each class counts them in equal bins from -32 to 32 (logits and log odds
-//! rarely leave that), up to 2^16 of them, and scores of one bin are ties.
+//! Both need only the numbers of positives and negatives at each score. Scores are stored and sorted while
+//! `samples x classes` f32 fit the bytes allowed; otherwise each class counts them in equal bins from -32 to 32 (logits and log odds
+//! rarely leave that range), up to 2^16 of them, and scores within one bin are ties.
 
 use rayon::prelude::*;
 use serde::Serialize;
 
 const MOST_BINS: usize = 1 << 16;
 const FEWEST_BINS: usize = 64;
-/// Bins lie between minus this and this.
+/// Bins cover the range from minus this to this.
 const LARGEST_BINNED: f32 = 32.0;
 
-/// What the order of a class's scores is worth.
+/// Ranking metrics of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RankingMetrics {
     /// `None` without a positive or without a negative.
@@ -26,7 +26,7 @@ pub struct RankingMetrics {
     pub average_precision: Option<f64>,
 }
 
-/// A row of scores per sample.
+/// Scores of all samples for all classes.
 #[derive(Clone, Debug)]
 pub struct ScoreTable {
     num_classes: usize,
@@ -36,20 +36,20 @@ pub struct ScoreTable {
 #[derive(Clone, Debug)]
 enum Scores {
     Exact {
-        /// A row of classes per sample; NaN where a sample does not count for a class.
+        /// A row of class scores per sample; NaN where a sample does not count for a class.
         rows: Vec<f32>,
-        /// A bit for each of them.
+        /// One bit per score.
         positives: Vec<u64>,
     },
     Binned {
         num_bins: usize,
-        /// Positives and negatives of each bin of each class.
+        /// `[positives, negatives]` per class and bin.
         counts: Vec<[u32; 2]>,
     },
 }
 
 impl ScoreTable {
-    /// For `num_samples` rows, within `memory_bytes`; each class has 64 bins at least, 512 bytes.
+    /// A table for `num_samples` rows within `memory_bytes`; each class has at least 64 bins, 512 bytes.
     pub fn new(num_classes: usize, num_samples: usize, memory_bytes: u64) -> ScoreTable {
         let num_scores = num_samples * num_classes;
         let num_words = num_scores.div_ceil(64);
@@ -74,12 +74,11 @@ impl ScoreTable {
         }
     }
 
-    /// Whether scores are counted in bins.
     pub fn is_approximate(&self) -> bool {
         matches!(self.scores, Scores::Binned { .. })
     }
 
-    /// One more sample: a score per class, NaN where the sample does not count for it.
+    /// Adds a sample: a score per class, NaN where the sample does not count for the class.
     pub fn add(&mut self, row: &[f32], is_positive: impl Fn(usize) -> bool) {
         assert_eq!(row.len(), self.num_classes, "a score per class");
         match &mut self.scores {
@@ -95,7 +94,7 @@ impl ScoreTable {
             Scores::Binned { num_bins, counts } => {
                 for (class, &score) in row.iter().enumerate().filter(|(_, score)| !score.is_nan()) {
                     let share = (score + LARGEST_BINNED) / (2.0 * LARGEST_BINNED);
-                    // A cast saturates: what is below or above lies in the first or the last bin.
+                    // A cast saturates: scores out of range go to the first or the last bin.
                     let bin = ((share * *num_bins as f32) as usize).min(*num_bins - 1);
                     let count =
                         &mut counts[class * *num_bins + bin][usize::from(!is_positive(class))];
@@ -105,7 +104,7 @@ impl ScoreTable {
         }
     }
 
-    /// Of each class. Classes are sorted side by side, each thread with a copy of one class's scores.
+    /// Metrics per class. Classes are sorted in parallel, each thread with a copy of one class's scores.
     pub fn metrics(&self) -> Vec<RankingMetrics> {
         let classes = (0..self.num_classes).into_par_iter();
         match &self.scores {
@@ -138,9 +137,9 @@ fn exact(rows: &[f32], positives: &[u64], class: usize, num_classes: usize) -> R
     }))
 }
 
-/// From positives and negatives of each score, the highest first.
+/// Metrics from `[positives, negatives]` per score, highest score first.
 pub(crate) fn ranking(groups: impl Iterator<Item = [u64; 2]>) -> RankingMetrics {
-    // Sums of halves: pairs of a positive above a negative, and positives times their precision.
+    // Both sums: pairs of a positive above a negative, ties counting half; and positives times their precision.
     let (mut pairs, mut precisions) = (0.0, 0.0);
     let (mut above, mut below) = (0, 0);
     for [positives, negatives] in groups {

@@ -1,16 +1,16 @@
-//! One class per sample.
+//! Single-label classification: one class per sample.
 
 use serde::Serialize;
 
 use super::{Confusion, Hits, PrecisionRecall, ScoreTable, mean, rank_of, share};
 
-/// Answers so far.
+/// Accumulates single-label predictions.
 #[derive(Clone, Debug)]
 pub struct SingleLabel {
     hits: Vec<Hits>,
     confusion: Confusion,
     table: ScoreTable,
-    /// A row of log odds.
+    /// Scratch: the log odds of one sample.
     odds: Vec<f32>,
     samples: u64,
     top5: u64,
@@ -19,45 +19,44 @@ pub struct SingleLabel {
     not_finite: u64,
 }
 
-/// What they are worth. Shares are `None` where there is nothing to take them of.
+/// Single-label metrics. Shares are `None` where they would divide by zero.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SingleLabelMetrics {
     /// Samples with a known label.
     pub samples: u64,
-    /// Samples left out, for want of a known label.
+    /// Samples left out because their label is unknown.
     pub unlabelled: u64,
-    /// Samples among the known ones whose label is none of the classes: whatever is predicted is wrong.
+    /// Samples among the labelled ones whose label is not a class of the model: every prediction is wrong.
     pub unseen: u64,
-    /// Samples with a logit that is not a number: no class is predicted, which counts as wrong.
+    /// Samples with a NaN logit: no class is predicted, which counts as wrong.
     pub not_finite: u64,
-    /// Share of samples whose class has the highest logit; of equal logits the first is the prediction.
+    /// Share of samples whose class has the highest logit; of equal logits the first wins.
     pub accuracy: Option<f64>,
-    /// Share whose class is among the five highest; `None` of five classes or fewer.
+    /// Share of samples whose class is among the five highest; `None` with five classes or fewer.
     pub top5: Option<f64>,
     /// Mean F1 of the classes that occur or are predicted.
     pub macro_f1: Option<f64>,
-    /// Mean of the classes' AUROC, each against the rest, by softmax probability.
+    /// Mean of the classes' one-against-rest AUROC, by softmax probability.
     pub auroc: Option<f64>,
-    /// Whether scores were counted in bins, because they would not have fitted.
+    /// Whether scores were counted in bins because they did not fit the memory allowed.
     pub auroc_is_approximate: bool,
-    /// In the order of classes.
+    /// One entry per class.
     pub classes: Vec<ClassMetrics>,
-    /// Which class was taken for which.
+    /// Samples by true and predicted class.
     pub confusion: Confusion,
 }
 
-/// Of one class.
+/// Metrics of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassMetrics {
-    /// From counts of right and wrong answers.
     #[serde(flatten)]
     pub counts: PrecisionRecall,
-    /// Against the rest.
+    /// One-against-rest AUROC.
     pub auroc: Option<f64>,
 }
 
 impl SingleLabel {
-    /// None yet. `num_samples` are expected; their scores are kept if they fit into `memory_bytes`.
+    /// An empty accumulator. Scores of `num_samples` samples stay exact if they fit into `memory_bytes`.
     pub fn new(num_classes: usize, num_samples: usize, memory_bytes: u64) -> SingleLabel {
         SingleLabel {
             hits: vec![Hits::default(); num_classes],
@@ -72,7 +71,7 @@ impl SingleLabel {
         }
     }
 
-    /// A batch: a row of logits per sample. A label that is none of the classes is unknown.
+    /// Adds a batch: one row of logits per sample. A label outside the model's classes counts as unknown.
     pub fn add(&mut self, logits_bc: &[f32], labels: impl IntoIterator<Item = Option<usize>>) {
         let num_classes = self.hits.len();
         let mut rows = logits_bc.chunks_exact(num_classes);
@@ -89,7 +88,7 @@ impl SingleLabel {
         );
     }
 
-    /// A sample of a class that the model does not have: what it is taken for counts against that class.
+    /// Adds a sample of a class that the model does not have: the predicted class gets a false positive.
     pub fn add_unseen(&mut self, logits: &[f32]) {
         self.samples += 1;
         self.unseen += 1;
@@ -121,7 +120,7 @@ impl SingleLabel {
         self.table.add(&self.odds, |class| class == label);
     }
 
-    /// What the answers are worth.
+    /// Metrics over all samples so far.
     pub fn metrics(&self) -> SingleLabelMetrics {
         let rankings = self.table.metrics();
         let classes: Vec<ClassMetrics> = (self.hits.iter().zip(rankings))
@@ -149,7 +148,7 @@ impl SingleLabel {
     }
 }
 
-/// The class of the highest logit, the first of equals. No logit is NaN.
+/// Class of the highest logit, the first of equals. No logit may be NaN.
 fn highest(logits: &[f32]) -> usize {
     let classes = 1..logits.len();
     classes.fold(0, |best, class| {
@@ -161,7 +160,7 @@ fn highest(logits: &[f32]) -> usize {
     })
 }
 
-/// `log(p / (1 - p))` of each class's softmax probability: the same order, without the ties of what rounds to 0 or 1.
+/// `log(p / (1 - p))` of each class's softmax probability: the same order, without ties where p rounds to 0 or 1.
 fn log_odds(logits: &[f32], odds: &mut [f32]) {
     let first = highest(logits);
     let below = |class: usize| f64::from(logits[class]) - f64::from(logits[first]);

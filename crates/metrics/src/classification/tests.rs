@@ -7,9 +7,9 @@ use crate::regression::Regression;
 
 const SAMPLES: usize = 203;
 const ALL_BYTES: u64 = 1 << 20;
-/// Of one class: 4096 bins.
+/// Memory of one class with 4096 bins.
 const BIN_BYTES: u64 = 8 * 4096;
-/// Sizes of batches that divide nothing.
+/// Batch sizes that do not divide the number of samples.
 const UNEVEN: [usize; 5] = [1, 7, 2, 64, 13];
 
 fn value(sample: usize, class: usize) -> f32 {
@@ -24,7 +24,7 @@ fn near(found: Option<f64>, expected: f64) {
     );
 }
 
-/// Where batches of uneven sizes begin and end.
+/// Bounds of batches of uneven sizes.
 fn uneven(num_samples: usize) -> Vec<std::ops::Range<usize>> {
     let mut ranges = vec![];
     let mut start = 0;
@@ -121,14 +121,14 @@ fn several_labels_agree_with_scikit_learn() {
     near(metrics.auroc, 0.6529275073588549);
     near(metrics.labels[3].average_precision, 0.5549502545995464);
     near(metrics.labels[3].auroc, 0.6276080084299263);
-    // Each sample fifty times: the same results, and too many scores to keep.
+    // Each sample fifty times: the same results, and too many scores for exact storage.
     let binned = multi(5, &logits.repeat(50), &targets.repeat(50), BIN_BYTES * 5);
     assert!(binned.ranking_is_approximate && !metrics.ranking_is_approximate);
     assert!((binned.auroc.unwrap() - metrics.auroc.unwrap()).abs() < 2e-3);
     let map = |metrics: &MultiLabelMetrics| metrics.mean_average_precision.unwrap();
     assert!((map(&binned) - map(&metrics)).abs() < 1e-2);
     assert_eq!(binned.micro_f1, metrics.micro_f1);
-    // A label that nobody knows.
+    // A label outside the model's classes.
     let unknown: Vec<f32> = targets
         .iter()
         .enumerate()
@@ -175,7 +175,7 @@ fn numbers_agree_with_scikit_learn() {
     near(metrics.mean_absolute_error, 1.0572660098522166);
     near(metrics.root_mean_squared_error, 1.2231678132475552);
     near(metrics.r2, 0.8884077250912752);
-    // What is unknown or not finite is counted, and changes nothing else.
+    // Unknown and non-finite values are counted, and change nothing else.
     numbers.add(&[1.0, f32::NAN], &[f32::NAN, 1.0]);
     let more = numbers.metrics();
     assert_eq!(
@@ -206,7 +206,7 @@ fn what_has_no_label_is_left_out_and_what_is_no_number_is_wrong() {
         (metrics.samples, metrics.unlabelled, metrics.not_finite),
         (3, 2, 1)
     );
-    // Of equal logits the first class is the prediction.
+    // The first of equal logits is the prediction.
     near(metrics.accuracy, 1.0 / 3.0);
     assert_eq!(metrics.confusion.mistakes(5), [(2, 0, 1)]);
     assert_eq!(metrics.classes[1].counts.recall, Some(0.0));
@@ -222,7 +222,7 @@ fn what_has_no_label_is_left_out_and_what_is_no_number_is_wrong() {
     assert_eq!((wrong.not_finite, wrong.micro_f1), (2, Some(0.0)));
 }
 
-/// What a class is taken for that the model does not have counts as a mistake: scikit-learn has 0.5, and macro F1 over the two classes 2/3.
+/// The class predicted for a sample of an unseen class gets a false positive: scikit-learn has 0.5, and macro F1 over the two classes 2/3.
 #[test]
 fn a_class_that_was_never_trained_is_wrong_whatever_is_said() {
     let mut answers = SingleLabel::new(2, 4, 1 << 20);
@@ -260,7 +260,7 @@ fn the_best_come_first_with_their_softmax() {
     assert!(top_k::<f32>(&[], 3).is_empty());
 }
 
-/// Log odds tell samples apart whose probabilities round to 1.
+/// Log odds distinguish samples whose probabilities round to 1.
 #[test]
 fn sure_answers_are_not_ties() {
     let logits = [[60.0, 0.0], [50.0, 0.0], [45.0, 0.0]].concat();
@@ -279,7 +279,7 @@ fn what_does_not_fit_is_counted_in_bins() {
         (binned.accuracy, binned.macro_f1),
         (exact.accuracy, exact.macro_f1)
     );
-    // However little is allowed, there is an answer; however far a score is off, it has a bin.
+    // The smallest memory still gives a result; a score far out of range still has a bin.
     let coarse = multi(
         1,
         &[-1e9, -40.0, 0.1, 40.0, 1e9, f32::INFINITY],
@@ -292,7 +292,7 @@ fn what_does_not_fit_is_counted_in_bins() {
     );
 }
 
-/// Every positive against every negative.
+/// Reference AUROC: every positive against every negative.
 fn auroc_oracle(scores: &[f32], positives: &[bool]) -> Option<f64> {
     let (mut won, mut pairs) = (0.0, 0.0);
     for (&score, _) in scores
@@ -318,7 +318,7 @@ fn auroc_oracle(scores: &[f32], positives: &[bool]) -> Option<f64> {
     (pairs > 0.0).then(|| won / pairs)
 }
 
-/// At each positive, the share of positives among all that are not below it.
+/// Reference average precision: at each positive, the share of positives among all scores not below it.
 fn average_precision_oracle(scores: &[f32], positives: &[bool]) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
     for (&score, _) in scores
@@ -346,7 +346,7 @@ fn same(found: Option<f64>, expected: Option<f64>) -> bool {
     }
 }
 
-/// Few different values, so that there are ties.
+/// Few distinct values, so that ties occur.
 fn grid() -> impl Strategy<Value = f32> {
     (-8..8i32).prop_map(|value| value as f32 / 2.0)
 }
@@ -416,7 +416,7 @@ proptest! {
                 -(total - 1.0).ln()
             }).collect();
             let found = metrics.classes[class];
-            // Scores that are next to equal may be told apart or not: a pair of them counts nothing, or one, or half.
+            // Nearly equal scores may or may not share a bin: their pair counts 0, 1 or one half.
             let [mut least, mut most, mut pairs] = [0.0; 3];
             for (positive, _) in scores.iter().zip(&positives).filter(|(_, is)| **is) {
                 for (negative, _) in scores.iter().zip(&positives).filter(|(_, is)| !**is) {

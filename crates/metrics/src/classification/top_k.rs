@@ -1,5 +1,5 @@
-/// Places from 0: how many classes come before this one, the highest logit first, the first of equals first. `None` where a
-/// logit is not a number.
+/// Rank of a class, from 0: the number of classes with a higher logit, or an equal logit and a lower index. `None` where a
+/// logit is NaN.
 pub fn rank_of(logits: &[f32], class: usize) -> Option<usize> {
     let own = logits[class];
     let mut ahead = 0;
@@ -12,7 +12,7 @@ pub fn rank_of(logits: &[f32], class: usize) -> Option<usize> {
     Some(ahead)
 }
 
-/// The `k` classes of the highest logits with their softmax probabilities, best first, the first of equals first.
+/// The `k` classes of the highest logits with their softmax probabilities, best first; of equal logits the first comes first.
 pub fn top_k<T: Copy + Into<f64>>(logits: &[T], k: usize) -> Vec<(usize, f64)> {
     let logit = |class: usize| -> f64 { logits[class].into() };
     let mut classes: Vec<usize> = (0..logits.len()).collect();

@@ -10,7 +10,7 @@ fn le(values: &[f32]) -> Vec<u8> {
         .collect()
 }
 
-/// A safetensors file with this header and these bytes behind it.
+/// A safetensors file with this header and data.
 fn tensors(header: &str, data: &[u8]) -> Vec<u8> {
     let length = (header.len() as u64).to_le_bytes();
     [&length, header.as_bytes(), data].concat()
@@ -36,7 +36,7 @@ impl Files {
     }
 }
 
-/// An error that names the file, says these things and ends with a hint.
+/// Asserts an error that names the file, contains these texts and ends with a hint.
 #[track_caller]
 fn refused(named: &Path, parts: &[&str]) {
     let error = FeatureFile::open(named).unwrap_err().to_string();
@@ -82,7 +82,7 @@ fn shards_of_every_kind_are_joined_in_the_order_given() {
             "3.npy",
             &npy(1, &dictionary("'bfloat16'", "(1, 2)"), &brains),
         ),
-        // The only one with rows and columns.
+        // The only tensor with rows and columns.
         files.write(
             "4.safetensors",
             &tensors(header, &[le(&[0.0, 0.0]), brains.clone()].concat()),
@@ -198,7 +198,7 @@ fn what_is_wrong_with_an_array_is_said() {
         &npy(1, &columns, &le(&[0.0; 4])),
         &["ascontiguousarray"],
     );
-    // A single row is the same either way.
+    // A single row is the same in either order.
     let columns = dictionary("'<f4'", "(1, 2)").replace("False", "True");
     FeatureFile::open(&files.write("row.npy", &npy(1, &columns, &row))).unwrap();
 }

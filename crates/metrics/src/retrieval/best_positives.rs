@@ -1,4 +1,4 @@
-//! What others are compared with: each item's best positive.
+//! The threshold of each item: the score of its best positive.
 
 use std::cmp::Ordering;
 
@@ -9,20 +9,20 @@ use super::exact_comparison::{ExactComparison, RowScratch, Score};
 use super::rank_statistics::{Entry, Ranked};
 use super::{Job, Side};
 
-/// Of one side.
+/// Thresholds of one side.
 pub struct BestPositives {
     side: Side,
-    /// The best positive of each item, the first of those on a level; [`NONE`] where there is none.
+    /// Best positive of each item, the first of equals; [`NONE`] if it has no positive.
     positives: Vec<u32>,
     scores: Vec<Score>,
-    /// Positives on a level with the best, itself included: they are counted as ties with themselves, and taken off.
+    /// Number of positives with the best score, itself included. Counting sees them as ties; they are subtracted later.
     level: Vec<u32>,
 }
 
-/// No positive.
+/// Marks an item without a positive.
 const NONE: u32 = u32::MAX;
 
-/// What an item's threshold takes.
+/// Memory of one item's threshold.
 pub const BYTES_PER_ITEM: usize = size_of::<Score>() + 2 * size_of::<u32>();
 
 impl BestPositives {
@@ -32,7 +32,7 @@ impl BestPositives {
         })
     }
 
-    /// `score` gives the score of a pair, told its place among all of this side.
+    /// `score` computes the score of a pair; its first argument is the index among all pairs of this side.
     pub fn from_scores(
         job: &Job<'_>,
         comparison: &ExactComparison<'_>,
@@ -75,22 +75,22 @@ impl BestPositives {
         }
     }
 
-    /// The best positive of each item; larger than any where there is none.
+    /// Best positive of each item; `u32::MAX` if it has none.
     pub fn positives(&self) -> &[u32] {
         &self.positives
     }
 
-    /// The best positive's score; infinite where there is no positive.
+    /// Score of the best positive; infinite if there is none.
     pub fn score(&self, item: usize) -> Score {
         self.scores[item]
     }
 
-    /// An item's own pair, for one that has a positive.
+    /// An item's pair with its best positive; the item must have one.
     pub fn pair(&self, item: usize) -> [usize; 2] {
         pair(self.side, item, self.positives[item] as usize)
     }
 
-    /// From what was counted among all, positives included.
+    /// Ranks from the counts over all items, positives included.
     pub fn ranked(&self, counts: &[Count]) -> Ranked {
         let items = self.positives.iter().enumerate();
         let entries = items.filter(|(_, positive)| **positive != NONE);
@@ -106,7 +106,7 @@ impl BestPositives {
     }
 }
 
-/// Query and gallery item.
+/// (query, gallery item) of a pair seen from one side.
 fn pair(side: Side, own: usize, other: usize) -> [usize; 2] {
     match side {
         Side::Query => [own, other],

@@ -1,8 +1,8 @@
-//! How many are above each threshold, on the CPU.
+//! Counts on the CPU how many items score above each threshold.
 //!
 //! The gallery is split into digits and packed, as much of it as memory allows; then threads take blocks of queries, pack
-//! them too, and count tile by tile. What the first product leaves open is decided again in f64, and what that leaves open
-//! without rounding. A thread's list of open pairs is bounded: when it is full, it is decided on the spot.
+//! them too, and count tile by tile. Pairs that the first product leaves open are decided in f64, and those still open
+//! without rounding. A thread's list of open pairs is bounded: a full list is decided on the spot.
 
 use std::cmp::Ordering;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use super::feature_scan::{FeatureScan, products_are_exact};
 use super::{Decided, Go, Job, Progress, RetrievalError};
 use crate::features::Features;
 
-/// Of one item, positives included. Whole numbers: the order of additions does not matter.
+/// Counts of one item, positives included. Integers: the order of additions does not matter.
 #[derive(Debug, Default)]
 pub struct Count {
     above: AtomicU32,
@@ -25,28 +25,28 @@ pub struct Count {
 }
 
 impl Count {
-    /// Others with a higher score.
+    /// Items with a higher score.
     pub fn above(&self) -> u32 {
         self.above.load(Memory::Relaxed)
     }
 
-    /// Others with the same score.
+    /// Items with the same score.
     pub fn level(&self) -> u32 {
         self.level.load(Memory::Relaxed)
     }
 
-    /// One for each item.
+    /// One zero count per item.
     pub fn zeros(items: usize) -> Vec<Count> {
         (0..items).map(|_| Count::default()).collect()
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds counts from elsewhere.
     pub fn add_many(&self, above: u32, level: u32) {
         self.above.fetch_add(above, Memory::Relaxed);
         self.level.fetch_add(level, Memory::Relaxed);
     }
 
-    /// Adds one where it belongs.
+    /// Counts one item by its order relative to the threshold.
     pub fn add(&self, order: Ordering) {
         match order {
             Ordering::Greater => self.above.fetch_add(1, Memory::Relaxed),
@@ -62,13 +62,13 @@ impl Count {
     }
 }
 
-/// One side's thresholds and counts.
+/// Thresholds and counts of one side.
 pub struct Direction<'a> {
     pub thresholds: &'a BestPositives,
     pub counts: &'a [Count],
 }
 
-/// What the threads share.
+/// State shared by the threads.
 pub struct Counting<'a> {
     pub job: &'a Job<'a>,
     pub comparison: &'a ExactComparison<'a>,
@@ -79,43 +79,43 @@ pub struct Counting<'a> {
     pub kernel: Kernel,
 }
 
-/// How much is packed at a time.
+/// Numbers of rows packed at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
-    /// Queries of a block, a multiple of [`ROWS`].
+    /// Queries per block, a multiple of [`ROWS`].
     pub queries: usize,
-    /// Gallery items that are packed at once, a multiple of [`COLUMNS`].
+    /// Gallery items packed at once, a multiple of [`COLUMNS`].
     pub gallery: usize,
 }
 
-/// Open pairs that a thread keeps at most.
+/// Capacity of a thread's list of open pairs.
 const PENDING: usize = 1 << 13;
 
-/// What rounding to f32 may do to a product, a unit or a bound, relative to the sizes of both rows; and more.
+/// Upper bound of the effect of rounding to f32 on a product, a unit or a bound, relative to the norms of both rows.
 const ROUNDING: f64 = 1.0 / (1u64 << 21) as f64;
 
-/// Bytes that a packed line takes.
+/// Memory of a packed row.
 pub fn line_bytes(dimension: usize) -> usize {
     dimension.next_multiple_of(2) * size_of::<i16>() + size_of::<Lines<1>>()
 }
 
-/// Bytes that a thread needs for its block and its list.
+/// Memory of a thread's block and list.
 pub fn thread_bytes(dimension: usize, queries: usize) -> usize {
     queries * line_bytes(dimension)
         + PENDING * size_of::<Pending>()
         + 5 * dimension * size_of::<f32>()
 }
 
-/// Lines of one side, packed for the kernel.
+/// Rows of one side, packed for the kernel.
 pub struct Packed<const N: usize> {
     digits: Vec<i16>,
     lines: Vec<Lines<N>>,
-    /// What the digits leave out, relative to the size of the row: the largest.
+    /// Largest residual that the digits of a row leave out, relative to its norm.
     left_out: f64,
 }
 
 impl Packed<ROWS> {
-    /// Room for so many rows.
+    /// Buffers for this many rows.
     pub fn empty(rows: usize, dimension: usize) -> Self {
         let panels = rows / ROWS;
         Packed {
@@ -125,7 +125,8 @@ impl Packed<ROWS> {
         }
     }
 
-    /// Packs the first `panels` panels, from row `first` on, to meet a gallery that leaves out so much.
+    /// Packs the first `panels` panels, from row `first` on; `relative` maps this side's left-out share to the error bound against the
+    /// gallery.
     pub fn fill(
         &mut self,
         side: &Packing<'_>,
@@ -149,39 +150,37 @@ impl Packed<ROWS> {
         }
     }
 
-    /// Lines of a panel.
     pub fn lines_mut(&mut self, panel: usize) -> &mut Lines<ROWS> {
         &mut self.lines[panel]
     }
 }
 
-/// |q.g - d.c| <= (left out of q + left out of g) |q| |g|, and what f32 does to it.
+/// Relative error bound: |q.g - d.c| <= (left out of q + left out of g) |q| |g|, plus rounding to f32.
 pub fn relative_bound(left_out_of_queries: f64, left_out_of_gallery: f64) -> f32 {
     above(left_out_of_queries + left_out_of_gallery + ROUNDING)
 }
 
 impl<const N: usize> Packed<N> {
-    /// What the digits leave out, relative to the size of the row: the largest.
+    /// Largest residual that the digits of a row leave out, relative to its norm.
     pub fn left_out(&self) -> f64 {
         self.left_out
     }
 
-    /// Digits and lines of a panel.
     pub fn panel(&self, index: usize) -> (&[i16], &Lines<N>) {
         let len = self.digits.len() / self.lines.len();
         (&self.digits[index * len..][..len], &self.lines[index])
     }
 }
 
-/// A side as it is packed.
+/// One side's input for packing.
 pub struct Packing<'a> {
     pub features: &'a Features<'a>,
     pub scan: &'a FeatureScan,
-    /// The other side: thresholds are told in its units.
+    /// The other side: thresholds are given in its units.
     pub other: &'a FeatureScan,
 }
 
-/// Packs rows from `first` on into a panel; returns what their digits leave out, relative to their sizes: the largest.
+/// Packs rows from `first` on into a panel; returns the largest residual that digits leave out, relative to the norm of the row.
 pub fn pack_panel<const N: usize>(
     side: &Packing<'_>,
     first: usize,
@@ -212,8 +211,8 @@ pub fn pack_panel<const N: usize>(
         let unit = 2f64.powi(split.exponent + other.exponent);
         let bounds = [below((value - error) / unit), above((value + error) / unit)];
         let unit = 2f32.powi(split.exponent - scan.exponent);
-        // A row whose unit is coarser than its own survey asked for leaves out more than others: it counts as longer, so that
-        // one relative bound serves all, and as long as f32 can multiply.
+        // A row with a coarser unit than its own survey wants leaves out more than other rows. It counts as longer, so that one relative
+        // bound covers all rows, and as long enough for f32 products.
         let size = if split.residual > 0.0 {
             (split.norm + split.residual)
                 .max(split.residual / usual)
@@ -229,13 +228,13 @@ pub fn pack_panel<const N: usize>(
     left_out
 }
 
-/// Digits of a row that was split in its own unit are at least this long, a factor of two below the longest.
+/// Shortest norm of the digits of a row split in its own unit: half of the longest.
 const SHORTEST: f64 = 16000.0;
 
-/// What digits leave out makes a row at least so long.
+/// Smallest norm assumed for a row with a residual.
 const LEAST: f64 = 1.0 / 1024.0;
 
-/// Rounded up.
+/// Converts to f32, rounding up.
 pub fn above(value: f64) -> f32 {
     let rounded = value as f32;
     if f64::from(rounded) < value {
@@ -245,7 +244,7 @@ pub fn above(value: f64) -> f32 {
     }
 }
 
-/// Rounded down.
+/// Converts to f32, rounding down.
 pub fn below(value: f64) -> f32 {
     -above(-value)
 }
@@ -284,7 +283,7 @@ impl Counting<'_> {
         })
     }
 
-    /// Counts everything.
+    /// Runs the whole count.
     pub fn run(&self, go_on: &mut Go<'_>) -> Result<Decided, RetrievalError> {
         let [num_queries, num_gallery] = [self.job.queries.num_rows(), self.job.gallery.num_rows()];
         let total = num_queries as u64 * num_gallery as u64;
@@ -330,7 +329,7 @@ impl Counting<'_> {
     }
 }
 
-/// A pair that is not decided yet.
+/// A pair that is still open.
 #[derive(Clone, Copy)]
 struct Pending {
     query: u32,
@@ -339,7 +338,7 @@ struct Pending {
     of_item: bool,
 }
 
-/// What a thread keeps from block to block.
+/// Buffers of a thread, reused between blocks.
 struct Thread<'a, 'b> {
     counting: &'b Counting<'a>,
     queries: Packed<ROWS>,
@@ -348,7 +347,7 @@ struct Thread<'a, 'b> {
     pending: Vec<Pending>,
     scratch: RowScratch,
     exact: bool,
-    /// Comparisons in f64, and those of them that were done again without rounding.
+    /// Comparisons in f64, and how many of them were repeated without rounding.
     decided: [u64; 2],
 }
 
@@ -367,7 +366,7 @@ impl<'a, 'b> Thread<'a, 'b> {
         }
     }
 
-    /// A block of queries against the packed part of the gallery, which begins with item `first`.
+    /// Counts a block of queries against the packed part of the gallery, which begins with item `first`.
     fn block(&mut self, queries: std::ops::Range<usize>, gallery: &Packed<COLUMNS>, first: usize) {
         let Counting {
             job, tiles, kernel, ..
@@ -443,7 +442,7 @@ impl<'a, 'b> Thread<'a, 'b> {
         );
     }
 
-    /// Decides what is pending.
+    /// Decides all open pairs.
     fn decide(&mut self) {
         let Counting {
             comparison,

@@ -1,7 +1,7 @@
-//! Comparisons that are right: in f64 where its error bound decides, without rounding where it does not.
+//! Exact comparisons of scores: in f64 where its error bound decides, otherwise without rounding.
 //!
-//! A product of two f32 is exact in f64, so that only additions round, each by at most 2^-53 of what it gives: a sum of n
-//! products is off by less than n 2^-52 times the sum of their sizes, in any order.
+//! A product of two f32 is exact in f64, so only additions round, each by at most 2^-53 of its result: a sum of n
+//! products is off by less than n 2^-52 times the sum of their magnitudes, in any order.
 
 use std::cmp::Ordering;
 
@@ -9,35 +9,34 @@ use super::Job;
 use crate::exact_dot;
 use crate::features::Features;
 
-/// Independent sums, so that the compiler may use vectors.
+/// Independent partial sums, so that the compiler can vectorise.
 const LANES: usize = 16;
 
-/// A dot product, and how far off it may be.
+/// A dot product in f64 with its error bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// Rounded.
     pub value: f64,
-    /// The exact one is no further away.
+    /// Bound on the distance to the exact value.
     pub error: f64,
 }
 
-/// Room for rows that do not lie in memory as f32.
+/// Buffers for rows that are not stored as f32.
 #[derive(Default)]
 pub struct RowScratch {
     rows: [Vec<f32>; 4],
 }
 
-/// Compares scores of pairs of these features.
+/// Compares scores of pairs of queries and gallery items.
 pub struct ExactComparison<'a> {
     queries: &'a Features<'a>,
     gallery: &'a Features<'a>,
     sums: Sums,
 }
 
-/// What f64 makes of a dot product.
+/// Whether f64 dot products of this data round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// All values are so few bits that nothing is ever rounded.
+    /// Values have so few bits that sums never round.
     Exact,
     /// Each addition rounds.
     Rounded,
@@ -52,7 +51,7 @@ impl<'a> ExactComparison<'a> {
         }
     }
 
-    /// In f64.
+    /// Score of a pair in f64.
     pub fn score(&self, [query, item]: [usize; 2], scratch: &mut RowScratch) -> Score {
         let [q, g, ..] = &mut scratch.rows;
         let score = dot(self.queries.row(query, q), self.gallery.row(item, g));
@@ -65,18 +64,18 @@ impl<'a> ExactComparison<'a> {
         }
     }
 
-    /// The score of a pair against that of another; `None` where f64 cannot tell.
+    /// Order of two scores; `None` if f64 cannot decide.
     pub fn compare(&self, score: Score, than: Score) -> Option<Ordering> {
         let (difference, error) = (score.value - than.value, score.error + than.error);
         if difference.abs() > error {
             Some(difference.total_cmp(&0.0))
         } else {
-            // No error: exact sums, or rows of zeros.
+            // A zero error: exact sums, or rows of zeros.
             (error == 0.0).then_some(Ordering::Equal)
         }
     }
 
-    /// Without rounding.
+    /// Order of two pairs' scores, without rounding.
     pub fn exactly(
         &self,
         pair: [usize; 2],
@@ -93,12 +92,12 @@ impl<'a> ExactComparison<'a> {
     }
 }
 
-/// `a . b`.
+/// Dot product in f64 with its error bound.
 pub fn dot(a: &[f32], b: &[f32]) -> Score {
     pulp::Arch::new().dispatch(Dot { a, b })
 }
 
-/// A closure would be compiled apart from the vector instructions that it is called with.
+/// A struct rather than a closure: a closure would be compiled without the vector instructions of its caller.
 struct Dot<'a> {
     a: &'a [f32],
     b: &'a [f32],

@@ -1,4 +1,4 @@
-//! A first look at all features: is every value finite, how large are rows, and how few bits do they have.
+//! First scan of all features: finiteness, row norms and number of bits.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,24 +10,24 @@ use super::exact_comparison::Sums;
 use super::{RetrievalError, Side};
 use crate::features::Features;
 
-/// What is known of a side.
+/// Properties of one side's values.
 #[derive(Clone, Copy, Debug)]
 pub struct FeatureScan {
-    /// The coarsest unit that a row's digits need: units are told relative to it.
+    /// Exponent of the coarsest unit that a row's digits need; other units are relative to it.
     pub exponent: i32,
-    /// The longest row.
+    /// Norm of the longest row.
     norm: f64,
-    /// Whether digits leave out nothing of any row, and the longest row of digits then.
+    /// Norm of the longest row of digits, if digits represent every row exactly.
     digits: Option<f64>,
-    /// Exponent of the lowest bit of any value, where f64 sums may be exact.
+    /// Exponent of the lowest bit of any value, if f64 sums may be exact.
     lowest_bit: Option<i32>,
 }
 
-/// Units that are finer than this, relative to the coarsest, would not fit into f32 beside it.
+/// Finest unit relative to the coarsest; a finer one would not fit f32 beside it.
 const FINEST: i32 = 60;
 
 impl FeatureScan {
-    /// No value is 2^(this + 1) or more.
+    /// Exponent e such that no value reaches 2^(e + 1).
     pub fn largest_exponent(&self) -> i32 {
         if self.norm > 0.0 {
             self.norm.log2().floor() as i32
@@ -36,16 +36,16 @@ impl FeatureScan {
         }
     }
 
-    /// The unit that a row is split in.
+    /// Exponent of the unit for a row's digits.
     pub fn unit(&self, survey: &digits::Survey) -> i32 {
         survey.exponent.max(self.exponent - FINEST)
     }
 }
 
-/// Rows that a thread looks at before it asks for more.
+/// Rows per task of a thread.
 const ROWS: usize = 256;
 
-/// Looks at every value of a side.
+/// Scans every value of a side.
 pub fn scan(features: &Features<'_>, side: Side) -> Result<FeatureScan, RetrievalError> {
     let (few_bits, few_digits) = (AtomicBool::new(true), AtomicBool::new(true));
     let start = FeatureScan {
@@ -110,7 +110,7 @@ pub fn scan(features: &Features<'_>, side: Side) -> Result<FeatureScan, Retrieva
             value: values[column].to_string(),
         });
     }
-    // Where all rows are zeros, any unit will do.
+    // All rows are zero: any unit is valid.
     let exponent = if seen.exponent == i32::MIN {
         0
     } else {
@@ -119,7 +119,7 @@ pub fn scan(features: &Features<'_>, side: Side) -> Result<FeatureScan, Retrieva
     Ok(FeatureScan { exponent, ..seen })
 }
 
-/// Exponent of the lowest bit that is set; as high as can be for zero.
+/// Exponent of the lowest set bit; `i32::MAX` for zero.
 fn lowest_bit(value: f32) -> i32 {
     let bits = value.to_bits();
     let (exponent, fraction) = ((bits >> 23 & 0xff) as i32, bits & 0x7f_ffff);
@@ -130,17 +130,17 @@ fn lowest_bit(value: f32) -> i32 {
     }
 }
 
-/// Whether all sums of f64 are exact: every product is a multiple of the two lowest bits, and no sum is 2^53 of those.
+/// Whether f64 sums are exact: every product is a multiple of the product of the lowest bits, and every sum is below 2^53 of those.
 pub fn sums(queries: &FeatureScan, gallery: &FeatureScan) -> Sums {
     let bits = |side: &FeatureScan| Some(side.norm.log2() - f64::from(side.lowest_bit?));
     match bits(queries).zip(bits(gallery)) {
-        // A bit less than 53, for the rounding of logarithms.
+        // 52 rather than 53, to allow for rounding of the logarithms.
         Some((a, b)) if a + b < 52.0 => Sums::Exact,
         _ => Sums::Rounded,
     }
 }
 
-/// Whether the first product is exact, and stays so as an f32.
+/// Whether the first product is exact, also in f32.
 pub fn products_are_exact(queries: &FeatureScan, gallery: &FeatureScan) -> bool {
     let longest = queries.digits.zip(gallery.digits);
     longest.is_some_and(|(a, b)| a * b < 2f64.powi(24)) && sums(queries, gallery) == Sums::Exact

@@ -1,8 +1,8 @@
-//! The same counts on a GPU.
+//! Counting on a GPU.
 //!
-//! Rows go to the card as they are, all of them where they fit; then the card also looks for values that are not finite and
-//! computes the positives' scores. Where they do not fit, blocks of queries meet blocks of the gallery, and the host does
-//! both. What f64 leaves open is decided here, without rounding.
+//! Rows are copied to the card unchanged, all of them if they fit; then the card also checks for non-finite values and
+//! computes the positives' scores. Otherwise blocks of queries meet blocks of the gallery, and the host does both.
+//! Comparisons that f64 leaves open are decided on the host, without rounding.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ use super::exact_comparison::{ExactComparison, RowScratch, Score, Sums};
 use super::feature_scan::{self, FeatureScan};
 use super::{Clock, Decided, Found, Go, Job, Options, Progress, RetrievalError, Side, check};
 
-/// Gallery items on the card at most: more would not be counted in 32 bits.
+/// Most gallery items on the card: more would overflow 32-bit counts.
 const MOST_ITEMS: usize = 1 << 21;
 
-/// Features on a card, to be ranked there, more than once if need be.
+/// A job prepared for the card; it can be ranked several times.
 pub struct OnGpu<'a> {
     job: Job<'a>,
     ranks: Ranks<'a>,
@@ -29,7 +29,7 @@ pub struct OnGpu<'a> {
 }
 
 impl<'a> OnGpu<'a> {
-    /// Copies the features to the card if they fit into what it has free, or into the limit.
+    /// Copies the features to the card if they fit into its free memory and the limit.
     ///
     /// # Errors
     /// See [`RetrievalError`].
@@ -37,7 +37,7 @@ impl<'a> OnGpu<'a> {
         OnGpu::with(Ranks::new(cuda)?, cuda, job, options)
     }
 
-    /// With kernels of the caller's.
+    /// Like [`OnGpu::new`], with given kernels.
     pub(super) fn with(
         ranks: Ranks<'a>,
         cuda: &'a Cuda,
@@ -66,17 +66,17 @@ impl<'a> OnGpu<'a> {
         Ok(on_gpu)
     }
 
-    /// Whether all features lie on the card.
+    /// Whether all features are on the card.
     pub fn is_resident(&self) -> bool {
         self.resident.is_some()
     }
 
-    /// What is allocated on the card beside the features.
+    /// Memory allocated on the card beside the features.
     pub fn extra_bytes(&self) -> u64 {
         self.ranks.held_bytes()
     }
 
-    /// What so many rows take on the card, counting included.
+    /// Memory on the card for this many rows, counting included.
     fn bytes(&self, queries: usize, gallery: usize) -> u64 {
         let dimension = self.job.queries.dimension();
         let rows = (queries + gallery) * dimension * size_of::<f32>();
@@ -90,7 +90,7 @@ impl<'a> OnGpu<'a> {
         Ok(self.ranks.upload(rows.len(), dimension, read)?)
     }
 
-    /// Ranks both ways; as [`super::rank`].
+    /// Ranks both directions, like [`super::rank`].
     ///
     /// # Errors
     /// See [`RetrievalError`].
@@ -166,7 +166,7 @@ impl<'a> OnGpu<'a> {
         })
     }
 
-    /// Rows for one pass, where they are not there already.
+    /// Copies the rows of one pass, unless the card has them all.
     fn send(&self, side: Side, rows: &Range<usize>) -> Result<Option<DeviceRows>, RetrievalError> {
         match self.resident {
             Some(_) => Ok(None),
@@ -174,7 +174,7 @@ impl<'a> OnGpu<'a> {
         }
     }
 
-    /// Queries and gallery items that are on the card at a time: as many items as fit beside a block of queries.
+    /// Numbers of queries and gallery items on the card at a time: as many items as fit beside a block of queries.
     fn blocks(&self) -> Result<[usize; 2], RetrievalError> {
         let [queries, gallery] = SIDES.map(|side| self.job.features(side).num_rows());
         if self.resident.is_some() {
@@ -194,7 +194,7 @@ impl<'a> OnGpu<'a> {
         Ok(at_once)
     }
 
-    /// How large values are and how many bits they have; an error where one is not finite.
+    /// Exponents and bits of the values; an error if a value is not finite.
     fn look(&self) -> Result<Looked, RetrievalError> {
         let job = &self.job;
         if let Some([queries, gallery]) = &self.resident {
@@ -210,7 +210,7 @@ impl<'a> OnGpu<'a> {
                 },
             ] = scans
             {
-                // Below 2^(exponent + 1) each, and that times the root of the dimension as a row.
+                // A value is below 2^(exponent + 1), a row's norm below that times the root of the dimension.
                 let bits = (queries + 1 - lowest_query) + (gallery + 1 - lowest_item);
                 let bits = f64::from(bits) + (job.queries.dimension() as f64).log2();
                 return Ok(Looked {
@@ -222,7 +222,7 @@ impl<'a> OnGpu<'a> {
                     },
                 });
             }
-            // The host says which value it is.
+            // The host's scan names the non-finite value.
         }
         let scans = [
             feature_scan::scan(job.queries, Side::Query)?,
@@ -260,17 +260,17 @@ impl<'a> OnGpu<'a> {
 
 const SIDES: [Side; 2] = [Side::Query, Side::Gallery];
 
-/// Rows of a block at least: less would be all waiting.
+/// Fewest rows of a block: smaller ones would only wait for transfers.
 const LEAST: usize = 256;
 
-/// What must be known of all values.
+/// Properties of all values.
 struct Looked {
-    /// Of the largest value of each side.
+    /// Exponent of the largest value of each side.
     exponents: [i32; 2],
     sums: Sums,
 }
 
-/// What blocks share.
+/// State shared by the blocks.
 struct Counting<'a, 'b> {
     on_gpu: &'b OnGpu<'a>,
     comparison: ExactComparison<'b>,
@@ -279,17 +279,17 @@ struct Counting<'a, 'b> {
     looked: Looked,
 }
 
-/// What a block took.
+/// Statistics of a block.
 struct Block {
-    /// Comparisons that were done again in f64.
+    /// Comparisons repeated in f64.
     in_f64: u64,
-    /// Those of them that were done again without rounding.
+    /// Comparisons repeated without rounding, a part of those.
     exactly: u64,
     seconds: RankSeconds,
 }
 
 impl Counting<'_, '_> {
-    /// Queries against gallery items.
+    /// Ranks a block of queries against a block of gallery items.
     fn block(
         &self,
         rows: (&DeviceRows, &DeviceRows),

@@ -1,7 +1,7 @@
-//! The gallery items nearest to each query, in exact order.
+//! The nearest gallery items of each query, in exact order.
 //!
-//! Each query keeps its best so far, and the score of the last of them is its threshold: the first product lists whatever
-//! may be above it, f64 scores that, and what f64 cannot put in order is compared without rounding.
+//! Each query keeps its best items so far, and the score of the last of them is its threshold: the first product lists every item that
+//! may be above it, f64 scores those items, and items that f64 cannot order are compared without rounding.
 
 use std::cmp::Ordering;
 use std::sync::Mutex;
@@ -15,17 +15,17 @@ use super::exact_comparison::{ExactComparison, RowScratch, Score};
 use super::feature_scan::{self, FeatureScan};
 use super::{Go, Job, Neighbours, Progress, RetrievalError, Side};
 
-/// One of the best of a query.
+/// A candidate neighbour of a query.
 #[derive(Clone, Copy)]
 struct Near {
     score: Score,
     item: u32,
 }
 
-/// What a neighbour takes while it is looked for.
+/// Memory of a neighbour during the search.
 pub const BYTES: usize = size_of::<Near>();
 
-/// Below every score.
+/// Threshold of the gallery rows: all scores are below it, so only the queries' thresholds list items.
 const NO_THRESHOLD: Score = Score {
     value: f64::INFINITY,
     error: 0.0,
@@ -109,7 +109,7 @@ struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    /// A block of queries, each with `count` of `best`, against the packed part of the gallery.
+    /// Searches the packed part of the gallery for a block of queries, each with `count` entries of `best`.
     fn block(
         &mut self,
         first_query: usize,
@@ -131,7 +131,7 @@ impl Thread<'_> {
             |left_out| relative_bound(left_out, gallery.left_out()),
         );
         for panel in 0..panels {
-            // Nothing is counted: whatever is not below the threshold is listed.
+            // With an infinite upper bound the kernel counts nothing, and lists every item that is not below the threshold.
             self.queries.lines_mut(panel).high = [f32::INFINITY; ROWS];
         }
         for item_panel in 0..items.div_ceil(COLUMNS) {
@@ -151,7 +151,7 @@ impl Thread<'_> {
                     let lines = self.queries.lines_mut(panel);
                     let score = best[count - 1].score;
                     if score.value.is_finite() {
-                        // In units of the digits: as the line was packed.
+                        // The threshold in units of the digits, like the packed rows.
                         let row = usize::from(open.row);
                         let unit = lines.unit[row];
                         let unit = f64::from(unit)
@@ -164,7 +164,7 @@ impl Thread<'_> {
         }
     }
 
-    /// Puts an item where it belongs among the best. Items come in order: one on a level comes after those before it.
+    /// Inserts an item into the sorted list of the best. Items arrive in order: among equal scores, an earlier item comes first.
     fn offer(&mut self, query: usize, item: u32, best: &mut [Near]) {
         let pair = [query, item as usize];
         let score = self.comparison.score(pair, &mut self.scratch);

@@ -1,52 +1,50 @@
-//! From ranks to the usual statistics: R@k, median and mean rank, MRR, NDCG@k.
+//! Statistics of ranks: R@k, median and mean rank, MRR, NDCG@k.
 
 use serde::{Deserialize, Serialize};
 
-/// One direction.
+/// Statistics of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ranks {
-    /// Share of queries whose positive came first.
+    /// Share of queries whose positive has rank 1.
     pub r1: f64,
-    /// Share whose positive was among the first five.
+    /// Share of queries whose positive is among the first five.
     pub r5: f64,
-    /// Share whose positive was among the first ten.
+    /// Share of queries whose positive is among the first ten.
     pub r10: f64,
-    /// Half of the ranks are at most this.
     pub median_rank: f64,
-    /// Mean of the ranks.
     pub mean_rank: f64,
-    /// Mean of one over the rank.
+    /// Mean reciprocal rank.
     pub mrr: f64,
 }
 
-/// How items with the same score as the positive count in its rank.
+/// How items with the same score as the positive affect its rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ties {
-    /// They come after it.
+    /// The positive comes before all of them.
     Optimistic,
-    /// They come before it: features that are all alike rank last.
+    /// The positive comes after all of them: identical features rank last.
     Pessimistic,
-    /// Half of them come before it: features that are all alike rank in the middle, and not on top.
+    /// The positive comes in their middle: identical features rank in the middle.
     #[default]
     Mean,
 }
 
-/// Where a positive stands among the others.
+/// Counts that determine the rank of a positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose positive.
+    /// The item that searches.
     pub item: u32,
-    /// Which one, on the other side.
+    /// Its positive, on the other side.
     pub positive: u32,
-    /// Others with a higher score.
+    /// Items with a higher score.
     pub above: u32,
-    /// Others with the same score.
+    /// Other items with the same score.
     pub level: u32,
 }
 
 impl Entry {
-    /// From 1.
+    /// Rank from 1.
     pub fn rank(&self, ties: Ties) -> f64 {
         let lost = match ties {
             Ties::Optimistic => 0.0,
@@ -57,7 +55,7 @@ impl Entry {
     }
 }
 
-/// One direction: the positives that count, in the order of their items.
+/// Ranks of one direction, in the order of their items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranked {
     /// One per item that has a positive; one per pair under [`Rule::Recall`](super::Rule::Recall).
@@ -65,12 +63,12 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// Items that have a rank.
+    /// Number of items that have a rank.
     pub fn num_items(&self) -> usize {
         self.per_item().count()
     }
 
-    /// Positives that others are on a level with.
+    /// Number of positives with ties.
     pub fn num_tied(&self) -> usize {
         self.entries.iter().filter(|entry| entry.level > 0).count()
     }
@@ -94,7 +92,7 @@ impl Ranked {
     /// sum over positives with rank <= k of 1 / log2(1 + rank)  over  sum over i = 1 .. min(k, positives) of 1 / log2(1 + i)
     /// ```
     ///
-    /// Under [`Rule::Best`](super::Rule::Best) an item has one positive, its best. With ties a rank may lie between two places, and so may its gain.
+    /// Under [`Rule::Best`](super::Rule::Best) an item has one positive, its best. With ties a rank may be fractional, and so may its gain.
     pub fn ndcg(&self, k: u64, ties: Ties) -> f64 {
         let gain = |rank: f64| 1.0 / (1.0 + rank).log2();
         let normalised = |entries: &[Entry]| {
@@ -107,7 +105,7 @@ impl Ranked {
         mean(self.per_item().map(normalised))
     }
 
-    /// The usual numbers. NaN where nothing has a rank.
+    /// The standard statistics. NaN without ranks.
     pub fn ranks(&self, ties: Ties) -> Ranks {
         let mut ranks: Vec<f64> = self.entries.iter().map(|entry| entry.rank(ties)).collect();
         ranks.sort_unstable_by(f64::total_cmp);

@@ -9,7 +9,7 @@ use proptest::strategy::ValueTree;
 use super::*;
 use crate::exact_dot;
 
-/// By comparing every score with every other, without rounding.
+/// Reference: compares every score with every other score, without rounding.
 fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
     let rows = |features: &Features<'_>| -> Vec<Vec<f32>> {
         let row = |row| features.row(row, &mut vec![]).to_vec();
@@ -23,7 +23,7 @@ fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
             let than = |a: u32, b: u32| {
                 exact_dot::compare([row, &others[a as usize]], [row, &others[b as usize]])
             };
-            // Of several on a level, the first.
+            // The first of several equal scores.
             let best = positives.iter().copied();
             let best = best.reduce(|best, other| match than(other, best) {
                 Ordering::Greater => other,
@@ -51,7 +51,7 @@ fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {
     ]
 }
 
-/// Every positive by itself.
+/// Reference for [`Rule::Recall`].
 fn oracle_of_recall(job: &Job<'_>) -> [Vec<Entry>; 2] {
     [Side::Query, Side::Gallery].map(|side| {
         let mut entries = vec![];
@@ -71,7 +71,7 @@ fn oracle_of_recall(job: &Job<'_>) -> [Vec<Entry>; 2] {
     })
 }
 
-/// By sorting whole rows.
+/// Reference for neighbours: sorts whole rows.
 fn oracle_of_neighbours(job: &Job<'_>, count: usize) -> Vec<u32> {
     let mut scratch = [vec![], vec![], vec![]];
     let mut all = vec![];
@@ -91,22 +91,22 @@ fn oracle_of_neighbours(job: &Job<'_>, count: usize) -> Vec<u32> {
     all
 }
 
-/// Values that are hard to tell apart, or far apart.
+/// Kinds of features whose scores are hard to compare: nearly equal, or far apart.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Small whole numbers: most scores are ties.
+    /// Small integers: most scores are ties.
     Whole,
     /// Like a model's features.
     Features,
-    /// Copies of two rows, each with one value an ulp away at most.
+    /// Copies of two rows, each with one value at most an ulp away.
     Ulps,
-    /// Smaller than the smallest normal number.
+    /// Subnormal numbers.
     Denormal,
-    /// Rows that are powers of two apart, up to the ends of the range.
+    /// Rows scaled by powers of two, up to the ends of the range.
     Scales,
-    /// Halves.
+    /// f16 values.
     Halves,
-    /// All alike but for the last bits.
+    /// Rows that differ in the last bits only.
     Collapsed,
 }
 
@@ -122,7 +122,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     ])
 }
 
-/// Rows of `kind`; every few of them a copy of another, or zeros.
+/// Rows of `kind`; a fraction of them copies of other rows, or zeros.
 fn rows(kind: Kind, num_rows: usize, dimension: usize, seed: u64) -> Vec<f32> {
     let mut random = SplitMix64(seed);
     let mut next = move || random.bits();
@@ -285,7 +285,7 @@ fn a_value_that_is_not_finite_is_named() {
     }
 }
 
-/// The first GPU. Without one nothing is tested, which must not go unseen.
+/// The first GPU. Without a GPU nothing is tested, and the message says so.
 fn card() -> Option<Cuda> {
     use std::io::Write;
     if !matches!(holdall_device::cuda::count(), Ok(1..)) {
@@ -330,7 +330,7 @@ fn a_card_finds_what_the_oracle_finds() {
             pairs: &Pairs::new(num_queries, num_gallery, pairs.collect()).unwrap(),
         };
         let expected = oracle(&job);
-        // Two kinds of products where the card has both.
+        // Both kinds of products, if the card has both.
         let ranks = match case % 2 {
             0 => Ranks::new(&card).unwrap(),
             _ => Ranks::narrow(&card).unwrap(),

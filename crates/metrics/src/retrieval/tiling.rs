@@ -1,4 +1,4 @@
-//! What is held at a time.
+//! Memory of a ranking.
 
 use super::best_positives;
 use super::count::{self, Count, Tiles};
@@ -7,21 +7,21 @@ use super::{Job, Options, RetrievalError};
 use crate::pairs::Pairs;
 use holdall_device::cpu::digits::{COLUMNS, ROWS};
 
-/// How a job fits into memory: whatever the scores would take, they are counted tile by tile and never held.
+/// Tile sizes that fit a ranking into memory: scores are counted tile by tile and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// What is held: thresholds, counts, packed features and the threads' own, at most.
+    /// Peak memory: thresholds, counts, packed features and the threads' buffers.
     pub held_bytes: u64,
     pub(super) tiles: Tiles,
 }
 
-/// Queries of a block: the digits of so many stay in a core's cache at common dimensions.
+/// Queries per block: their digits stay in a core's cache at common dimensions.
 const QUERIES: usize = 20 * ROWS;
-/// What is packed of the gallery where the user names no limit. More saves nothing: each part meets all queries.
+/// Size of the packed part of the gallery without a limit. More saves nothing, because each part meets all queries.
 const PACKED_BYTES: usize = 256 << 20;
 
 impl Tiling {
-    /// The largest tiles that fit, on the threads of rayon's current pool.
+    /// The largest tiles that fit, for the threads of rayon's current pool.
     ///
     /// # Errors
     /// [`RetrievalError::DoesNotFit`].
@@ -37,23 +37,20 @@ impl Tiling {
     }
 }
 
-/// What memory depends on.
+/// Sizes that determine the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Rows.
     pub queries: usize,
-    /// Rows.
     pub gallery: usize,
-    /// Values of a row.
+    /// Values per row.
     pub dimension: usize,
-    /// Positive pairs.
     pub pairs: usize,
-    /// That count.
+    /// Threads that count.
     pub threads: usize,
 }
 
 impl Sizes {
-    /// What the smallest tiles would take.
+    /// Memory with the smallest tiles.
     pub fn least_bytes(&self, options: &Options) -> u64 {
         self.bytes(
             options,
@@ -65,7 +62,7 @@ impl Sizes {
     }
 
     fn bytes(&self, options: &Options, tiles: Tiles) -> u64 {
-        // A rank is sorted for the median.
+        // The f64 is for ranks, which are sorted for the median.
         let per_item = best_positives::BYTES_PER_ITEM
             + size_of::<Count>()
             + size_of::<Entry>()
@@ -92,7 +89,7 @@ impl Sizes {
             gallery: packed,
         };
         if let Some(limit_bytes) = options.memory_bytes {
-            // Fewer queries only where not even a few items would fit beside them.
+            // Blocks of queries shrink only if they leave no room for a few gallery panels.
             tiles.gallery = packed.min(8 * COLUMNS);
             while self.bytes(options, tiles) > limit_bytes && tiles.queries > ROWS {
                 tiles.queries = (tiles.queries / 2).next_multiple_of(ROWS);

@@ -1,4 +1,4 @@
-//! clDice: do the masks have the same branches, whatever their width (Shit et al., 2021).
+//! clDice compares the branches of two masks, whatever their width (Shit et al., 2021).
 //!
 //! ```text
 //! topology precision     share of the prediction's skeleton that lies in the truth
@@ -8,21 +8,19 @@
 
 use super::SkeletonBuffer;
 
-/// Pixels of two skeletons. Counts of several images add up to pooled ones.
+/// Pixel counts of two skeletons. The counts of several images add up to pooled ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CenterlineCounts {
-    /// Pixels of the prediction's skeleton.
     pub predicted: u64,
-    /// Those that lie in the truth.
+    /// Pixels of the prediction's skeleton that lie in the truth.
     pub predicted_in_truth: u64,
-    /// Pixels of the truth's skeleton.
     pub truth: u64,
-    /// Those that lie in the prediction.
+    /// Pixels of the truth's skeleton that lie in the prediction.
     pub truth_in_predicted: u64,
 }
 
 impl CenterlineCounts {
-    /// Of two masks of one size.
+    /// Counts of two masks of one size.
     pub fn of(
         truth: impl Fn(usize) -> bool,
         predicted: impl Fn(usize) -> bool,
@@ -43,7 +41,7 @@ impl CenterlineCounts {
         counts
     }
 
-    /// `None` where both skeletons are empty, 0 where one is.
+    /// clDice; `None` if both skeletons are empty, 0 if one is.
     pub fn cl_dice(&self) -> Option<f64> {
         if self.predicted + self.truth == 0 {
             return None;

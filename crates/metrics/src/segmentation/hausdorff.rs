@@ -1,26 +1,23 @@
-//! HD95: how far the outlines of two masks are apart.
+//! HD95: the distance between the outlines of two masks.
 //!
 //! ```text
-//! outline(M)  = pixels of M with one of their four neighbours outside of M; what lies outside of the picture is outside of M
-//! d(A -> B)   = for each pixel of outline(A) the Euclidean distance to the nearest of outline(B), in pixels
+//! outline(M)  = pixels of M with one of their four neighbours outside of M; the surroundings of the picture are outside of M
+//! d(A -> B)   = for each pixel of outline(A) the Euclidean distance to the nearest pixel of outline(B), in pixels
 //! HD95        = max(95th percentile of d(A -> B), 95th percentile of d(B -> A))
 //! ```
 //!
-//! Definition and percentile (linear between ranks) are MONAI's. Distances are exact: integers until the square root of two of them. The
+//! Definition and percentile (linear between ranks) follow MONAI. Distances are exact: integers until the square root of two of them. The
 //! transform takes two passes over the columns, then the lower envelope of parabolas along each row (Meijster, Roerdink and Hesselink).
 
-/// Distances of the picture being measured: four bytes a pixel, kept from picture to picture.
+/// Distance buffer, four bytes per pixel, reused from picture to picture.
 #[derive(Clone, Debug, Default)]
 pub struct HausdorffBuffer {
-    /// First each pixel's distance to the outline in its column; then, row by row in the same place, squared distances.
+    /// First each pixel's distance to the outline within its column; then, row by row in the same place, squared distances.
     distances: Vec<u32>,
     envelope: Envelope,
 }
 
-/// In pixels. `None` where both masks are empty, the picture's diagonal where one is. The masks are `width` wide, a value for each pixel.
-///
-/// # Panics
-/// If the masks are not of one size.
+/// HD95 in pixels. `None` if both masks are empty, the picture's diagonal if one is. Masks are indexed row by row.
 pub fn hausdorff95(
     a: impl Fn(usize) -> bool,
     b: impl Fn(usize) -> bool,
@@ -41,12 +38,12 @@ pub fn hausdorff95(
 }
 
 impl HausdorffBuffer {
-    /// What pictures of this many pixels take.
+    /// Memory for pictures of this many pixels.
     pub fn bytes(pixels: usize) -> u64 {
         pixels as u64 * size_of::<u32>() as u64
     }
 
-    /// Of the distances from the outline of `from` to that of `to`; neither is empty.
+    /// 95th percentile of the distances from the outline of `from` to that of `to`; neither may be empty.
     fn percentile95(
         &mut self,
         from: impl Fn(usize) -> bool,
@@ -62,7 +59,8 @@ impl HausdorffBuffer {
             if outline.peek().is_none() {
                 continue;
             }
-            // The row is in the envelope before squared distances, never more than pixels so far, are written over it.
+            // Squared distances may overwrite the row, because it is in the envelope already and they never outnumber the pixels visited so
+            // far.
             self.envelope
                 .build(&self.distances[y * width..(y + 1) * width]);
             for x in outline {
@@ -73,7 +71,7 @@ impl HausdorffBuffer {
         percentile(&mut self.distances[..count], 0.95)
     }
 
-    /// Of each pixel the distance to the nearest pixel of the outline in its column, or more than any distance.
+    /// Distance of each pixel to the nearest outline pixel of its column; larger than any distance if there is none.
     fn column_distances(&mut self, mask: impl Fn(usize) -> bool, [height, width]: [usize; 2]) {
         let far = (height + width) as u32;
         self.distances.clear();
@@ -94,7 +92,7 @@ impl HausdorffBuffer {
     }
 }
 
-/// Whether the mask ends at a pixel of it.
+/// Whether a pixel lies on the outline of the mask.
 fn is_outline(
     mask: &impl Fn(usize) -> bool,
     [y, x]: [usize; 2],
@@ -112,9 +110,9 @@ fn is_outline(
 /// `min over u of (x - u)^2 + column[u]^2`, for every x of a row.
 #[derive(Clone, Debug, Default)]
 struct Envelope {
-    /// Column and column distance of each parabola of the envelope, and from which x on it is the lowest.
+    /// Parabolas of the envelope: column, column distance, and the x from which it is the lowest.
     parabolas: Vec<[i64; 3]>,
-    /// The parabola that is the lowest at the x last asked for: they are asked for in order.
+    /// Index of the lowest parabola at the last queried x; queries come in ascending order.
     current: usize,
 }
 
@@ -131,7 +129,7 @@ impl Envelope {
                     self.parabolas.pop();
                     continue;
                 }
-                // The last x at which `last` is not higher than `new`, and one more.
+                // One more than the last x at which `last` is not higher than `new`.
                 let rise = new[0].pow(2) - last[0].pow(2) + new[1].pow(2) - last[1].pow(2);
                 new[2] = 1 + rise.div_euclid(2 * (new[0] - last[0]));
                 break;
@@ -150,12 +148,12 @@ impl Envelope {
             self.current += 1;
         }
         let [u, g, _] = self.parabolas[self.current];
-        // Pictures end long before: 46,340 pixels along each side.
+        // Cannot overflow for pictures of up to 46,340 pixels along each side.
         u32::try_from((x - u).pow(2) + g * g).unwrap_or(u32::MAX)
     }
 }
 
-/// Of the square roots, linear between the two ranks around it. There is at least one.
+/// Percentile of the square roots, linear between the two ranks around it. `squares` must not be empty.
 fn percentile(squares: &mut [u32], share: f64) -> f64 {
     let rank = share * (squares.len() - 1) as f64;
     let (below, part) = (rank.floor() as usize, rank.fract());

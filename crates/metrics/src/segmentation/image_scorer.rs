@@ -1,67 +1,63 @@
-//! Scores of one image.
-
 use super::{
     CenterlineCounts, HausdorffBuffer, IGNORED, METRICS, MaskScores, OddsHistogram, PixelCounts,
     SkeletonBuffer, ThresholdCounts, hausdorff95,
 };
 
-/// What is scored: what the model says, at the size of the truth.
+/// Input of the scorer: the model's output at the size of the truth.
 ///
 /// `h` height, `w` width, `k` outputs: one probability of class 1, or one for each class.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
-    /// Height and width.
     pub size: [usize; 2],
     /// Class of each pixel, or [`IGNORED`].
     pub truth_hw: &'a [u8],
-    /// From 0 to 1.
+    /// Values from 0 to 1.
     pub probabilities_hwk: &'a [f32],
 }
 
-/// What is held while an image is scored; images one after another share it. One for each thread.
+/// Buffers for scoring one image after another. One per thread.
 #[derive(Clone, Debug)]
 pub struct ImageScorer {
     num_outputs: usize,
     threshold: f32,
-    /// Class of each pixel that counts, or [`IGNORED`].
+    /// Predicted class of each pixel, or [`IGNORED`].
     predicted: Vec<u8>,
-    /// Pixels by truth and predicted class.
+    /// Pixel counts by truth and predicted class.
     confusion: Vec<u64>,
-    /// Of each class but the background.
+    /// One histogram per class except the background.
     odds: Vec<OddsHistogram>,
     thresholds: ThresholdCounts,
     distances: HausdorffBuffer,
     skeleton: SkeletonBuffer,
 }
 
-/// Of one image: classes but the background, in order.
+/// Scores of one image: one entry per class except the background.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageScores {
     /// Class 1 first.
     pub classes: Vec<ClassScores>,
-    /// Pixels that are predicted right.
+    /// Correctly predicted pixels.
     pub correct: u64,
-    /// Pixels that count.
+    /// Pixels that are not ignored.
     pub counted: u64,
 }
 
-/// Of one class of one image.
+/// Scores of one class of one image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassScores {
-    /// All figures.
     pub scores: MaskScores,
-    /// Where they come from.
+    /// The counts behind the overlap figures.
     pub counts: PixelCounts,
-    /// Where clDice comes from.
+    /// The counts behind clDice.
     pub centerline: CenterlineCounts,
 }
 
-/// Figures and counts of a class as plain numbers.
+/// Numbers per class in the serialised scores.
 const FIGURES: usize = METRICS.len();
 const COUNTS: usize = 8;
 
 impl ImageScores {
-    /// As plain numbers, for another process: figures of every class, what is missing not a number; counts.
+    /// Serialises the scores for another process: figures of every class, NaN for `None`; and counts.
     pub fn numbers(&self) -> (Vec<f64>, Vec<u64>) {
         let figures = self.classes.iter().flat_map(|class| class.scores.values());
         let figures = figures.map(|figure| figure.unwrap_or(f64::NAN)).collect();
@@ -82,7 +78,7 @@ impl ImageScores {
         (figures, counts)
     }
 
-    /// From [`ImageScores::numbers`]; `None` where they do not belong together.
+    /// Parses [`ImageScores::numbers`]; `None` if the lengths do not match.
     pub fn from_numbers(figures: &[f64], counts: &[u64]) -> Option<ImageScores> {
         let (&[correct, counted], counts) = counts.split_first_chunk()?;
         let (figures, []) = figures.as_chunks::<FIGURES>() else {
@@ -122,7 +118,7 @@ impl ImageScores {
         })
     }
 
-    /// The mean over classes; accuracy is that of all classes together.
+    /// Mean over classes; accuracy is that of all classes together.
     pub fn mean(&self) -> MaskScores {
         let classes = self.classes.iter().map(|class| class.scores);
         MaskScores {
@@ -132,7 +128,7 @@ impl ImageScores {
     }
 }
 
-/// The class of each pixel: 1 where the only output reaches the threshold, or the one with the highest probability, of equals the first.
+/// Class of each pixel: with one output, 1 where it reaches the threshold; else the class of the highest probability, the first of equals.
 pub fn predict_classes(
     probabilities_hwk: &[f32],
     num_outputs: usize,
@@ -156,7 +152,7 @@ pub fn predict_classes(
 }
 
 impl ImageScorer {
-    /// For a model of one output, decided by a threshold, or of one for each class.
+    /// A scorer for a model with one output and a threshold, or with one output per class.
     pub fn new(num_outputs: usize, threshold: f32) -> ImageScorer {
         let num_classes = num_outputs.max(2);
         ImageScorer {
@@ -171,7 +167,7 @@ impl ImageScorer {
         }
     }
 
-    /// What one takes for images up to this size.
+    /// Memory of one scorer for images up to this size.
     pub fn bytes(num_outputs: usize, [height, width]: [usize; 2]) -> u64 {
         let pixels = height * width;
         let classes = num_outputs.max(2) as u64;
@@ -182,20 +178,19 @@ impl ImageScorer {
             + classes * classes * size_of::<u64>() as u64
     }
 
-    /// Probabilities of the last image, of each class but the background.
+    /// Histograms of the last image, one per class except the background.
     pub fn odds(&self) -> &[OddsHistogram] {
         &self.odds
     }
 
-    /// The last image at every threshold; of a model with one output.
+    /// Counts of the last image at every threshold; only for models with one output.
     pub fn thresholds(&self) -> Option<&ThresholdCounts> {
         (self.num_outputs == 1).then_some(&self.thresholds)
     }
 
-    /// Scores an image.
     ///
     /// # Panics
-    /// If truth or probabilities are not of its size.
+    /// If truth or probabilities do not match the image size.
     pub fn score(&mut self, image: &Image<'_>) -> ImageScores {
         let Image {
             size,
@@ -238,7 +233,7 @@ impl ImageScorer {
         }
     }
 
-    /// Confusion, histograms and the predicted classes.
+    /// Fills confusion, histograms and predicted classes.
     fn count(&mut self, truth: &[u8], probabilities: &[f32]) {
         let num_classes = self.odds.len() + 1;
         self.confusion.fill(0);

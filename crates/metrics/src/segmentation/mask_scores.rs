@@ -1,8 +1,8 @@
-//! The figures of one mask, or means of them.
+//! Scores of one mask, or means of them.
 
 use serde::{Deserialize, Serialize};
 
-/// Of one class. `None` where there is nothing to take a figure of.
+/// Scores of one class. `None` where a figure is undefined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MaskScores {
     /// `2 TP / (2 TP + FP + FN)`, which is F1.
@@ -21,14 +21,14 @@ pub struct MaskScores {
     pub mcc: Option<f64>,
     /// Area under the ROC curve.
     pub auc: Option<f64>,
-    /// Distance of the outlines, in pixels; of single images only.
+    /// 95th percentile of the distance between outlines, in pixels; for single images only.
     pub hd95: Option<f64>,
-    /// clDice: Dice of the center lines.
+    /// clDice: Dice of the centre lines.
     #[serde(rename = "cldice")]
     pub cl_dice: Option<f64>,
 }
 
-/// What the figures are called, in the order of [`MaskScores::values`].
+/// Names of the figures, in the order of [`MaskScores::values`].
 pub const METRICS: [&str; 10] = [
     "dice",
     "iou",
@@ -43,7 +43,7 @@ pub const METRICS: [&str; 10] = [
 ];
 
 impl MaskScores {
-    /// In the order of [`METRICS`].
+    /// All figures, in the order of [`METRICS`].
     pub fn values(&self) -> [Option<f64>; METRICS.len()] {
         [
             self.dice,
@@ -86,7 +86,7 @@ impl MaskScores {
         }
     }
 
-    /// Of each figure the mean of those that are there.
+    /// Mean of each figure over the entries that have it.
     pub fn mean(all: impl IntoIterator<Item = MaskScores>) -> MaskScores {
         let mut sums = ScoreSums::default();
         all.into_iter().for_each(|scores| sums.add(&scores));
@@ -94,7 +94,7 @@ impl MaskScores {
     }
 }
 
-/// Sums over images: memory does not grow with their number.
+/// Running sums over images, in constant memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScoreSums([(f64, u64); METRICS.len()]);
 

@@ -1,11 +1,11 @@
 //! AUC of the pixels of one class against the rest, in 65,536 bins.
 //!
 //! ```text
-//! AUC = P(probability of a pixel of the class > probability of another), ties half
+//! AUC = P(probability of a pixel of the class > probability of another pixel), ties half
 //! ```
 //!
-//! Bins are equal in the log odds `ln(p / (1 - p))`, from those of the smallest f32 to those of the largest below 1. In the probability
-//! itself the pixels of a network that is sure of most of them would share the first and the last bin. Pixels of one bin are ties.
+//! Bins have equal width in the log odds `ln(p / (1 - p))`, from those of the smallest f32 to those of the largest one below 1. With bins
+//! of equal probability, a confident network would put most pixels into the first and the last bin. Pixels within one bin are ties.
 
 use crate::classification::ranking;
 
@@ -15,34 +15,34 @@ const LOWEST_ODDS: f32 = -104.0;
 /// `ln(2^24)` is 16.6; 1 itself lies in the last bin.
 const HIGHEST_ODDS: f32 = 17.0;
 
-/// Pixels of the class and others, by the class's probability.
+/// Histogram of the class's probability, for pixels of the class and other pixels.
 #[derive(Clone, Debug)]
 pub struct OddsHistogram {
-    /// Pixels of the class and others, for each bin.
+    /// `[pixels of the class, other pixels]` per bin.
     counts: Vec<[u64; 2]>,
 }
 
 impl OddsHistogram {
-    /// What one takes.
+    /// Memory of one histogram.
     pub const BYTES: u64 = (NUM_BINS * size_of::<[u64; 2]>()) as u64;
 
-    /// Without pixels.
+    /// An empty histogram.
     pub fn new() -> OddsHistogram {
         OddsHistogram {
             counts: vec![[0; 2]; NUM_BINS],
         }
     }
 
-    /// One more pixel.
+    /// Adds a pixel.
     pub fn add(&mut self, probability: f32, is_of_class: bool) {
         let odds = (probability / (1.0 - probability)).ln();
         let share = (odds - LOWEST_ODDS) / (HIGHEST_ODDS - LOWEST_ODDS);
-        // A cast saturates: what is below or above lies in the first or the last bin.
+        // A cast saturates: values out of range go to the first or the last bin.
         let bin = ((share * NUM_BINS as f32) as usize).min(NUM_BINS - 1);
         self.counts[bin][usize::from(!is_of_class)] += 1;
     }
 
-    /// Adds another's pixels.
+    /// Adds another histogram.
     pub fn merge(&mut self, other: &OddsHistogram) {
         for (to, from) in self.counts.iter_mut().zip(&other.counts) {
             to[0] += from[0];
@@ -50,12 +50,12 @@ impl OddsHistogram {
         }
     }
 
-    /// Pixels of the class and others, bin by bin.
+    /// Serialised counts, bin by bin.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.counts.iter().flatten().copied()
     }
 
-    /// Adds pixels of another; whether they are of as many bins.
+    /// Adds serialised counts; returns whether the number of bins matches.
     pub(super) fn add_numbers(&mut self, numbers: &[u64]) -> bool {
         let to = self.counts.as_flattened_mut();
         let is_alike = to.len() == numbers.len();
@@ -67,12 +67,12 @@ impl OddsHistogram {
         is_alike
     }
 
-    /// Forgets all pixels.
+    /// Removes all pixels.
     pub fn clear(&mut self) {
         self.counts.fill([0; 2]);
     }
 
-    /// `None` without a pixel of the class or without another.
+    /// AUC; `None` if either side has no pixels.
     pub fn auc(&self) -> Option<f64> {
         ranking(self.counts.iter().rev().copied()).auroc
     }

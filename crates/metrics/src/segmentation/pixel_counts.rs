@@ -1,19 +1,15 @@
-//! Right and wrong pixels of one class, and the ratios of them.
+//! Pixel counts of one class against the rest, and their ratios.
 
 use serde::Serialize;
 
 use super::MaskScores;
 
-/// Pixels of one class against the rest.
+/// Confusion counts of one class against the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PixelCounts {
-    /// Of the class, and predicted as such.
     pub true_positives: u64,
-    /// Not of the class, but predicted as such.
     pub false_positives: u64,
-    /// Of the class, but not predicted as such.
     pub false_negatives: u64,
-    /// Neither of the class nor predicted as such.
     pub true_negatives: u64,
 }
 
@@ -23,7 +19,7 @@ impl PixelCounts {
         self.true_positives + self.false_positives + self.false_negatives == 0
     }
 
-    /// The ratios; AUC, HD95 and clDice need more than counts.
+    /// The ratio figures; AUC, HD95 and clDice need more than counts.
     pub fn scores(&self) -> MaskScores {
         let (tp, fp) = (self.true_positives as f64, self.false_positives as f64);
         let (fn_, tn) = (self.false_negatives as f64, self.true_negatives as f64);

@@ -1,4 +1,4 @@
-//! Many images: means over them, and their pixels together.
+//! Accumulates scores over images: means per image, and pooled pixels.
 
 use serde::Serialize;
 
@@ -8,19 +8,19 @@ use super::{
     ThresholdCounts, ThresholdCurve,
 };
 
-/// Images so far. Memory depends on the number of classes only.
+/// Running totals over images. Memory depends on the number of classes only.
 #[derive(Clone, Debug)]
 pub struct PooledScores {
     classes: Vec<ClassTotals>,
     curve: Option<ThresholdCurve>,
-    /// Accuracy of all classes together: its sum over images, and how many have one.
+    /// Overall accuracy: sum over images, and number of images that have one.
     accuracies: (f64, u64),
     correct: u64,
     counted: u64,
     images: u64,
 }
 
-/// One class but the background.
+/// Totals of one class; the background has none.
 #[derive(Clone, Debug, Default)]
 struct ClassTotals {
     per_image: ScoreSums,
@@ -29,17 +29,17 @@ struct ClassTotals {
     odds: OddsHistogram,
 }
 
-/// Both ways to look at many images.
+/// Scores of many images, averaged in two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PerImageAndPooled {
-    /// Means over images, of those that have the figure.
+    /// Means over the images that have the figure.
     pub per_image: MaskScores,
-    /// Of the pixels of all images together; HD95 has no such figure.
+    /// Figures of the pixels of all images together; HD95 has none.
     pub pooled: MaskScores,
 }
 
 impl PooledScores {
-    /// None yet.
+    /// Empty totals.
     pub fn new(num_outputs: usize) -> PooledScores {
         PooledScores {
             classes: vec![ClassTotals::default(); num_outputs.max(2) - 1],
@@ -51,12 +51,13 @@ impl PooledScores {
         }
     }
 
-    /// What it takes.
+    /// Memory of the totals.
     pub fn bytes(num_outputs: usize) -> u64 {
         (num_outputs.max(2) - 1) as u64 * OddsHistogram::BYTES
     }
 
-    /// One more image, which `scorer` scored last. In the order of images: means are sums of floating-point numbers.
+    /// Adds an image, the last one that `scorer` scored. Images must come in a fixed order, because means are sums of floating-point
+    /// numbers.
     pub fn add(&mut self, scorer: &ImageScorer, image: &ImageScores) {
         for (totals, odds) in self.classes.iter_mut().zip(scorer.odds()) {
             totals.odds.merge(odds);
@@ -64,7 +65,7 @@ impl PooledScores {
         self.add_without_odds(image, scorer.thresholds());
     }
 
-    /// One more image that another process scored; the odds of its pixels come with those of all its images.
+    /// Adds an image scored by another process, whose [`odds`](Self::odds) arrive once for all its images.
     pub fn add_without_odds(&mut self, image: &ImageScores, thresholds: Option<&ThresholdCounts>) {
         for (totals, class) in self.classes.iter_mut().zip(&image.classes) {
             totals.per_image.add(&class.scores);
@@ -83,35 +84,35 @@ impl PooledScores {
         self.images += 1;
     }
 
-    /// Pixels of each class and others by the class's odds, over all images, for another process.
+    /// Serialised histograms of all classes, for another process.
     pub fn odds(&self) -> Vec<u64> {
         let classes = self.classes.iter();
         classes.flat_map(|class| class.odds.numbers()).collect()
     }
 
-    /// Adds those of another process; whether they are as many.
+    /// Adds another process's histograms; returns whether their lengths match.
     pub fn add_odds(&mut self, numbers: &[u64]) -> bool {
         let each = numbers.len() / self.classes.len();
         let mut parts = self.classes.iter_mut().zip(numbers.chunks(each.max(1)));
         parts.all(|(class, numbers)| class.odds.add_numbers(numbers))
     }
 
-    /// Images so far.
+    /// Number of images so far.
     pub fn images(&self) -> u64 {
         self.images
     }
 
-    /// Pixels that count, of all images.
+    /// Number of pixels that are not ignored, over all images.
     pub fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Scores at every threshold; of a model with one output.
+    /// Scores at every threshold; only for models with one output.
     pub fn curve(&self) -> Option<&ThresholdCurve> {
         self.curve.as_ref()
     }
 
-    /// Of each class but the background.
+    /// Scores per class except the background.
     pub fn classes(&self) -> Vec<PerImageAndPooled> {
         let classes = self.classes.iter();
         classes
@@ -126,7 +127,7 @@ impl PooledScores {
             .collect()
     }
 
-    /// The mean over classes; accuracy is that of all classes together.
+    /// Mean over classes; accuracy is that of all classes together.
     pub fn mean(&self) -> PerImageAndPooled {
         let classes = self.classes();
         let (sum, images) = self.accuracies;

@@ -1,8 +1,8 @@
 //! The skeleton of a mask: lines of one pixel's width along its middle.
 //!
-//! Zhang and Suen's thinning (1984), pixel for pixel as `skimage.morphology.skeletonize` does it for pictures. Passes take turns; each removes,
-//! all at once, every pixel whose eight neighbours allow it in that pass, until neither pass removes any. With `B` neighbours in the mask,
-//! and `A` changes from outside to inside on the way around the pixel, the rule is
+//! Zhang and Suen's thinning (1984), pixel for pixel equal to `skimage.morphology.skeletonize` for 2D images. Two kinds of pass alternate.
+//! Each removes all pixels at once whose eight neighbours allow it in that pass; thinning ends when neither pass removes any. With `B`
+//! neighbours in the mask, and `A` changes from outside to inside on the way around the pixel, the rule is
 //!
 //! ```text
 //! 2 <= B <= 6 and A = 1, and
@@ -10,10 +10,10 @@
 //! second pass   one of north, east, west is outside, and one of north, south, west      removes from the north-west
 //! ```
 //!
-//! and scikit-image departs from it in the 25 neighbourhoods of [`EXCEPTIONS`]: stairs lose their corners, and some ends of
-//! lines of two pixels' width go in one pass only.
+//! scikit-image deviates from the rule in the 25 neighbourhoods of [`EXCEPTIONS`]: staircases lose their corners, and some ends of
+//! lines of two pixels' width are removed in one pass only.
 //!
-//! Cost: a pass visits only blocks of pixels near which something was removed in the last two passes; nothing else can have changed.
+//! Cost: a pass visits only blocks of pixels with a removal nearby in the last two passes; no other block can have changed.
 
 const NW: u8 = 1;
 const N: u8 = 2;
@@ -31,12 +31,12 @@ const BOTH: u8 = FIRST | SECOND;
 
 /// Neighbours in the mask, and the passes that remove the pixel between them.
 const EXCEPTIONS: [(u8, u8); 25] = [
-    // Corners of stairs: two neighbours that touch each other diagonally.
+    // Corners of staircases: two neighbours that touch each other diagonally.
     (N | E, BOTH),
     (E | S, BOTH),
     (S | W, BOTH),
     (W | N, BOTH),
-    // The same with a diagonal neighbour more.
+    // Corners of staircases with an additional diagonal neighbour.
     (N | E | NW, FIRST),
     (N | E | SE, SECOND),
     (E | S | SW, SECOND),
@@ -62,7 +62,7 @@ const EXCEPTIONS: [(u8, u8); 25] = [
     (NW | W, NEVER),
 ];
 
-/// Which passes remove a pixel, by its neighbours.
+/// The passes that remove a pixel, by its neighbourhood.
 static PASSES: [u8; 256] = passes();
 
 const fn passes() -> [u8; 256] {
@@ -95,31 +95,30 @@ const fn has(around: u8, all: u8) -> bool {
     around & all == all
 }
 
-/// Pixels of a block, in one row.
+/// Pixels per block, in one row.
 const BLOCK: usize = 64;
-/// In the mask still.
+/// In the mask.
 const SET: u8 = 1;
-/// In the mask still, and removed at the end of the pass.
+/// In the mask, and marked for removal at the end of the pass.
 const LEAVING: u8 = 2;
 
-/// A skeleton and what finding it takes: a little over one byte a pixel, kept from picture to picture.
+/// Buffers of the thinning: a little over one byte per pixel, reused from picture to picture.
 #[derive(Clone, Debug, Default)]
 pub struct SkeletonBuffer {
-    /// With a border of one pixel outside of the mask.
+    /// Pixels, with a border of one pixel outside of the mask.
     pixels: Vec<u8>,
-    /// The last pass that removed a pixel of a block, with a border of blocks.
+    /// Last pass that removed a pixel of each block, with a border of blocks.
     changed: Vec<u32>,
     size: [usize; 2],
 }
 
 impl SkeletonBuffer {
-    /// What pictures of this size take.
+    /// Memory for pictures of this size.
     pub fn bytes([height, width]: [usize; 2]) -> u64 {
         let blocks = (height + 2) * (width.div_ceil(BLOCK) + 2);
         ((height + 2) * (width + 2) + blocks * size_of::<u32>()) as u64
     }
 
-    /// Thins a mask.
     pub fn thin(&mut self, mask: impl Fn(usize) -> bool, [height, width]: [usize; 2]) {
         let row = width + 2;
         self.size = [height, width];
@@ -145,7 +144,7 @@ impl SkeletonBuffer {
         }
     }
 
-    /// Places of the skeleton's pixels in the mask.
+    /// Pixel indices of the skeleton.
     pub fn places(&self) -> impl Iterator<Item = usize> {
         let [height, width] = self.size;
         let rows =
@@ -156,7 +155,7 @@ impl SkeletonBuffer {
         })
     }
 
-    /// Removes what this pass removes; whether that was anything.
+    /// Runs one pass; returns whether it removed a pixel.
     fn pass(&mut self, number: u32, pass: u8) -> bool {
         let [height, width] = self.size;
         let (row, blocks) = (width + 2, width.div_ceil(BLOCK));
@@ -187,7 +186,7 @@ impl SkeletonBuffer {
                     let start = y * row + 1 + (block - 1) * BLOCK;
                     let end = (start + BLOCK).min(y * row + 1 + width);
                     for pixel in &mut self.pixels[start..end] {
-                        // What leaves is neither set nor leaving any more.
+                        // Marked pixels are cleared.
                         *pixel = u8::from(*pixel == SET);
                     }
                 }
@@ -196,7 +195,7 @@ impl SkeletonBuffer {
         has_removed
     }
 
-    /// Whether a pixel of the block or beside it was removed since this kind of pass was last here.
+    /// Whether a pixel in or next to the block was removed since the last pass of this kind.
     fn may_change(&self, [y, block]: [usize; 2], number: u32) -> bool {
         let [_, width] = self.size;
         let row = width.div_ceil(BLOCK) + 2;
@@ -206,7 +205,7 @@ impl SkeletonBuffer {
         })
     }
 
-    /// The eight neighbours, a bit each.
+    /// The eight neighbours as bits.
     fn around(&self, at: usize) -> usize {
         let row = self.size[1] + 2;
         let set = |at: usize| self.pixels[at] & SET;

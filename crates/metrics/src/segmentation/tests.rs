@@ -49,7 +49,7 @@ fn checksum(values: impl Iterator<Item = u64>) -> u64 {
     weighted.sum::<u64>() % (1 << 32)
 }
 
-/// The pictures that the script draws.
+/// The pictures of the fixture script.
 impl Case {
     fn size(&self) -> [usize; 2] {
         [self.height, self.width]
@@ -118,7 +118,7 @@ impl Case {
     }
 }
 
-/// AUC is counted in bins; all else is exact.
+/// AUC is counted in bins; all other figures are exact.
 fn compare(found: &MaskScores, expected: &MaskScores, about: &str) {
     for ((name, found), expected) in METRICS.iter().zip(found.values()).zip(expected.values()) {
         let tolerance = if *name == "auc" { 1e-4 } else { 1e-9 };
@@ -132,7 +132,7 @@ fn compare(found: &MaskScores, expected: &MaskScores, about: &str) {
 
 #[test]
 fn scores_are_those_of_the_reference_implementations() {
-    // One scorer for pictures of all sizes: nothing of one is left for the next.
+    // One scorer for pictures of all sizes: no picture affects the next one.
     for (index, case) in golden().cases.iter().enumerate() {
         let truth = case.truth();
         let sum = checksum(truth.iter().map(|&class| u64::from(class)));
@@ -405,7 +405,7 @@ fn a_picture_of_one_tile_comes_out_bit_for_bit() {
 
 #[test]
 fn the_middle_of_a_tile_weighs_more_than_its_edge() {
-    // Two tiles that disagree: where one ends, the other is nearly all.
+    // Two tiles with different outputs: at the end of one, the other has nearly all the weight.
     let tiling = Tiling::new([8, 12], [8, 8]);
     assert_eq!(tiling.num_tiles(), 2);
     let mut sums = vec![0.0; 8 * 12];

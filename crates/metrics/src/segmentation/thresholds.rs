@@ -1,7 +1,7 @@
-//! One class at every threshold from 0.01 to 0.99: how many pixels change sides where, and which threshold is the best.
+//! Scores of one class at every threshold from 0.01 to 0.99, and the best threshold.
 //!
 //! A pixel is of the class where `probability >= threshold`. Counts are exact: each pixel is counted at the highest threshold that it
-//! reaches, and the counts at a threshold are sums over all above.
+//! reaches, and the counts at a threshold are sums over all higher ones.
 
 use serde::Serialize;
 
@@ -9,15 +9,15 @@ use super::PixelCounts;
 
 const NUM_THRESHOLDS: usize = 99;
 
-/// The thresholds: `index` / 100, for 1 to 99.
+/// Threshold `index` / 100, for 1 to 99.
 pub fn threshold(index: usize) -> f32 {
     index as f32 / (NUM_THRESHOLDS + 1) as f32
 }
 
-/// Pixels by the highest threshold that their probability reaches.
+/// Pixel counts by the highest threshold that their probability reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThresholdCounts {
-    /// Pixels of the class and others; the first reach no threshold.
+    /// `[pixels of the class, other pixels]`; the first entry reaches no threshold.
     counts: [[u64; 2]; NUM_THRESHOLDS + 1],
 }
 
@@ -30,11 +30,11 @@ impl Default for ThresholdCounts {
 }
 
 impl ThresholdCounts {
-    /// One more pixel.
+    /// Adds a pixel.
     pub fn add(&mut self, probability: f32, is_of_class: bool) {
-        // A cast saturates, and what is not a number is zero.
+        // A cast saturates, and maps NaN to zero.
         let near = ((probability * (NUM_THRESHOLDS + 1) as f32) as usize).min(NUM_THRESHOLDS);
-        // The product may round over a threshold.
+        // The product may round across a threshold.
         let index = if near < NUM_THRESHOLDS && probability >= threshold(near + 1) {
             near + 1
         } else if near > 0 && probability < threshold(near) {
@@ -45,12 +45,12 @@ impl ThresholdCounts {
         self.counts[index][usize::from(!is_of_class)] += 1;
     }
 
-    /// All counts, for another process.
+    /// Serialised counts, for another process.
     pub fn numbers(&self) -> &[u64] {
         self.counts.as_flattened()
     }
 
-    /// Those of another process; `None` where they are not as many.
+    /// Parses serialised counts; `None` if the length does not match.
     pub fn from_numbers(numbers: &[u64]) -> Option<ThresholdCounts> {
         let mut read = ThresholdCounts::default();
         let to = read.counts.as_flattened_mut();
@@ -61,7 +61,7 @@ impl ThresholdCounts {
         Some(read)
     }
 
-    /// Adds another's pixels.
+    /// Adds another image's counts.
     pub fn merge(&mut self, other: &ThresholdCounts) {
         for (to, from) in self.counts.iter_mut().zip(&other.counts) {
             to[0] += from[0];
@@ -69,7 +69,7 @@ impl ThresholdCounts {
         }
     }
 
-    /// The counts at each threshold, the lowest first.
+    /// Confusion counts at each threshold, the lowest first.
     pub fn at_thresholds(&self) -> impl Iterator<Item = PixelCounts> {
         let (of_class, others) = self.counts.iter().fold((0, 0), |sums, counts| {
             (sums.0 + counts[0], sums.1 + counts[1])
@@ -92,7 +92,7 @@ impl ThresholdCounts {
 #[derive(Clone, Debug, Default)]
 pub struct ThresholdCurve {
     pooled: ThresholdCounts,
-    /// Sum of the images' Dice at each threshold, and how many have one.
+    /// Sum of the images' Dice at each threshold, and number of images that have one.
     dice: Vec<(f64, u64)>,
 }
 
@@ -103,18 +103,15 @@ pub struct CurvePoint {
     pub threshold: f32,
     /// Mean over images.
     pub dice: Option<f64>,
-    /// Of the pixels of all images.
+    /// Over the pixels of all images.
     pub pooled_dice: Option<f64>,
-    /// Of the pixels of all images.
     pub pooled_sensitivity: Option<f64>,
-    /// Of the pixels of all images.
     pub pooled_specificity: Option<f64>,
-    /// Of the pixels of all images.
     pub pooled_precision: Option<f64>,
 }
 
 impl ThresholdCurve {
-    /// One more image.
+    /// Adds an image.
     pub fn add(&mut self, image: &ThresholdCounts) {
         self.pooled.merge(image);
         self.dice.resize(NUM_THRESHOLDS, (0.0, 0));
@@ -126,7 +123,7 @@ impl ThresholdCurve {
         }
     }
 
-    /// Every threshold, the lowest first.
+    /// All points, the lowest threshold first.
     pub fn points(&self) -> Vec<CurvePoint> {
         let pooled = self.pooled.at_thresholds().enumerate();
         pooled
@@ -145,8 +142,8 @@ impl ThresholdCurve {
             .collect()
     }
 
-    /// The threshold of the highest mean Dice over images; of equals the one nearest to 0.5, of those the lower. `None` where no
-    /// image has a Dice.
+    /// The point with the highest mean Dice over images; of equals the one nearest to 0.5, then the lower one. `None` if no image
+    /// has a Dice.
     pub fn best(&self) -> Option<CurvePoint> {
         let points = self
             .points()

@@ -1,20 +1,19 @@
-//! A large picture in overlapping tiles, put together again by weights that fall from the middle of each tile to its edges.
+//! Splits a large picture into overlapping tiles and blends their outputs, with weights that fall from the middle of a tile to its edges.
 //!
 //! ```text
-//! positions    half a tile apart or less, evenly, the first at 0 and the last at size - tile
+//! positions    at most half a tile apart, evenly, the first at 0 and the last at size - tile
 //! weight       exp(-1/2 ((y - middle) / sigma)^2) times the same in x, with sigma = tile / 8
 //! result       sum of weight x probability over the tiles of a pixel / sum of weights
 //! ```
 //!
-//! Weights and the grid of tiles are products of rows and columns, so sums of weights are two lists and no picture. Tiles add up in f32 in the
-//! order of their numbers: the same bits however many the model sees at a time. Along a side with one tile all weights are 1, so that a
-//! picture that is not larger than a tile comes out as the model gave it. It lies at the top left; beyond its edges it goes on as its mirror
-//! image, the outermost pixels repeated, as training has it.
+//! Weights and tile grid are products of rows and columns, so two vectors hold the sums of weights. Tiles add up in f32 in the order of
+//! their numbers: the bits do not depend on the model's batch size. Along a side with one tile all weights are 1, so that a picture no
+//! larger than a tile keeps the model's output. Such a picture lies at the top left of its tile; beyond its edges it is mirrored, with the
+//! outermost pixels repeated, as in training.
 
-/// Where the tiles of a picture are.
+/// The grid of tiles of a picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiling {
-    /// Height and width of a tile.
     tile: [usize; 2],
     rows: Axis,
     columns: Axis,
@@ -22,12 +21,12 @@ pub struct Tiling {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Axis {
-    /// Of the picture.
+    /// Pixels of the picture's side.
     size: usize,
     starts: Vec<usize>,
-    /// Of a tile's pixels.
+    /// Weights of a tile's pixels.
     weights: Vec<f32>,
-    /// For each pixel of the picture, over the tiles that it lies in.
+    /// Sum of weights for each pixel of the picture's side.
     sums: Vec<f32>,
 }
 
@@ -53,7 +52,7 @@ impl Axis {
     }
 }
 
-/// Where tiles start along one side: at most half a tile apart.
+/// Starts of the tiles along one side: at most half a tile apart.
 fn starts(size: usize, tile: usize) -> Vec<usize> {
     let beyond = size.saturating_sub(tile);
     let steps = beyond.div_ceil((tile / 2).max(1));
@@ -64,7 +63,7 @@ fn starts(size: usize, tile: usize) -> Vec<usize> {
     }
 }
 
-/// The pixel of a side of `size` that is seen at place `at`: itself, or beyond the edge its mirror image.
+/// Pixel of a side of `size` for position `at`, mirrored beyond the edge.
 fn beyond_edge(at: usize, size: usize) -> usize {
     if at < size {
         return at;
@@ -73,7 +72,7 @@ fn beyond_edge(at: usize, size: usize) -> usize {
     at.min(2 * size - 1 - at)
 }
 
-/// Of one side; 1 in the middle, `exp(-8)` at the edges.
+/// Weights along one side: 1 in the middle, `exp(-8)` at the edges.
 fn gaussian(tile: usize) -> Vec<f32> {
     let middle = (tile as f64 - 1.0) / 2.0;
     let sigma = tile as f64 / 8.0;
@@ -81,20 +80,20 @@ fn gaussian(tile: usize) -> Vec<f32> {
     (0..tile).map(weight).collect()
 }
 
-/// How a tile is mirrored before the model sees it.
+/// Mirroring of a tile before the model sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// Top and bottom change places.
+    /// Swap top and bottom.
     pub rows: bool,
-    /// Left and right change places.
+    /// Swap left and right.
     pub columns: bool,
 }
 
 impl Mirror {
-    /// As it is.
+    /// No mirroring.
     pub const NONE: [Mirror; 1] = [Mirror::new(false, false)];
 
-    /// As it is, and mirrored along either side and along both.
+    /// No mirroring, each side alone, both sides.
     pub const ALL: [Mirror; 4] = [
         Mirror::new(false, false),
         Mirror::new(false, true),
@@ -106,7 +105,7 @@ impl Mirror {
         Mirror { rows, columns }
     }
 
-    /// Where the pixel of a mirrored tile comes from.
+    /// Source of a pixel of the mirrored tile.
     fn source(self, [y, x]: [usize; 2], [height, width]: [usize; 2]) -> [usize; 2] {
         [
             if self.rows { height - 1 - y } else { y },
@@ -116,7 +115,7 @@ impl Mirror {
 }
 
 impl Tiling {
-    /// Of a picture, height first.
+    /// The grid for a picture and a tile size, height first.
     ///
     /// # Panics
     /// If a side of a tile is zero.
@@ -129,12 +128,12 @@ impl Tiling {
         }
     }
 
-    /// At least one.
+    /// Number of tiles, at least one.
     pub fn num_tiles(&self) -> usize {
         self.rows.starts.len() * self.columns.starts.len()
     }
 
-    /// Top and left of a tile: row by row.
+    /// Top and left of a tile; tiles are numbered row by row.
     pub fn position(&self, tile: usize) -> [usize; 2] {
         let columns = self.columns.starts.len();
         [
@@ -143,15 +142,14 @@ impl Tiling {
         ]
     }
 
-    /// Height and width of a tile.
     pub fn tile(&self) -> [usize; 2] {
         self.tile
     }
 
-    /// Copies a tile out of a picture whose pixels have so many bytes, mirrored.
+    /// Copies a tile out of a picture with `pixel_bytes` per pixel, mirrored.
     ///
     /// # Panics
-    /// If the picture or the tile is not of its size.
+    /// If the picture or the tile has another size.
     pub fn cut(
         &self,
         tile: usize,
@@ -173,10 +171,10 @@ impl Tiling {
         }
     }
 
-    /// Adds what the model says of a tile, mirrored back, to the sums of the picture's pixels.
+    /// Adds the model's output for a tile, mirrored back, to the sums of the picture's pixels.
     ///
     /// # Panics
-    /// If tile or sums are not of `num_outputs` for each pixel.
+    /// If tile or sums do not hold `num_outputs` per pixel.
     pub fn add(
         &self,
         tile: usize,
@@ -203,13 +201,13 @@ impl Tiling {
         }
     }
 
-    /// Divides the sums by the weights: probabilities, once every tile was added with every one of `num_mirrors`.
+    /// Divides the sums by the weights, which yields probabilities once every tile was added with each of `num_mirrors` mirrorings.
     pub fn finish(&self, num_mirrors: usize, num_outputs: usize, sums_hwk: &mut [f32]) {
         let columns = self.columns.size;
         for (at, outputs) in sums_hwk.chunks_exact_mut(num_outputs).enumerate() {
             let weights = self.rows.sums[at / columns] * self.columns.sums[at % columns];
             for output in outputs {
-                // Rounding may lead past 1.
+                // Rounding may exceed 1.
                 *output = (*output / (weights * num_mirrors as f32)).min(1.0);
             }
         }

@@ -1,16 +1,16 @@
-//! The functions that are used, with the handles of either family.
+//! Bindings of the MPI functions in use, for the handles of either family.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use libloading::Library;
 
-/// A handle: an address in Open MPI, a number in MPICH.
+/// An MPI handle: an address in Open MPI, a number in MPICH.
 pub(super) trait Handle: Copy + Send + 'static {
-    /// What the constants are in this library.
+    /// Values of the `mpi.h` constants in this library.
     fn constants(library: &'static Library) -> Result<Constants<Self>, String>;
 }
 
-/// What `mpi.h` defines beside functions.
+/// Constants of `mpi.h`.
 pub(super) struct Constants<H> {
     pub world: H,
     pub byte: H,
@@ -20,12 +20,12 @@ pub(super) struct Constants<H> {
     pub ignore: *mut c_void,
 }
 
-/// An address that Open MPI gives out. It is only ever handed back.
+/// A handle of Open MPI. It is never dereferenced here, only passed back.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Address(*mut c_void);
 
-// SAFETY: it is never read through, and MPI allows handles to be used from any thread.
+// SAFETY: the address is never read through, and MPI allows handles to be used from any thread.
 unsafe impl Send for Address {}
 
 impl Handle for Address {
@@ -99,7 +99,7 @@ type Testall<H> = unsafe extern "C" fn(c_int, *mut H, *mut c_int, *mut c_void) -
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 
-/// An MPI that was opened.
+/// The functions of an opened MPI library.
 pub(super) struct Functions<H: Handle> {
     pub constants: Constants<H>,
     init_thread: InitThread,
@@ -123,15 +123,15 @@ impl<H: Handle> Functions<H> {
         /// A function of the library.
         ///
         /// # Safety
-        /// `T` must be its type.
+        /// `T` must be the function's type.
         unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
-            // SAFETY: the caller's.
+            // SAFETY: the caller's contract.
             let symbol = unsafe { library.get::<T>(name.as_bytes()) };
             symbol
                 .map(|symbol| *symbol)
                 .map_err(|error| format!("{name}: {error}"))
         }
-        // SAFETY: the types are those of the standard, with handles as wide as the family's.
+        // SAFETY: the types are those of the MPI standard, with the family's handle type.
         unsafe {
             Ok(Functions {
                 constants: H::constants(library)?,
@@ -150,15 +150,15 @@ impl<H: Handle> Functions<H> {
         }
     }
 
-    /// Starts MPI; whether calls may come from any thread, one at a time.
+    /// Initialises MPI; returns whether calls may come from any thread, one at a time.
     pub fn init(&self) -> Result<bool, String> {
         let mut is_initialized = 0;
-        // SAFETY: may be called at any time.
+        // SAFETY: MPI_Initialized may be called at any time.
         self.check(unsafe { (self.initialized)(&mut is_initialized) })?;
         let mut provided = THREAD_MULTIPLE;
         if is_initialized == 0 {
             let nothing = std::ptr::null_mut();
-            // SAFETY: null stands for the arguments of the process since MPI 2.
+            // SAFETY: since MPI 2, null is allowed for the process's arguments.
             self.check(unsafe {
                 (self.init_thread)(
                     nothing,
@@ -178,7 +178,7 @@ impl<H: Handle> Functions<H> {
         Ok(provided >= THREAD_SERIALIZED)
     }
 
-    /// Rank and size, as MPI has them.
+    /// Rank and size in MPI_COMM_WORLD.
     pub fn rank_and_size(&self) -> Result<(usize, usize), String> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: MPI has started, and both pointers live through the calls.
@@ -190,15 +190,15 @@ impl<H: Handle> Functions<H> {
         Ok((number(rank), number(size)))
     }
 
-    /// Begins to send.
+    /// Starts a send.
     ///
     /// # Safety
-    /// `bytes` must stay as they are until the request is done.
+    /// `bytes` must stay unchanged until the request is done.
     pub unsafe fn send(&self, bytes: &[u8], to: usize, tag: c_int) -> Result<H, String> {
         let mut request = self.constants.null_request;
         let Constants { world, byte, .. } = self.constants;
         let (count, to) = (length(bytes.len())?, length(to)?);
-        // SAFETY: the caller's; handles are of this library.
+        // SAFETY: the caller's contract; handles are of this library.
         self.check(unsafe {
             (self.isend)(
                 bytes.as_ptr().cast(),
@@ -213,15 +213,15 @@ impl<H: Handle> Functions<H> {
         Ok(request)
     }
 
-    /// Begins to receive.
+    /// Starts a receive.
     ///
     /// # Safety
-    /// Nobody else may read or write `bytes` until the request is done.
+    /// No other code may read or write `bytes` until the request is done.
     pub unsafe fn receive(&self, bytes: &mut [u8], from: usize, tag: c_int) -> Result<H, String> {
         let mut request = self.constants.null_request;
         let Constants { world, byte, .. } = self.constants;
         let (count, from) = (length(bytes.len())?, length(from)?);
-        // SAFETY: the caller's; handles are of this library.
+        // SAFETY: the caller's contract; handles are of this library.
         self.check(unsafe {
             (self.irecv)(
                 bytes.as_mut_ptr().cast(),
@@ -236,11 +236,11 @@ impl<H: Handle> Functions<H> {
         Ok(request)
     }
 
-    /// Whether all requests are done; goes on with them.
+    /// Whether all requests are done; also makes progress on them.
     pub fn are_done(&self, requests: &mut [H]) -> Result<bool, String> {
         let mut are_done = 0;
         let count = length(requests.len())?;
-        // SAFETY: requests come from `send` and `receive`; statuses are not asked for.
+        // SAFETY: requests come from `send` and `receive`; statuses are ignored.
         self.check(unsafe {
             (self.testall)(
                 count,
@@ -252,10 +252,10 @@ impl<H: Handle> Functions<H> {
         Ok(are_done != 0)
     }
 
-    /// Ends MPI, which waits for all others to end it.
+    /// Finalises MPI, which waits for all processes to do so.
     pub fn finish(&self) {
         let mut is_finalized = 0;
-        // SAFETY: may be called at any time; nothing is called after it.
+        // SAFETY: MPI_Finalized may be called at any time; nothing is called after MPI_Finalize.
         unsafe {
             if (self.finalized)(&mut is_finalized) == SUCCESS && is_finalized == 0 {
                 (self.finalize)();

@@ -1,11 +1,11 @@
-//! Where MPI's library is.
+//! Finds and opens an MPI library.
 
 use libloading::Library;
 
 use super::functions::{Functions, library_version};
 use super::rounds::Mpi;
 
-/// Whose handles a library has.
+/// The two binary interfaces of MPI libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     OpenMpi,
@@ -13,7 +13,7 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// As the loader knows them. Debian calls MPICH's by a name of its own.
+    /// File names for the dynamic loader. Debian's MPICH has a file name of its own.
     fn file_names(self) -> &'static [&'static str] {
         match self {
             Family::OpenMpi => &["libmpi.so.40"],
@@ -36,29 +36,29 @@ impl Family {
     }
 }
 
-/// An MPI that can be opened.
+/// An MPI library that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundMpi {
-    /// The name that the loader knew it by, or the path that was given.
+    /// File name known to the dynamic loader, or the given path.
     pub name: String,
-    /// The first line of what it says of itself.
+    /// First line of the library's own version text.
     pub version: String,
 }
 
-/// Why there is no MPI.
+/// Error: no usable MPI library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("MPI was not found as {}\nhint: {}", .looked.join(", "), .hint)]
 pub struct MissingMpi {
-    /// Names that were tried, with what the loader said where a file was there.
+    /// File names that were tried, with the loader's message where a file exists.
     pub looked: Vec<String>,
-    /// What installs it.
+    /// How to install MPI.
     pub hint: String,
 }
 
 const INSTALL: &str = "`apt install openmpi-bin`, `apt install mpich`, or `module load openmpi` on a cluster; HOLDALL_MPI \
                        names a library elsewhere, HOLDALL_MPI=none goes without";
 
-/// Every MPI that the loader finds, for `doctor`. Nothing is started.
+/// Every MPI that the loader finds, for `doctor`. MPI is not initialised.
 pub fn find() -> Result<Vec<FoundMpi>, MissingMpi> {
     let mut found: Vec<FoundMpi> = Vec::new();
     let mut looked = Vec::new();
@@ -96,7 +96,7 @@ struct Opened {
     version: String,
 }
 
-/// Opens the MPI of a family, or the one that HOLDALL_MPI names.
+/// Opens the MPI of a family, or the library that HOLDALL_MPI names.
 pub(crate) fn open(family: Family) -> Result<Mpi, MissingMpi> {
     let opened = open_one(family, Names::Visible).map_err(missing)?;
     let name = opened.version.clone();
@@ -131,13 +131,13 @@ fn open_one(family: Family, names: Names) -> Result<Opened, Vec<String>> {
 
 fn try_open(name: &str, names: Names) -> Result<Opened, String> {
     let library = load(name, names).map_err(|error| error.to_string())?;
-    // MPI's threads and handlers outlive any handle on it: it stays open for the life of the process.
+    // MPI's threads and handlers outlive any handle on the library: it stays open for the life of the process.
     let library: &'static Library = Box::leak(Box::new(library));
     let version = library_version(library)?;
     let family = Family::of_version(&version)
         .ok_or_else(|| format!("expected Open MPI or MPICH, found {version}"))?;
     let line = version.lines().next().unwrap_or_default();
-    // Open MPI's goes on with how it was built.
+    // Open MPI's version text continues with build details.
     let line = line.split(", package:").next().unwrap_or(line);
     let words: Vec<&str> = line.split_whitespace().collect();
     let version = words
@@ -152,12 +152,12 @@ fn try_open(name: &str, names: Names) -> Result<Opened, String> {
     })
 }
 
-/// Whether what is opened later sees a library's names.
+/// Whether libraries opened later see this library's symbols.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Names {
-    /// Open MPI's plug-ins need them.
+    /// Open MPI's plug-ins need its symbols.
     Visible,
-    /// Two MPIs can be looked at side by side.
+    /// Two MPIs can be inspected in one process.
     Hidden,
 }
 

@@ -1,19 +1,17 @@
-//! Rounds of messages over MPI.
-
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use super::functions::{Address, Functions, Handle};
 use crate::bulk::{Interruption, Round, Transport};
 
-/// Of all messages: order tells them apart.
+/// One tag for all messages: their order tells them apart.
 const TAG: c_int = 7;
-/// How long looks follow each other at once, before there is a pause between two. Each moves a message on by a fragment: with
-/// pauses from the start, Open MPI without single copies was ten times slower.
+/// How long polls follow each other at once before pauses begin. Each poll advances a message by one fragment: with pauses from the start,
+/// Open MPI without single copies was ten times slower.
 const EAGER: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// An MPI that carries rounds.
+/// MPI as a transport of rounds.
 pub(crate) struct Mpi {
     name: String,
     bound: Bound,
@@ -27,7 +25,7 @@ enum Bound {
 
 struct Requests<H: Handle> {
     functions: Functions<H>,
-    /// Of the round; kept so that none is allocated.
+    /// Requests of the current round; kept to avoid an allocation per round.
     requests: Vec<H>,
 }
 
@@ -48,7 +46,7 @@ impl Mpi {
         }
     }
 
-    /// Starts it; whether other threads may use it.
+    /// Initialises MPI; returns whether other threads may use it.
     pub fn init(&self) -> Result<bool, String> {
         match &self.bound {
             Bound::OpenMpi(bound) => bound.functions.init(),
@@ -56,7 +54,7 @@ impl Mpi {
         }
     }
 
-    /// Rank and size, as MPI has them.
+    /// Rank and size in MPI_COMM_WORLD.
     pub fn rank_and_size(&self) -> Result<(usize, usize), String> {
         match &self.bound {
             Bound::OpenMpi(bound) => bound.functions.rank_and_size(),
@@ -123,7 +121,7 @@ impl<H: Handle> Requests<H> {
             if span.len > 0 {
                 let bytes = &mut round.incoming[span.start..span.start + span.len];
                 // SAFETY: spans do not overlap, and staging is neither touched nor freed before the round is done: the
-                // borrow lasts until then, and who gives a round up keeps its staging for ever (`has_unfinished`).
+                // borrow lasts until then, and a caller that aborts a round leaks its staging (`has_unfinished`).
                 let request = unsafe { self.functions.receive(bytes, peer, TAG) };
                 self.requests.push(request.map_err(failed)?);
             }

@@ -99,11 +99,11 @@ fn who_leaves_early_is_named() {
     }
 }
 
-/// Rank 2 is alive and does not come: rank 0 says so, to all.
+/// Rank 2 is alive and does not call: rank 0 reports it to all.
 #[test]
 fn who_is_alive_and_does_not_come_is_named() {
     let deadlines = Deadlines {
-        // Heartbeats, which tell how far each process is, come every half second.
+        // Heartbeats, which carry each process's call count, come every half second.
         silence: Duration::from_secs(3),
         stall: Duration::from_millis(1500),
         ..Deadlines::default()
@@ -130,7 +130,7 @@ fn who_is_alive_and_does_not_come_is_named() {
     }
 }
 
-/// Rank 1 reads from a disk that hangs: it says so itself, long before the others give it up.
+/// Rank 1 reads from a disk that hangs: it reports itself, long before the others give it up.
 #[test]
 fn who_hangs_within_small_parts_of_work_is_named_soon() {
     let deadlines = Deadlines {
@@ -154,10 +154,10 @@ fn who_hangs_within_small_parts_of_work_is_named_soon() {
     assert!(hanging.hangs());
 }
 
-/// Neither who goes on in small parts, nor who waits for others, nor who does what has no parts.
+/// None of these hangs: work in small parts, waiting for other processes, work without parts.
 #[test]
 fn who_is_slow_does_not_hang() {
-    // Longer than a busy machine lets a thread wait for a core.
+    // Longer than a busy machine keeps a thread from running.
     let silence = Duration::from_secs(3);
     let deadlines = Deadlines {
         silence,

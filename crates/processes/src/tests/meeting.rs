@@ -1,4 +1,4 @@
-//! Who is let in, who is not, and what is said when somebody does not come.
+//! Which processes the rendezvous admits, which it refuses, and its message when a process does not come.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::{Deadlines, Group, GroupError};
 
 const SIZE: usize = 3;
 
-/// A place to meet, and what all know.
+/// Rank 0 of a rendezvous, its address and token.
 struct Meeting {
     address: String,
     token: Token,
@@ -43,7 +43,7 @@ fn arrival(rank: usize, token: &Token, place: Place, start: Duration) -> Arrival
 }
 
 impl Meeting {
-    /// Rank 0 waits.
+    /// Starts rank 0 in a thread.
     fn new(start: Duration) -> Meeting {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -103,7 +103,6 @@ fn strangers_are_turned_away_and_the_door_closes() {
     let _silent = meeting.stranger(b"");
     let other_job = hello(1, SIZE).encode(&Token::random().unwrap());
     let mut other_job = meeting.stranger(&other_job);
-    // None of them is answered.
     for stranger in [&mut scanner, &mut other_job] {
         let mut answer = Vec::new();
         let _ = stranger.read_to_end(&mut answer);
@@ -117,7 +116,7 @@ fn strangers_are_turned_away_and_the_door_closes() {
         .collect();
     assert_eq!(groups[0].host(2), "host-2");
     assert_eq!((groups[2].local_rank(), groups[2].local_size()), (0, 1));
-    // Nobody listens any more.
+    // The listener is closed.
     assert!(TcpStream::connect(&meeting.address).is_err());
 }
 
@@ -126,7 +125,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
     let meeting = Meeting::new(Duration::from_secs(60));
     let (is_over, address) = (AtomicBool::new(false), meeting.address.clone());
     let groups = thread::scope(|scope| {
-        // More than there is room for, and more all the time.
+        // More connections than there is room for, and new ones all the time.
         let mut silent: Vec<TcpStream> = (0..80).map(|_| meeting.stranger(b"")).collect();
         let (is_over, address) = (&is_over, &address);
         scope.spawn(move || {
@@ -159,7 +158,7 @@ fn who_is_closed_without_an_answer_comes_back() {
         thread::spawn(move || connect(arrival, deadlines(start), None))
     };
     let second = come(1);
-    // Crowded out, as it looks from there.
+    // The process sees a connection that was crowded out.
     drop(listener.accept().unwrap());
     let first = arrival(0, &token, Place::Here(listener), start);
     let first = thread::spawn(move || connect(first, deadlines(start), None));
@@ -195,7 +194,7 @@ fn who_has_not_come_is_named_to_all() {
         text.contains("1 connections that did not say hello were closed"),
         "{text}"
     );
-    // Where the machine was so slow that rank 1 was late too, it is named as well.
+    // On a slow machine rank 1 may be late too; then it is named as well.
     assert!(text.contains(" 2"), "{text}");
     failure(second);
 }
@@ -229,7 +228,7 @@ fn who_comes_twice_is_refused_and_the_others_go_on() {
     let meeting = Meeting::new(Duration::from_secs(60));
     let one = meeting.come(1, |_| ());
     let again = meeting.come(1, |_| ());
-    // One of the two waits, the other is refused; then the third completes the group.
+    // One of the two is admitted, the other refused; then the third process completes the group.
     let mut pair = vec![one, again];
     let refused = loop {
         if let Some(place) = pair.iter().position(JoinHandle::is_finished) {

@@ -1,4 +1,4 @@
-//! Candidates and references, from the files that people have.
+//! Reads candidates and references from common file formats.
 
 mod json;
 
@@ -14,7 +14,7 @@ use holdall_train::TrainError;
 use super::{CaptionScoresArguments, bad_input};
 use crate::screen::tell;
 
-/// Names of the candidate, the likeliest first.
+/// Column names of candidates, most likely first.
 const CANDIDATES: [&str; 9] = [
     "candidate",
     "prediction",
@@ -27,7 +27,7 @@ const CANDIDATES: [&str; 9] = [
     "caption",
 ];
 
-/// Names of references; all that are there count.
+/// Column names of references; all that exist count.
 const REFERENCES: [&str; 12] = [
     "reference",
     "references",
@@ -66,7 +66,7 @@ fn extension(path: &Path) -> String {
     extension.to_string_lossy().to_ascii_lowercase()
 }
 
-/// In files that have both, references of another file would be ignored.
+/// Refuses `--references` for files that hold references themselves, where the option would be ignored.
 fn refuse_references(path: &Path, arguments: &CaptionScoresArguments) -> Result<()> {
     match arguments.references.first() {
         None => Ok(()),
@@ -96,7 +96,7 @@ fn table(path: &Path, arguments: &CaptionScoresArguments, each: &mut Each<'_>) -
     Ok(())
 }
 
-/// A cell is a reference, or a list of them as JSON. Columns that are empty in this row count as none.
+/// References in a cell: one text, or a JSON list of texts. An empty cell holds none.
 fn cell_texts(cell: &str) -> Vec<String> {
     let list = cell.trim_start().starts_with("[\"");
     match list.then(|| serde_json::from_str(cell)) {
@@ -116,7 +116,7 @@ fn check_references(path: &Path, place: &str, references: &[String]) -> Result<(
     )))
 }
 
-/// The keys that are meant, said where they were found and not named.
+/// The keys of the candidate or the references: named by options, or guessed from the usual names with a note.
 fn names(
     path: &Path,
     what: &str,
@@ -139,7 +139,7 @@ fn names(
     let references = if !arguments.reference.is_empty() {
         arguments.reference.clone()
     } else {
-        // `caption` is the reference where another column is the candidate's.
+        // `caption` is the reference if another column is the candidate.
         let mut usual: Vec<String> = REFERENCES.iter().filter_map(|name| like(name)).collect();
         let others = CANDIDATES
             .split_last()
@@ -179,7 +179,7 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     }
 }
 
-/// Lines without their ends; `each` is told their numbers, from 1.
+/// Calls `each` with the lines of a file, without line ends, and their numbers from 1.
 fn lines(path: &Path, mut each: impl FnMut(usize, &str) -> Result<()>) -> Result<()> {
     let mut reader = open(path)?;
     let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
-//! What one frame tells: the clips that were held out, as their middle frame alone, through the same model.
+//! Baseline for the clip demo: the held-out clips reduced to their middle frame, scored by the same model.
 //!
 //! ```text
-//! data/middle/000123/00.jpg    the middle frame of data/clips/000123; where a clip has one frame, all frames show it
+//! data/middle/000123/00.jpg    the middle frame of data/clips/000123; a clip with one frame shows it in all frames
 //! data/middle.csv              the rows of those clips
 //! ```
 
@@ -22,7 +22,7 @@ use crate::arguments::{
 use crate::commands::eval::{EvalArguments, evaluate};
 use crate::screen::tell;
 
-/// Scores of the run's model on middle frames, in words; nothing where it was stopped.
+/// Scores of the run's model on middle frames, as text; `None` if it was stopped.
 pub fn scores(data: &Path, arguments: &DemoArguments) -> Result<Option<String>> {
     tell("The same clips as their middle frame alone:");
     write(data)?;

@@ -1,4 +1,4 @@
-//! What a GPU needs: the driver, CUDA's libraries, memory that nobody else holds.
+//! GPU checks: driver, CUDA libraries, free GPU memory.
 
 use std::path::Path;
 
@@ -13,32 +13,32 @@ use holdall_files::show_bytes;
 
 use super::{Check, Status};
 
-/// A card whose others hold more than this share is worth a word.
+/// If other processes hold more than this share of a card's memory, the check says so.
 const HELD_SHARE: f64 = 0.1;
 
-/// What was seen; a pure function makes lines of it.
+/// Observations on the GPU side; `checks`, a pure function, turns them into lines.
 pub(super) struct Findings {
-    /// NVIDIA's cards on the bus, with a driver or without; `None` where the system does not tell.
+    /// NVIDIA cards on the PCI bus, with or without a driver; `None` where the system does not report them.
     pub num_on_bus: Option<usize>,
-    /// `CUDA_VISIBLE_DEVICES`, where it is set.
+    /// `CUDA_VISIBLE_DEVICES`, if set.
     pub visible: Option<String>,
     pub driver: Result<Driver, String>,
     pub nvrtc: Result<Library, Lack>,
     pub cublaslt: Result<Library, Lack>,
-    /// Only segmentation needs it.
+    /// Needed for segmentation only.
     pub cudnn: Result<Library, Lack>,
-    /// Only several processes need it.
+    /// Needed for several processes only.
     pub nccl: Result<Library, Lack>,
     pub gpus: Result<Vec<GpuReading>, String>,
-    /// Compiled kernels and measurements on disk: files and bytes.
+    /// Cache of compiled kernels and measurements: number of files and bytes.
     pub kept: (usize, u64),
 }
 
 pub(super) struct Driver {
     pub path: String,
-    /// `580.65.06`.
+    /// Release, such as `580.65.06`.
     pub release: Option<String>,
-    /// The newest CUDA that it runs.
+    /// The newest CUDA version that the driver supports.
     pub cuda: Option<(u32, u32)>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Library {
     pub version: Option<String>,
 }
 
-/// What is missing of a library.
+/// Why a library cannot be used, and how to install it.
 pub(super) struct Lack {
     pub found: String,
     pub pip: Option<String>,
@@ -82,7 +82,7 @@ impl Findings {
         }
     }
 
-    /// Whether `--device auto` would take a GPU.
+    /// Whether `--device auto` would use a GPU.
     pub fn can_compute(&self) -> bool {
         self.driver.is_ok() && self.nvrtc.is_ok() && self.cublaslt.is_ok()
     }
@@ -123,7 +123,7 @@ fn library(
     }
 }
 
-/// Devices of NVIDIA (vendor 10de) that display or compute (class 03).
+/// PCI devices of NVIDIA (vendor 10de) of the display and compute class (03).
 fn cards_on_bus(bus: &Path) -> Option<usize> {
     let devices = std::fs::read_dir(bus).ok()?;
     let starts = |file: &Path, with: &str| {
@@ -167,7 +167,7 @@ pub(super) fn checks(findings: &Findings) -> Vec<Check> {
     ));
     let purpose = "convolves pictures: segmentation alone needs it";
     checks.push(optional_check("cuDNN", purpose, &findings.cudnn));
-    // One card has nobody to talk to.
+    // NCCL is of no use with one card.
     let num_cards = findings.gpus.as_ref().map_or(1, Vec::len);
     if num_cards > 1 || findings.nccl.is_ok() {
         let purpose = "carries gradients between GPUs: only --processes and clusters need it";
@@ -250,7 +250,7 @@ fn library_check(name: &str, purpose: &str, library: &Result<Library, Lack>) -> 
     }
 }
 
-/// A library that a machine may go without, for all but one purpose.
+/// Check of a library that is needed for one purpose only.
 fn optional_check(name: &str, purpose: &str, library: &Result<Library, Lack>) -> Check {
     let check = library_check(name, purpose, library);
     match library {

@@ -1,4 +1,4 @@
-//! What every run needs: threads, memory, room on disk, folders that can be written.
+//! Host checks: threads, memory, disk space, writable folders.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -9,32 +9,32 @@ use holdall_files::show_bytes;
 use super::Check;
 use crate::host::{self, HostReading, HostWatch};
 
-/// The demo's budget: with less, not even that runs.
+/// Budget of the demo, the smallest useful one.
 const LEAST_MEMORY_BYTES: u64 = 512 << 20;
-/// Checkpoints of a ViT-B/32 with its optimizer take about this, twice.
+/// Two checkpoints of a ViT-B/32 with optimizer state take about this.
 const COMFORTABLE_DISK_BYTES: u64 = 4 << 30;
 const LEAST_DISK_BYTES: u64 = 256 << 20;
 
-/// What was seen; a pure function makes lines of it.
+/// Observations on the host; `checks`, a pure function, turns them into lines.
 pub(super) struct Findings {
     pub host: HostReading,
     pub num_cores: Option<usize>,
-    /// `None` of another architecture than x86-64: there is one path, for which it was compiled.
+    /// `None` on other architectures than x86-64, where only one code path is compiled.
     pub processor: Option<Processor>,
     pub here: Folder,
-    /// `None` where the environment names no folder.
+    /// `None` if the environment names no cache folder.
     pub cache: Option<Folder>,
 }
 
-/// How wide an x86-64 computes.
+/// Vector instructions of an x86-64 processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Processor {
-    /// AVX-512, with products of whole numbers (VNNI) or without.
+    /// AVX-512, with or without integer dot products (VNNI).
     Avx512 {
         has_vnni: bool,
     },
     Avx2,
-    /// Neither.
+    /// Neither AVX-512 nor AVX2.
     Old,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Processor {
 pub(super) struct Folder {
     pub path: PathBuf,
     pub free_bytes: Option<u64>,
-    /// Or why it cannot be written.
+    /// The reason if it cannot be written.
     pub written: Result<(), String>,
 }
 
@@ -60,7 +60,7 @@ impl Findings {
 }
 
 impl Folder {
-    /// A folder that is not there yet is made when it is needed: then what it would be made in must be writable.
+    /// Probes a folder. If it does not exist yet, its nearest existing parent must be writable.
     fn look(path: &Path) -> Folder {
         let there = path.ancestors().find(|folder| folder.is_dir());
         let there = there.unwrap_or(Path::new("."));
@@ -83,7 +83,7 @@ fn write_probe(folder: &Path) -> std::io::Result<()> {
 
 #[cfg(target_arch = "x86_64")]
 fn processor() -> Option<Processor> {
-    // The sets that the products and the kernels of retrieval ask for.
+    // The instruction sets that the matrix products and the retrieval kernels need.
     let has_avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
@@ -233,7 +233,7 @@ fn disk_check(here: &Folder) -> Check {
     }
 }
 
-/// Without a cache everything runs; kernels are compiled at every start.
+/// The cache is optional; without one, kernels are compiled at every start.
 fn cache_check(cache: Option<&Folder>) -> Check {
     let name = "cache";
     let Some(cache) = cache else {

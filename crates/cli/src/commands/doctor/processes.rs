@@ -1,4 +1,4 @@
-//! What several processes need beside TCP: an MPI, where a cluster's launcher starts them.
+//! Checks for multi-process training: an MPI, needed only if a cluster's launcher starts the processes.
 
 use holdall_processes::mpi::{self, FoundMpi, MissingMpi};
 
@@ -16,7 +16,7 @@ fn mpi_check(found: Result<Vec<FoundMpi>, MissingMpi>) -> Check {
                 .map(|mpi| format!("{} ({})", mpi.version, mpi.name));
             Check::ok("MPI", each.collect::<Vec<_>>().join(", "))
         }
-        // Most machines are no part of a cluster.
+        // No fault: most machines are not part of a cluster.
         Err(missing) => Check::ok(
             "MPI",
             format!(

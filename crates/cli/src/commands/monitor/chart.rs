@@ -1,6 +1,6 @@
-//! Small drawings: a bar, and a curve with the least and the most that it can be.
+//! Small charts: a bar, and a curve with fixed axis bounds.
 //!
-//! Colours are the terminal's own sixteen, and nothing has a background: both light and dark terminals stay readable.
+//! Colours are the terminal's own sixteen, without backgrounds: readable on light and dark terminals.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,11 +9,11 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Chart, Dataset, GraphType};
 
-/// Below this a curve says nothing.
+/// A smaller curve shows nothing useful.
 const LEAST_WIDTH: u16 = 16;
 const LEAST_HEIGHT: u16 = 2;
 
-/// A share of a whole, `width` characters long.
+/// A share of a whole as a bar of `width` characters.
 pub fn bar(share: Option<f64>, width: usize, colour: Color) -> [Span<'static>; 2] {
     let share = share.filter(|share| share.is_finite()).unwrap_or(0.0);
     let filled = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
@@ -23,22 +23,21 @@ pub fn bar(share: Option<f64>, width: usize, colour: Color) -> [Span<'static>; 2
     ]
 }
 
-/// A quantity over time or steps.
 pub struct CurveChart<'a> {
     pub name: &'a str,
-    /// What it is now.
+    /// Current value.
     pub now: String,
-    /// What it was.
+    /// Text about past values, beside the current one.
     pub before: String,
     pub points: &'a [(f64, f64)],
     pub x: [f64; 2],
-    /// Least and most of what is drawn, and how they are written.
+    /// Axis bounds and their labels.
     pub y: [f64; 2],
     pub labels: [String; 2],
     pub colour: Color,
 }
 
-/// Draws it with its name above.
+/// Draws the chart below its name.
 pub fn draw(frame: &mut Frame, area: Rect, drawn: CurveChart) {
     let [name, curve] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     let title = Line::from(vec![
@@ -56,7 +55,7 @@ pub fn draw(frame: &mut Frame, area: Rect, drawn: CurveChart) {
         .style(Style::new().fg(drawn.colour))
         .data(drawn.points);
     let [least, most] = drawn.y;
-    // A flat line at 0 of 0 still needs a height.
+    // A constant curve at 0 still needs a non-empty axis.
     let most = if most > least { most } else { least + 1.0 };
     let width = drawn.labels.iter().map(|label| label.chars().count()).max();
     let width = width.unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Which run is shown: the one that was named, or the one that trains on this machine now.
+//! Finds the run to show: the one that was named, or the one that trains on this machine now.
 //!
-//! A run holds `RUN/.lock` open as long as it trains, wherever RUN is: on Linux the processes tell. Elsewhere, and where another
-//! user's process does not tell, a run under the usual folders is taken whose files have just been written.
+//! A run holds `RUN/.lock` open while it trains, wherever RUN is; on Linux, `/proc` reveals it. On other systems, and for processes of
+//! other users, a run in the usual folders counts as training if its files were just written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use anyhow::{Result, anyhow};
 use holdall_telemetry::memory_log;
 use holdall_telemetry::run_files::{self, CONFIG_FILE, METRICS_FILE};
 
-/// Files that grow while a run trains.
+/// Files that grow during training.
 const GROWING: [&str; 2] = [METRICS_FILE, memory_log::FILE_NAME];
 
-/// What a run holds open as long as it trains.
+/// File that a run holds open while it trains.
 const LOCK_FILE: &str = ".lock";
 
-/// A run whose files were written within this time trains.
+/// A run whose files were written within this time counts as training.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// A run that trains now.
+/// A run that is training.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Training {
     pub folder: PathBuf,
-    /// Who trains, where the system tells.
+    /// Training process, if known.
     pub pid: Option<u32>,
 }
 
-/// The folder that was named; that of `holdall demo` has its run below it.
+/// The run at a path; for a folder of `holdall demo`, the run in it.
 pub fn named(path: &Path) -> Result<PathBuf> {
     let is_run = |folder: &Path| folder.join(LOCK_FILE).is_file() || run_files::is_run(folder);
     let below = path.join("run");
@@ -50,7 +50,7 @@ pub fn named(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The run on this machine that wrote last.
+/// The training run on this machine with the latest write.
 pub fn on_this_machine() -> Option<Training> {
     let held = held_by_processes(Path::new("/proc"));
     let newest = held
@@ -59,7 +59,7 @@ pub fn on_this_machine() -> Option<Training> {
     newest.or_else(|| freshest(&usual_folders(Path::new(".")), SystemTime::now()))
 }
 
-/// Who trains in this folder, and whether anybody does.
+/// The training process of this folder; `None` if none trains there.
 pub fn trainer_of(folder: &Path) -> Option<Training> {
     let whole = folder.canonicalize().ok()?;
     let held = held_by_processes(Path::new("/proc"));
@@ -67,7 +67,7 @@ pub fn trainer_of(folder: &Path) -> Option<Training> {
     held.or_else(|| freshest(&[whole], SystemTime::now()))
 }
 
-/// When one of the run's files was written last.
+/// Time of the latest write to the run's files.
 pub fn last_written(folder: &Path) -> Option<SystemTime> {
     let files = GROWING.iter().chain(&[CONFIG_FILE]);
     files
@@ -75,7 +75,7 @@ pub fn last_written(folder: &Path) -> Option<SystemTime> {
         .max()
 }
 
-/// Processes that are called like this program and have a `.lock` open.
+/// Runs whose `.lock` is held open by a process with this program's name.
 fn held_by_processes(proc: &Path) -> Vec<Training> {
     let mut all = Vec::new();
     for process in fs::read_dir(proc).into_iter().flatten().flatten() {
@@ -94,7 +94,7 @@ fn held_by_processes(proc: &Path) -> Vec<Training> {
         let targets = open.filter_map(|file| fs::read_link(file.path()).ok());
         let locks = targets.filter(|file| file.file_name().is_some_and(|name| name == LOCK_FILE));
         let folders = locks.filter_map(|file| Some(file.parent()?.to_owned()));
-        // A run in a container of its own has a path that means nothing here.
+        // A path inside another container does not exist here.
         all.extend(
             folders
                 .filter(|folder| folder.join(LOCK_FILE).is_file())
@@ -107,7 +107,7 @@ fn held_by_processes(proc: &Path) -> Vec<Training> {
     all
 }
 
-/// Where `train` and `demo` put runs when nobody says where.
+/// Default folders of `train` and `demo` runs.
 fn usual_folders(here: &Path) -> Vec<PathBuf> {
     let runs = fs::read_dir(here.join("runs"))
         .into_iter()
@@ -124,7 +124,7 @@ fn freshest(folders: &[PathBuf], now: SystemTime) -> Option<Training> {
         let last = files
             .filter_map(|name| fs::metadata(folder.join(name)).ok()?.modified().ok())
             .max()?;
-        // A file of the future is fresh too: clocks of network disks differ.
+        // A file from the future is fresh too: clocks of network disks differ.
         let is_fresh = now.duration_since(last).map_or(true, |age| age < FRESH);
         is_fresh.then_some(last)
     };

@@ -1,23 +1,23 @@
-//! Past samples in bounded memory: the last minutes of the machine, and a whole run.
+//! Past samples in bounded memory: the machine's last minutes, and a whole run.
 
 use std::collections::VecDeque;
 
 use super::readings::Readings;
 
-/// Samples that are kept: ten minutes at one per second.
+/// Samples kept: ten minutes at one per second.
 const REMEMBERED: usize = 600;
 
-/// Points of a run's curve, at most.
+/// Most points of a run's curve.
 const MAX_POINTS: usize = 512;
 
-/// The last readings of one quantity, with the time of each.
+/// The last readings of one quantity, with their times.
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
     values: VecDeque<(f64, f64)>,
 }
 
 impl Ring {
-    /// A reading at a time in seconds; one that is not known leaves a gap.
+    /// Adds a reading at a time in seconds; an unknown value leaves a gap.
     pub fn push(&mut self, time: f64, value: Option<f64>) {
         let Some(value) = value.filter(|value| value.is_finite()) else {
             return;
@@ -28,19 +28,19 @@ impl Ring {
         self.values.push_back((time, value));
     }
 
-    /// Seconds before `now` (negative) and values, oldest first.
+    /// Points (seconds relative to `now`, value), oldest first.
     pub fn points(&self, now: f64) -> Vec<(f64, f64)> {
         let values = self.values.iter();
         values.map(|(time, value)| (time - now, *value)).collect()
     }
 
-    /// Least and most.
+    /// Minimum and maximum.
     pub fn bounds(&self) -> Option<(f64, f64)> {
         bounds(self.values.iter().map(|(_, value)| *value))
     }
 }
 
-/// What a GPU did.
+/// Past readings of a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct GpuHistory {
     pub memory_bytes: Ring,
@@ -49,17 +49,17 @@ pub struct GpuHistory {
     pub temperature_celsius: Ring,
 }
 
-/// What the machine did.
+/// Past readings of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub cpu_percent: Ring,
     pub memory_bytes: Ring,
-    /// By their index.
+    /// One entry per GPU index.
     pub gpus: Vec<GpuHistory>,
 }
 
 impl History {
-    /// Keeps a sample.
+    /// Adds a sample.
     pub fn record(&mut self, readings: &Readings) {
         let time = readings.time;
         let host = &readings.host;
@@ -82,12 +82,12 @@ impl History {
     }
 }
 
-/// A quantity over the steps of a run: each point is the mean of as many steps as it takes to keep all in bounded room.
+/// A quantity over the steps of a run, in bounded memory: each point is the mean of `steps_per_point` steps.
 #[derive(Clone, Debug)]
 pub struct Curve {
     points: Vec<(f64, f64)>,
     steps_per_point: usize,
-    /// Steps, their sum and the sum of their values that are no point yet.
+    /// Steps not in a point yet: count, sum of step numbers, sum of values.
     open: (usize, f64, f64),
 }
 
@@ -102,7 +102,7 @@ impl Default for Curve {
 }
 
 impl Curve {
-    /// A step's value. A step that came before, after a resume, takes the place of what followed it.
+    /// Adds a step's value. A step number that was seen before, as after a resume, discards the old points from there on.
     pub fn push(&mut self, step: f64, value: Option<f64>) {
         let Some(value) = value.filter(|value| value.is_finite()) else {
             return;
@@ -131,12 +131,12 @@ impl Curve {
         }
     }
 
-    /// Steps and values, in order.
+    /// Points (step, value), in order.
     pub fn points(&self) -> &[(f64, f64)] {
         &self.points
     }
 
-    /// Least and most.
+    /// Minimum and maximum.
     pub fn bounds(&self) -> Option<(f64, f64)> {
         bounds(self.points.iter().map(|(_, value)| *value))
     }

@@ -1,4 +1,4 @@
-//! A sample as text, for pipes and for people in a hurry.
+//! A single sample as text, for pipes and quick looks.
 
 use holdall_files::{counted, show_bytes};
 
@@ -7,7 +7,7 @@ use super::run::RunReading;
 use super::words::{self, NAME_WIDTH, UNKNOWN, facts, gpu_name, of_bytes, percent};
 use crate::screen::table;
 
-/// Why there is no GPU, and what to do.
+/// Message on a missing GPU, with advice.
 pub fn no_gpu(reason: &str) -> String {
     format!("No GPU: {reason}. `holdall doctor` says what to do")
 }

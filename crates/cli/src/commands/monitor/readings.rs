@@ -1,4 +1,4 @@
-//! A sample of the machine as plain data: what is drawn, printed and written as JSON.
+//! A sample of the machine as plain data, to be drawn, printed or written as JSON.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,20 +7,19 @@ use serde_json::{Value, json};
 
 use crate::host::{HostReading, HostWatch};
 
-/// A sample.
 #[derive(Clone, Debug)]
 pub struct Readings {
     /// Seconds since 1970, UTC.
     pub time: f64,
     pub host: HostReading,
-    /// Or why there are none.
+    /// An error text if GPUs cannot be read.
     pub gpus: Result<Vec<GpuReading>, String>,
 }
 
 impl Readings {
     /// Samples the machine.
     pub fn take(host: &mut HostWatch) -> Readings {
-        // A clock before 1970 is wrong, but no reason to end.
+        // A system clock before 1970 is wrong, but not an error.
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Readings {
             time: since.map_or(0.0, |since| since.as_secs_f64()),
@@ -29,13 +28,13 @@ impl Readings {
         }
     }
 
-    /// What is in use of the host's memory.
+    /// Host memory in use.
     pub fn host_used_bytes(&self) -> Option<u64> {
         let total = self.host.memory_total_bytes?;
         Some(total.saturating_sub(self.host.memory_available_bytes?))
     }
 
-    /// For `--json`.
+    /// The sample for `--json`.
     pub fn json(&self) -> Value {
         let host = &self.host;
         json!({

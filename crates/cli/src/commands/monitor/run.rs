@@ -1,6 +1,6 @@
-//! A run beside the machine: the files of its folder, read again as they grow.
+//! State of a run, read from the growing files in its folder.
 //!
-//! Files may be missing, end within a line, or be of another version: what can be read is shown.
+//! Files may be missing, end within a line, or come from another version: everything readable is shown.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,42 +20,41 @@ use super::find::{self, Training};
 use super::history::Curve;
 use super::tail::{News, Tail};
 
-/// Number of steps that speed and waiting are the mean of.
+/// Window for the means of speed and waiting time.
 const RECENT_STEPS: usize = 20;
 
-/// How a run is doing.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// A process trains in its folder.
+    /// A process trains in the folder.
     Running,
-    /// It has a summary.
+    /// The run has a summary.
     Finished,
-    /// It says why it failed.
+    /// The run has a failure file.
     Failed,
-    /// None of these: stopped, or killed.
+    /// None of these: the run was stopped or killed.
     Stopped,
 }
 
-/// What is known of a run; what is not known is `None`.
+/// A run's readings; `None` means unknown.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReading {
     pub folder: PathBuf,
     pub state: State,
-    /// The process that trains.
     pub pid: Option<u32>,
-    /// Seconds since one of its files was written.
+    /// Seconds since the last write to the run's files.
     pub quiet_s: Option<f64>,
     pub phase: Option<Phase>,
     pub step: Option<u64>,
-    /// Forecast from the first epoch's, once that is over.
+    /// Steps of the whole run, extrapolated from the first epoch once it is over.
     pub steps: Option<u64>,
     pub epoch: Option<u64>,
     pub epochs: Option<u64>,
     pub loss: Option<f64>,
-    /// Each of them by name; empty where the total is the only one.
+    /// Individual losses by name; empty if the total is the only loss.
     pub losses: Vec<Loss>,
-    /// What guessing gives for the total, where that is the only loss.
+    /// Loss of guessing, if there is only one loss.
     pub chance: Option<f64>,
     pub lr: Option<f64>,
     pub samples_per_s: Option<f64>,
@@ -69,14 +68,14 @@ pub struct RunReading {
     pub precision: Option<String>,
     pub recompute: Option<String>,
     pub budget_bytes: Option<u64>,
-    /// The plan's promise for the process.
+    /// Planned memory of the process.
     pub planned_bytes: Option<u64>,
-    /// Memory of the process: now, or its peak where the run has ended.
+    /// Memory of the process: current, or the peak of a finished run.
     pub used_bytes: Option<u64>,
-    /// Where several processes train: how the last step was for each.
+    /// Per-process figures of the last step, if several processes train.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<ProcessesOfStep>,
-    /// The newest one, with all that its line has.
+    /// The newest evaluation, with all fields of its line.
     #[serde(serialize_with = "line_as_it_is")]
     pub evaluation: Option<EvaluationLine>,
 }
@@ -89,7 +88,7 @@ fn line_as_it_is<S: Serializer>(
     fields.serialize(serializer)
 }
 
-/// A run that is watched.
+/// Watches the files of a run.
 #[derive(Debug)]
 pub struct RunWatch {
     folder: PathBuf,
@@ -100,11 +99,11 @@ pub struct RunWatch {
     pub samples_per_s: Curve,
     plan: File<Plan>,
     summary: File<Summary>,
-    /// Of `config.yml`, when it was written so.
+    /// Modification time of `config.yml`, and its train section.
     length: (Option<SystemTime>, Option<TrainSection>),
 }
 
-/// What the newest lines say.
+/// Figures from the newest metrics lines.
 #[derive(Debug, Default)]
 struct Progress {
     last: Option<StepLine>,
@@ -114,7 +113,7 @@ struct Progress {
     sample: Option<MemorySample>,
 }
 
-/// A JSON file that is read again when it was written again.
+/// A JSON file that is read again whenever it changes.
 #[derive(Debug)]
 struct File<T> {
     name: &'static str,
@@ -135,7 +134,7 @@ impl<T: DeserializeOwned> File<T> {
         let written = written(folder, self.name);
         if written != self.written || self.contents.is_none() {
             self.written = written;
-            // What cannot be read now may be whole at the next look.
+            // An incomplete file may be complete at the next read.
             self.contents = run_files::read_json(folder, self.name).ok().flatten();
         }
         self.contents.as_ref()
@@ -165,7 +164,7 @@ impl RunWatch {
         &self.folder
     }
 
-    /// Reads what is new.
+    /// Reads new lines and returns the state.
     pub fn read(&mut self) -> RunReading {
         self.read_metrics();
         let sample = &mut self.seen.sample;
@@ -220,7 +219,7 @@ impl RunWatch {
 
     fn reading(&mut self, training: Option<Training>, quiet: Option<Duration>) -> RunReading {
         let written = |name| written(&self.folder, name);
-        // Whichever is newer is how it ended.
+        // The newer of the two files tells how the run ended.
         let has_failed = written(FAILURE_FILE)
             .is_some_and(|failed| written(SUMMARY_FILE).is_none_or(|done| failed >= done));
         let plan = self.plan.read(&self.folder).cloned().unwrap_or_default();
@@ -231,7 +230,7 @@ impl RunWatch {
             (None, Some(_)) => State::Finished,
             (None, None) => State::Stopped,
         };
-        // A summary of an earlier process says nothing of one that trains.
+        // A summary from an earlier process does not describe the current one.
         let summary = summary
             .filter(|_| state == State::Finished)
             .unwrap_or_default();
@@ -318,7 +317,7 @@ impl Progress {
     }
 }
 
-/// Resident memory of a process; known on Linux.
+/// Resident memory of a process; Linux only.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -382,7 +381,7 @@ mod tests {
             serde_json::json!([{"name": "contrastive", "value": 1.5, "chance": 4.1}])
         );
         assert_eq!(watch.loss.points().len(), 5);
-        // Fresh files are those of a run that trains, whoever that is.
+        // Fresh files count as a run in training, without a known process.
         assert_eq!(reading.state, State::Running);
         assert_eq!(reading.left_s, Some(3.5));
     }
@@ -431,7 +430,7 @@ mod tests {
             (Some(1100), Some(1000))
         );
         assert_eq!((reading.batch_size, reading.left_s), (Some(8), None));
-        // A process that goes on with it has not ended.
+        // A process that resumes the run makes it running again.
         let training = Training {
             folder: run.path().to_owned(),
             pid: None,
@@ -455,7 +454,7 @@ mod tests {
             "{\"time\":1.0,\"step\":1,\"phase\":\"evaluate\",\"process_bytes\":123,\"host_rss_bytes\":456}\n{\"time\":2.",
         );
         let mut watch = RunWatch::new(run.path());
-        // Half a plan is none.
+        // An incomplete plan file is ignored.
         assert_eq!(watch.read().device, None);
         let plan = "{\"device\":\"cuda\",\"chosen\":{\"process_bytes\":200}}";
         fs::write(run.path().join("plan.json"), plan).unwrap();

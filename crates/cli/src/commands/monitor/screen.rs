@@ -1,5 +1,5 @@
-//! The screen as a function of what is known. Parts that do not fit are left out, the least important first; what room is left
-//! goes to the curves.
+//! Draws the screen from plain data. Sections that do not fit are left out, the least important first; spare room goes to
+//! the curves.
 
 mod machine;
 mod run;
@@ -20,32 +20,31 @@ use super::readings::Readings;
 use super::run::RunReading;
 use super::words;
 
-/// Work that is done.
+/// Colour of completed work.
 const WORK: Color = Color::Green;
 const LOSS: Color = Color::Magenta;
 
-/// Below this width only what is needed is said.
+/// Below this width, the screen shows only the essentials.
 const NARROW: u16 = 78;
-/// Below this height all keys would hide what there is to see.
+/// Below this height, the list of all keys would hide the content.
 const LEAST_FOR_HELP: u16 = 10;
-/// From this width on there is room for more curves side by side.
+/// From this width on, more curves fit side by side.
 const WIDE: u16 = 120;
-/// From this height on the host's curves stand beside a GPU's.
+/// From this height on, the host's curves are shown beside a GPU's.
 const HIGH: u16 = 40;
 
-/// All that is shown.
+/// All data on the screen.
 pub struct View {
     pub readings: Readings,
     pub history: History,
     pub run: Option<RunView>,
-    /// The GPU whose curves and processes are shown.
+    /// Index of the GPU whose curves and processes are shown.
     pub selected: usize,
     pub interval: Duration,
     pub is_helping: bool,
     started: f64,
 }
 
-/// A run with its curves.
 pub struct RunView {
     pub reading: RunReading,
     pub loss: Curve,
@@ -68,7 +67,7 @@ impl View {
         view
     }
 
-    /// Takes a sample in.
+    /// Adds a sample.
     pub fn record(&mut self, readings: Readings) {
         self.history.record(&readings);
         self.readings = readings;
@@ -79,13 +78,13 @@ impl View {
         self.readings.gpus.as_deref().unwrap_or_default()
     }
 
-    /// Whose curves and processes are shown.
+    /// The selected GPU.
     fn chosen(&self) -> Option<&GpuReading> {
         self.gpus().get(self.selected)
     }
 }
 
-/// A stretch of the screen, from top to bottom.
+/// A section of the screen, from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Host,
@@ -96,12 +95,12 @@ enum Part {
     Run,
 }
 
-/// Rows of a part, and its rank.
+/// Height bounds and rank of a section.
 struct PartSize {
     part: Part,
     least: u16,
     most: u16,
-    /// Where there is no room, the part with the largest rank is left out first.
+    /// Without room, the section with the largest rank is left out first.
     rank: u8,
 }
 
@@ -136,7 +135,7 @@ fn part_sizes(view: &View, height: u16) -> Vec<PartSize> {
     all
 }
 
-/// Which parts there are, and how high each is.
+/// The visible sections with their heights.
 fn laid_out(view: &View, height: u16) -> Vec<(Part, u16)> {
     let mut all = part_sizes(view, height);
     let sum = |all: &[PartSize]| all.iter().map(|want| u32::from(want.least)).sum::<u32>();
@@ -146,7 +145,7 @@ fn laid_out(view: &View, height: u16) -> Vec<(Part, u16)> {
     }
     let mut left = u32::from(height).saturating_sub(sum(&all));
     let mut heights: Vec<u16> = all.iter().map(|want| want.least).collect();
-    // Row by row to whoever has fewest beyond the least.
+    // Spare rows go one by one to the section with the fewest rows above its minimum.
     while left > 0 {
         let room = all
             .iter()
@@ -161,7 +160,6 @@ fn laid_out(view: &View, height: u16) -> Vec<(Part, u16)> {
     all.iter().map(|want| want.part).zip(heights).collect()
 }
 
-/// Draws everything.
 pub fn draw(frame: &mut Frame, view: &View) {
     let has_room = frame.area().height >= LEAST_FOR_HELP;
     let keys_height = if view.is_helping && has_room { 3 } else { 1 };
@@ -240,7 +238,7 @@ fn draw_keys(frame: &mut Frame, area: Rect, view: &View) {
     }
 }
 
-/// A thin line with a name; what is left below it.
+/// Draws a thin line with a title; returns the area below it.
 fn headed(frame: &mut Frame, area: Rect, name: Line<'_>) -> Rect {
     let block = Block::new()
         .borders(Borders::TOP)

@@ -1,7 +1,7 @@
-//! Lines that were appended to a file since it was last read.
+//! Reads lines appended to a file since the last read.
 //!
-//! The writer may be in the middle of a line, may have been killed there, and after a resume may cut the file back: half a line is
-//! kept until the rest comes, and a file that became shorter is read from its start again.
+//! The writer may be in the middle of a line, may have been killed there, or may truncate the file on a resume: an incomplete line is
+//! kept until its rest arrives, and a file that became shorter is read from the start again.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,38 +9,37 @@ use std::path::PathBuf;
 
 use holdall_telemetry::run_files;
 
-/// A longer line was not written by Holdall.
+/// Holdall writes no longer lines.
 const MAX_LINE_BYTES: usize = run_files::MAX_LINE_BYTES as usize;
 
-/// A file that grows.
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
     offset: u64,
     /// The start of a line whose end has not been written yet.
     partial: Vec<u8>,
-    /// Within a line whose start was not read, or is too long to be kept.
+    /// Inside a line whose start was not read, or that is too long.
     is_skipping: bool,
-    /// Of a file that is there already, only so many bytes are of interest.
+    /// Number of bytes at the end of an existing file to read at first.
     at_most: u64,
 }
 
-/// What reading again brings.
+/// Event from reading the file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News<'a> {
-    /// The file was cut: what was read before is no longer valid.
+    /// The file was truncated: earlier lines are no longer valid.
     Restart,
-    /// A whole line, without its end.
+    /// A complete line, without its line end.
     Line(&'a [u8]),
 }
 
 impl Tail {
-    /// Every line, from the first.
+    /// Reads every line from the start.
     pub fn whole(path: PathBuf) -> Tail {
         Tail::last(path, u64::MAX)
     }
 
-    /// Only the lines in the last bytes, and what comes after them.
+    /// Reads only the lines in the last `at_most` bytes, and later ones.
     pub fn last(path: PathBuf, at_most: u64) -> Tail {
         Tail {
             path,
@@ -51,7 +50,7 @@ impl Tail {
         }
     }
 
-    /// Tells what is new. A file that is not there, or cannot be read, has nothing new.
+    /// Reports new lines. A missing or unreadable file has none.
     pub fn read(&mut self, mut tell: impl FnMut(News)) {
         let Ok(mut file) = File::open(&self.path) else {
             return;
@@ -113,7 +112,7 @@ mod tests {
         all
     }
 
-    /// Written in pieces that end anywhere: every line comes once, whole.
+    /// Whatever pieces a file is written in, every line arrives once and complete.
     #[test]
     fn lines_come_once_whatever_the_pieces() {
         let text = "first\nsecond line\n\nthird\n";

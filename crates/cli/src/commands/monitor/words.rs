@@ -1,4 +1,4 @@
-//! Numbers as the screen and the table write them; what is not known is `-`.
+//! Number formatting for screen and table; unknown values are `-`.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::run::{RunReading, State};
 
 pub const UNKNOWN: &str = "-";
 
-/// In GiB, without the unit: `3.1`.
+/// GiB without the unit: `3.1`.
 pub fn gib(bytes: f64) -> String {
     format!("{:.1}", bytes / (1u64 << 30) as f64)
 }
 
-/// `3.1/8.0 GiB`: both in the larger one's unit.
+/// Two byte counts in the unit of the larger: `3.1/8.0 GiB`.
 pub fn of_bytes(used: Option<u64>, total: Option<u64>) -> String {
     match (used, total) {
         (Some(used), Some(total)) if total < 1 << 30 => {
@@ -71,7 +71,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// How far a run is: `epoch 3/20, step 412/1,640`.
+/// Progress of a run: `epoch 3/20, step 412/1,640`.
 pub fn progress(run: &RunReading) -> String {
     let of = |done: u64, all: Option<u64>| match all {
         Some(all) => format!("{}/{}", thousands(done), thousands(all)),
@@ -103,12 +103,12 @@ pub fn state(run: &RunReading) -> String {
     }
 }
 
-/// Losses that are shown by name.
+/// Most losses shown by name.
 const MOST_LOSSES: usize = 3;
-/// Characters of a name.
+/// Width of the name column.
 pub const NAME_WIDTH: usize = 12;
 
-/// What a run's numbers are called, and what they are, the most important first; what is not known is left out. Each fits into
+/// Names and values of a run's figures, most important first, without unknown ones. Each fits
 /// half of the narrowest screen.
 pub fn facts(run: &RunReading) -> Vec<(String, String)> {
     let mut facts = Vec::new();
@@ -172,10 +172,10 @@ fn slowest(each: &ProcessesOfStep) -> String {
     }
 }
 
-/// Ranks whose memory is shown.
+/// Most ranks whose memory is shown.
 const MOST_RANKS: usize = 3;
 
-/// `1.20 GiB, 1.18 GiB`: the first ones, and the most of all where there are more.
+/// Memory by rank: `1.20 GiB, 1.18 GiB`; with more ranks, the first ones and the maximum.
 fn memory_by_rank(each: &ProcessesOfStep) -> Option<String> {
     let bytes = &each.process_bytes;
     let most = bytes.iter().flatten().max()?;
@@ -216,7 +216,7 @@ fn how(run: &RunReading) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What stands for the newest evaluation.
+/// The leading metrics of the newest evaluation.
 fn metrics(run: &RunReading) -> Vec<String> {
     let evaluation = run.evaluation.iter();
     let leading = evaluation.flat_map(|evaluation| evaluation.leading());

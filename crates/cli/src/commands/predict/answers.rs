@@ -1,10 +1,10 @@
-//! Labels and numbers of samples, as JSON, as text, and as columns of a CSV that joins with the one that was read.
+//! Predicted labels and numbers as JSON, as text, and as CSV columns that can be joined with the input table.
 //!
 //! ```text
-//! NAME, NAME_probability          the likeliest label of a head and its probability; of several labels per picture, those from 0.5 on
-//! NAME_2, NAME_2_probability      the next ones, with --top
+//! NAME, NAME_probability          the most likely label of a head and its probability; for multi-label heads, all labels from 0.5 on
+//! NAME_2, NAME_2_probability      the next labels, with --top
 //! NAME=LABEL                      every probability, with --all-probabilities
-//! NAME                            of a head of numbers, the number
+//! NAME                            the number, for a regression head
 //! ```
 
 use holdall_data::target::TargetKind;
@@ -17,7 +17,7 @@ pub(super) struct Guess {
     pub probability: f64,
 }
 
-/// What one head says of a sample.
+/// Prediction of one head for a sample.
 #[derive(Clone, Serialize)]
 pub(super) struct TargetGuess {
     pub target: String,
@@ -28,7 +28,7 @@ pub(super) struct TargetGuess {
 }
 
 impl TargetGuess {
-    /// Labels, the likeliest first.
+    /// A prediction of labels, most likely first.
     pub fn of_labels(target: &str, labels: Vec<Guess>) -> TargetGuess {
         TargetGuess {
             target: target.to_owned(),
@@ -37,7 +37,7 @@ impl TargetGuess {
         }
     }
 
-    /// For people.
+    /// The prediction as text.
     pub fn describe(&self) -> String {
         match self.number {
             Some(number) => format!("{} {number:.4}", self.target),
@@ -62,7 +62,7 @@ impl From<Answer> for TargetGuess {
     }
 }
 
-/// Labels with their probabilities, for people.
+/// Labels with their probabilities, as text.
 pub(super) fn describe_labels(labels: &[Guess]) -> String {
     let words = labels
         .iter()
@@ -70,25 +70,25 @@ pub(super) fn describe_labels(labels: &[Guess]) -> String {
     words.collect::<Vec<String>>().join(", ")
 }
 
-/// What a head's columns hold.
+/// Kind of a head's predictions.
 enum Answers {
     OneLabel,
     SeveralLabels,
     Number,
 }
 
-/// The columns of one head.
+/// CSV columns of one head.
 pub(super) struct HeadColumns {
     name: String,
     labels: Vec<String>,
     answers: Answers,
-    /// How many of the likeliest labels have columns.
+    /// Number of most likely labels with columns.
     top: usize,
     has_all: bool,
 }
 
 impl HeadColumns {
-    /// A head with one label per sample; `top` as the user typed it.
+    /// Columns of a head with one label per sample; `top` is the value of `--top`.
     pub fn of_labels(name: &str, labels: &[String], top: Option<usize>, all: bool) -> HeadColumns {
         HeadColumns {
             name: name.to_owned(),
@@ -99,7 +99,7 @@ impl HeadColumns {
         }
     }
 
-    /// Those of a trained head.
+    /// Columns of a trained head.
     pub fn of_head(head: &Head, top: Option<usize>, all: bool) -> HeadColumns {
         let columns = HeadColumns::of_labels(&head.name, head.kind.names(), top, all);
         HeadColumns {
@@ -133,7 +133,7 @@ impl HeadColumns {
         names
     }
 
-    /// The cells of a sample, as many as there are names.
+    /// Cells of a sample, one per column name.
     pub fn cells(&self, guess: &TargetGuess) -> Vec<String> {
         let share = |probability: f64| format!("{probability:.6}");
         let mut cells = Vec::new();

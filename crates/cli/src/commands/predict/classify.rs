@@ -10,7 +10,7 @@ use super::{Job, Prediction, Predictions};
 use crate::screen::progress;
 use crate::stop;
 
-/// What is held of a picture beside its labels.
+/// Memory per picture beside its labels.
 const NAMES_BYTES: usize = 384;
 
 pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<Predictions>> {

@@ -1,4 +1,4 @@
-//! Predictions of CLIP: the label head's, or captions made of names.
+//! Predictions of CLIP: by the label head, or zero-shot by captions made of label names.
 
 use anyhow::Result;
 use holdall_metrics::classification::top_k;
@@ -14,20 +14,20 @@ use super::{Job, PredictArguments, Prediction, Predictions};
 use crate::screen::progress;
 use crate::stop;
 
-/// The path of a picture and the names of its labels, about.
+/// Approximate memory for a picture's path and the names of its labels.
 const NAMES_BYTES: usize = 256;
 
-/// What labels are, and how they are found.
+/// Labels and the method to predict them.
 enum Labels {
-    /// The head that was trained.
+    /// By the trained head.
     Head(Vec<String>),
-    /// Captions made of names, compared with pictures.
+    /// By comparing pictures with captions made of label names.
     ZeroShot {
         names: Vec<String>,
         tokens: TokenTable,
         scale: f32,
     },
-    /// None: features alone.
+    /// No labels, features only.
     None,
 }
 
@@ -40,7 +40,7 @@ impl Labels {
     }
 }
 
-/// The name of labels that were never trained.
+/// Target name of zero-shot labels.
 const ZERO_SHOT: &str = "label";
 
 pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predictions>> {
@@ -128,7 +128,7 @@ pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predi
     }))
 }
 
-/// Names asked for, the head's, or none where only features are wanted.
+/// Labels from the options, else of the trained head; none if only features are requested.
 fn labels(arguments: &PredictArguments, trained: &SavedClip) -> Result<Labels> {
     if !arguments.labels.is_empty() {
         let names: Vec<String> = arguments

@@ -1,4 +1,4 @@
-//! Which of the files and folders that were named are clips.
+//! Finds the clips among files and folders that the user named.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use holdall_data::clips::is_clip_name;
 use holdall_data::folder::is_picture;
 use holdall_train::TrainError;
 
-/// Clips as named, and those in folders, sorted. A folder with pictures is a clip.
+/// Named clips, and clips in named folders, sorted. A folder of pictures is a clip.
 pub(super) fn clips_under(named: &[PathBuf]) -> Result<Vec<PathBuf>, TrainError> {
     let mut found = Vec::new();
     for path in named {
@@ -79,7 +79,7 @@ mod tests {
         let names: Vec<&Path> = names.collect::<Result<_, _>>().expect("all within");
         assert_eq!(names, ["a.avi", "b", "c/d.gif", "c/e"].map(Path::new));
         let named = [folder.path().join("notes.txt")];
-        // What is named is taken, whatever it is called.
+        // A named file counts as a clip, whatever its extension.
         assert_eq!(clips_under(&named).expect("one"), named);
         let empty = tempfile::tempdir().expect("a folder");
         let error = clips_under(&[empty.path().to_owned()]).expect_err("nothing");

@@ -1,13 +1,12 @@
-//! What a search found as one HTML page: a row of pictures for each text, no script, nothing to load.
+//! Search results as one HTML page: a row of pictures per text, without scripts or external files.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// A picture of the page.
 pub(super) struct Cell<'a> {
     pub name: String,
     pub similarity: f64,
-    /// `None` where it could not be read a second time.
+    /// `None` if the picture could not be read a second time.
     pub jpeg: Option<&'a [u8]>,
 }
 
@@ -23,7 +22,7 @@ const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\"
     @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}img,i{background:#333}}\n\
     </style>\n";
 
-/// The page of these texts.
+/// The page for these texts.
 pub(super) fn page<'a>(texts: impl Iterator<Item = (&'a str, Vec<Cell<'a>>)>) -> String {
     let mut page = HEAD.to_owned();
     for (text, cells) in texts {

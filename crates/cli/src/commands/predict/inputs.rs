@@ -1,4 +1,4 @@
-//! What was named: pictures, folders of pictures, a table that lists them; texts, a line each.
+//! Inputs of `predict`: pictures, folders of pictures or a table of them; texts, one per line.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use super::clip_files::clips_under;
 use crate::arguments::{output_is_input, resolved};
 use crate::screen::tell;
 
-/// The table among what was named, which then is all that was named.
+/// The table among the named inputs; a table must be the only input.
 fn table_of(named: &[PathBuf]) -> Result<Option<&Path>, TrainError> {
     let is_table = |path: &&PathBuf| is_list(path);
     match (named, named.iter().find(is_table)) {
@@ -34,7 +34,7 @@ fn table_of(named: &[PathBuf]) -> Result<Option<&Path>, TrainError> {
     }
 }
 
-/// How inputs are made: as in training, with what `--set` says over it. One picture that cannot be read is no reason to leave out the others.
+/// Preprocessing settings: those of training, overridden by `--set`. An unreadable picture does not stop the others.
 pub(super) fn settings(
     arguments: &PredictArguments,
     saved: &Saved,
@@ -58,7 +58,7 @@ pub(super) fn settings(
     })
 }
 
-/// Refuses outputs that are among the files to be read, whatever `--overwrite` says.
+/// Refuses outputs that are also inputs, regardless of `--overwrite`.
 pub(super) fn check_outputs(
     arguments: &PredictArguments,
     samples: &Samples,
@@ -77,7 +77,7 @@ pub(super) fn check_outputs(
     Ok(())
 }
 
-/// All rows of a table.
+/// The data config for all rows of a table.
 fn read_all(table: &Path, data: &DataConfig) -> DataConfig {
     DataConfig {
         train: Some(table.to_owned()),
@@ -86,7 +86,7 @@ fn read_all(table: &Path, data: &DataConfig) -> DataConfig {
     }
 }
 
-/// What was named, and rows of a table that name nothing.
+/// Named samples, and table rows without a file.
 pub(in crate::commands) struct Named {
     pub samples: Arc<Samples>,
     pub bad_rows: Vec<BadRow>,
@@ -109,7 +109,7 @@ impl Named {
     }
 }
 
-/// Pictures, by a table or by their names.
+/// Pictures from a table, or by their paths.
 pub(in crate::commands) fn pictures(
     named: &[PathBuf],
     data: &DataConfig,
@@ -120,21 +120,19 @@ pub(in crate::commands) fn pictures(
     })
 }
 
-/// Clips, and of a table with groups the name of each sample's.
+/// Clips, with the group of each sample if the table has groups.
 pub(super) struct Clips {
     pub named: Named,
     pub groups: Option<Groups>,
 }
 
-/// Which group each sample is.
+/// Group name of each sample.
 pub(super) struct Groups {
-    /// The table's column.
     pub column: String,
     name_of_line: HashMap<u32, String>,
 }
 
 impl Groups {
-    /// A sample's group.
     pub fn name(&self, samples: &Samples, sample: u32) -> &str {
         let name = self.name_of_line.get(&samples.row(sample as usize));
         name.map_or("", String::as_str)
@@ -154,7 +152,7 @@ impl Groups {
     }
 }
 
-/// Clips, by a table or by their names. Those of one group are one sample, as in training.
+/// Clips from a table, or by their paths. Clips of one group are one sample, as in training.
 pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, TrainError> {
     let Some(path) = table_of(named)? else {
         tell_ungrouped(data, "files have no groups");
@@ -182,7 +180,7 @@ pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, Train
     })
 }
 
-/// The model was trained on groups of clips, and there are none.
+/// Notes that the model was trained on groups of clips, and the input has none.
 fn tell_ungrouped(data: &DataConfig, why: &str) {
     if let Some(column) = &data.group {
         tell(&format!(
@@ -191,7 +189,7 @@ fn tell_ungrouped(data: &DataConfig, why: &str) {
     }
 }
 
-/// The lines of a file, blanks around them and empty ones left out.
+/// Non-empty lines of a file, trimmed.
 pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<String>, TrainError> {
     let refused = |found: String| {
         TrainError::Config(format!(
@@ -200,7 +198,7 @@ pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<Stri
         ))
     };
     const MOST_BYTES: u64 = 1 << 28;
-    // The file, and its lines: short ones take as much again as they have characters, and more.
+    // Memory of the file's text plus its lines: short lines take their length again, plus overhead.
     const LINE_BYTES: u64 = 64;
     let file_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let check = |needed_bytes: u64, what: String| {
@@ -235,12 +233,12 @@ pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<Stri
     Ok(lines.map(str::to_owned).collect())
 }
 
-/// Files as named, and the pictures in folders, sorted.
+/// Named files, and the pictures in named folders, sorted.
 fn pictures_under(named: &[PathBuf]) -> Result<Vec<PathBuf>, TrainError> {
     files_under(named, is_picture)
 }
 
-/// The same with another idea of what the names of pictures are.
+/// Like [`pictures_under`], with another test for picture names.
 pub(super) fn files_under(
     named: &[PathBuf],
     is_picture: fn(&str) -> bool,

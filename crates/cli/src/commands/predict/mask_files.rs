@@ -1,10 +1,10 @@
-//! The files of predicted masks.
+//! Output files of predicted masks.
 //!
 //! ```text
-//! OUT/masks/NAME.png            0 and 255; class numbers where there are several classes; on the pixels of the picture's file
+//! OUT/masks/NAME.png            0 and 255; class numbers if there are several classes; at the size of the picture's file
 //! OUT/probabilities/NAME.png    16 bits, or NAME.npy: height x width x outputs in f32
-//! OUT/overlays/NAME.png         the picture with what was predicted; found, missed and invented where there is truth
-//! OUT/scores.csv                a row for each picture with a mask
+//! OUT/overlays/NAME.png         the picture with the prediction; with truth: hits, misses and false positives
+//! OUT/scores.csv                a row for each picture with a true mask
 //! ```
 
 use std::cell::LazyCell;
@@ -27,7 +27,7 @@ use crate::arguments::{output_is_input, resolved};
 use crate::array_file;
 use crate::screen::tell;
 
-/// What was written of a picture.
+/// Output of one picture.
 #[derive(Serialize)]
 pub(super) struct PredictedMask {
     pub image: String,
@@ -36,7 +36,7 @@ pub(super) struct PredictedMask {
     pub scores: Option<MaskScores>,
 }
 
-/// What files of each picture are called: its stem, with a number where several have it.
+/// File names by list and sample: the picture's stem, with a number if several pictures share it.
 pub(super) struct Names(Vec<Vec<String>>);
 
 impl Names {
@@ -47,7 +47,7 @@ impl Names {
             let stem = path
                 .file_stem()
                 .map_or("picture".into(), |stem| stem.to_string_lossy());
-            // A file for each channel, and one mask for all of them.
+            // Several channel files of one case share one mask.
             let is_first_of_several = samples.further_image_paths(sample).next().is_some();
             let stem = match case_of(&stem).filter(|_| is_first_of_several) {
                 Some(case) => case.to_owned(),
@@ -68,7 +68,7 @@ impl Names {
     }
 }
 
-/// Writes what was predicted.
+/// Writes the output files.
 pub(super) struct Writer<'a> {
     pub out: &'a Path,
     pub options: &'a SegmentOptions,
@@ -77,11 +77,11 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What files of a picture take while they are made, one after the other.
+    /// Memory for making one picture's files, one after another.
     pub fn bytes(&self, task: &SegmentTask, [height, width]: [usize; 2]) -> u64 {
         let outputs = task.model.num_outputs();
-        // For each pixel: the mask as it lies in the file, and its file; colours and their file; probabilities as they lie in the file, and 16
-        // bits and their files, or the file of an array.
+        // Bytes per pixel: mask (raw and encoded); overlay colours (raw and encoded); probabilities (raw), plus 16-bit values and their
+        // PNG, or the array file.
         let mask = 3;
         let overlay = if self.options.overlays { 6 } else { 0 };
         let probabilities = match self.options.probabilities {
@@ -93,8 +93,8 @@ impl Writer<'_> {
         (height * width * (classes + mask.max(overlay).max(probabilities))) as u64
     }
 
-    /// Refuses to write over masks that are there, be they predictions or the truth of a data set; over pictures and masks that are
-    /// read, always.
+    /// Refuses to overwrite existing masks, whether predictions or a data set's truth, unless allowed; always refuses to overwrite
+    /// inputs.
     pub fn check_free(&self, existing: Existing, lists: &[Arc<Samples>]) -> Result<(), TrainError> {
         let inputs: LazyCell<HashSet<PathBuf>, _> = LazyCell::new(|| {
             let samples = lists
@@ -136,7 +136,7 @@ impl Writer<'_> {
         self.out.join("scores.csv")
     }
 
-    /// One file, or as PNG one for each output.
+    /// Path of the array, or one PNG per output.
     fn probability_files(&self, format: ProbabilityFormat, name: &str) -> Vec<PathBuf> {
         let folder = self.out.join("probabilities");
         match (format, self.saved.model().num_outputs()) {
@@ -167,7 +167,7 @@ impl Writer<'_> {
     ) -> Result<PredictedMask, TrainError> {
         let sample = predicted.sample as usize;
         let name = &self.names.0[list][sample];
-        // Masks lie on the pixels of the picture's file, whatever its EXIF says.
+        // Masks match the pixels of the picture's file, before any EXIF rotation.
         let (classes, size) = predicted.picture.in_file(predicted.classes, 1);
         let write = |path: &Path, bytes: &[u8]| {
             write_whole(path, bytes).map_err(|cause| unwritten(path, &cause))
@@ -200,7 +200,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Contents of [`Self::probability_files`].
+    /// Contents of the files of [`Self::probability_files`].
     fn probabilities(
         &self,
         format: ProbabilityFormat,
@@ -227,7 +227,7 @@ impl Writer<'_> {
         (0..outputs).map(of_output).collect()
     }
 
-    /// A row for each picture with a mask.
+    /// Writes a row for each picture with a true mask.
     pub fn write_scores(&self, predictions: &[PredictedMask]) -> Result<()> {
         let scored = predictions
             .iter()

@@ -1,7 +1,7 @@
-//! Pictures, or clips, that fit texts best: `predict RUN --texts queries.txt --search photos`.
+//! Search by text: the pictures or clips that best match each text: `predict RUN --texts queries.txt --search photos`.
 //!
-//! Texts are encoded first. Each picture is compared with all of them as it is encoded, and only the best of each text are kept: memory
-//! grows with texts, not with pictures.
+//! Texts are encoded first. Each picture is compared with all texts as soon as it is encoded, and only the best pictures of each text are
+//! kept: memory grows with texts, not with pictures.
 
 mod output;
 
@@ -33,7 +33,7 @@ use crate::commands::plan::fitting;
 use crate::screen::progress;
 use crate::stop;
 
-/// What a heading of the help is called.
+/// Heading in the help.
 const SEARCH: &str = "Search by text";
 
 /// How pictures are searched.
@@ -53,20 +53,19 @@ pub struct SearchOptions {
     pub text_features: Option<PathBuf>,
 }
 
-/// Texts, and the best pictures of each so far.
+/// The texts with their best pictures so far.
 struct Search<'a> {
     texts: &'a [String],
     /// `texts x projection`.
     features: Vec<f32>,
     top: usize,
-    /// Of each text, sample and cosine, the best first.
+    /// Per text: (sample, cosine), best first.
     best: Vec<Vec<(u32, f64)>>,
-    /// Features of the pictures, where they are to be written.
+    /// Features of all pictures, if they are written to a file.
     pictures: Option<Vec<f32>>,
 }
 
 impl Search<'_> {
-    /// Compares a picture with all texts.
     fn offer(&mut self, sample: u32, picture: &[f32]) {
         for (text, best) in self.features.chunks(picture.len()).zip(&mut self.best) {
             let pairs = picture.iter().zip(text);
@@ -79,7 +78,7 @@ impl Search<'_> {
     }
 }
 
-/// Puts a picture in its place among the best; of equal ones the first that came stays before.
+/// Inserts a picture into the sorted list of the best; among equal ones, the earlier comes first.
 fn keep_best(best: &mut Vec<(u32, f64)>, top: usize, (sample, cosine): (u32, f64)) {
     let place = best.partition_point(|&(_, other)| other >= cosine);
     if place < top {
@@ -88,17 +87,17 @@ fn keep_best(best: &mut Vec<(u32, f64)>, top: usize, (sample, cosine): (u32, f64
     }
 }
 
-/// What a model found, and with what.
+/// Result of a search.
 struct Outcome {
     skipped: Vec<loader::Skipped>,
     planned_bytes: u64,
-    /// JPEGs by sample, where a page wants them.
+    /// JPEG thumbnails by sample, for the HTML page.
     thumbnails: Vec<(u32, Vec<u8>)>,
 }
 
-/// Longest side of a picture on the page.
+/// Longest side of a thumbnail, in pixels.
 const THUMBNAIL: u32 = 224;
-/// What is held of each picture that was named: its path.
+/// Memory for the path of a named picture.
 const PATH_BYTES: usize = 256;
 
 pub(super) fn run(
@@ -147,7 +146,7 @@ pub(super) fn run(
     }
 }
 
-/// What is asked for has to make sense together, before anything is opened.
+/// Checks that the options are consistent, before anything is opened.
 fn check(arguments: &PredictArguments, saved: &Saved) -> Result<(), TrainError> {
     let refused =
         |found: String, hint: &str| Err(TrainError::Config(format!("{found}\nhint: {hint}")));
@@ -191,7 +190,7 @@ fn check(arguments: &PredictArguments, saved: &Saved) -> Result<(), TrainError> 
     }
 }
 
-/// Bytes that a search holds beside the model.
+/// Memory of a search beside the model.
 fn held_bytes(job: &Job<'_>, search: &Search<'_>, projection: usize) -> u64 {
     let of_text =
         projection * size_of::<f32>() + search.top.min(job.samples.len()) * size_of::<(u32, f64)>();
@@ -202,7 +201,7 @@ fn held_bytes(job: &Job<'_>, search: &Search<'_>, projection: usize) -> u64 {
     (search.texts.len() * of_text + job.samples.len() * of_picture) as u64
 }
 
-/// A model without pictures: its text encoder alone is asked.
+/// A model without image inputs: only its text encoder runs.
 fn open_for_texts(job: &Job<'_>, task: &dyn Task, host_bytes: u64) -> Result<ForwardModel> {
     let batch = job.arguments.inference.batch_size;
     let model = ForwardModel::new(job.device, task, batch, job.budget_bytes, host_bytes);
@@ -327,7 +326,7 @@ fn search_clips(
     }))
 }
 
-/// Reads what was found once more, as small pictures, of clips the frame in the middle; nothing where no page is asked for.
+/// Reads the found pictures, or middle frames of clips, again as thumbnails; empty without an HTML page.
 fn thumbnails(
     job: &Job<'_>,
     pictures: Option<&mut Loader<HostRow>>,

@@ -1,4 +1,4 @@
-//! Masks of pictures, by a segmentation model: written at the pictures' own size.
+//! Predicted masks of a segmentation model, at the size of the pictures.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -65,7 +65,7 @@ struct SegmentJson<'a> {
     process_bytes: Option<u64>,
 }
 
-/// Pictures, with what their masks hold where they have any.
+/// Pictures, with the coding of their true masks if they have any.
 struct Found {
     lists: Vec<Arc<Samples>>,
     coding: Option<MaskCoding>,
@@ -97,7 +97,7 @@ pub(super) fn run(
         saved,
         names: &names,
     };
-    // Files are written side by side: whoever is asked to stop finishes those at hand.
+    // Files are written in parallel: a stop request lets the current pictures finish.
     let _orderly = stop::orderly("Stopping after the pictures at hand");
     writer.check_free(arguments.overwrite.existing(), &found.lists)?;
     writer.make_folders()?;
@@ -156,7 +156,7 @@ fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Err
     .into()
 }
 
-/// A folder of images and masks, or a CSV of both, has truth to score against; all else is pictures alone.
+/// Finds the inputs: a folder of images and masks, or a CSV of both, has truth to score against; other inputs are pictures only.
 fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig) -> Result<Found> {
     let inputs = SavedInputs::read(saved.path())?;
     let channel_files = inputs.map_or(1, |inputs| inputs.channel_files);
@@ -167,7 +167,7 @@ fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig)
         };
         let is_table = is_list(only);
         if (is_table && has_masks(&config, only)?) || is_set(&config).map_err(TrainError::from)? {
-            // Masks that make no sense are an error: predicting on all files here would take masks for pictures.
+            // Invalid masks are an error: a fallback to all files would take masks for pictures.
             let set = SegmentationSet::open(&config, 0).map_err(TrainError::from)?;
             set.notes.iter().for_each(|note| tell(note));
             let lists = [Some(set.train), set.validation, set.test, set.unlabelled];
@@ -198,7 +198,7 @@ fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig)
     alone(PathBuf::new(), &names, channel_files)
 }
 
-/// Refuses to write masks among pictures that are searched for: the next search would find them.
+/// Refuses an output folder inside a folder of input pictures: the next run would take the masks for pictures.
 fn check_out(arguments: &PredictArguments) -> Result<(), TrainError> {
     let Some(out) = &arguments.segment.out else {
         return Ok(());
@@ -224,7 +224,7 @@ fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<Found>
     })
 }
 
-/// Whether a table has a column of masks, by the config's name for it or a usual one.
+/// Whether a table has a mask column, by the config's name or a usual one.
 fn has_masks(config: &DataConfig, table: &Path) -> Result<bool, TrainError> {
     let table = Table::open_separated(table, config.separator)?;
     let named = config.mask.as_ref();
@@ -232,7 +232,7 @@ fn has_masks(config: &DataConfig, table: &Path) -> Result<bool, TrainError> {
     Ok(has_named || (named.is_none() && mask_by_name(&table).is_some()))
 }
 
-/// Pictures of one list.
+/// The pictures of one list.
 struct Job<'a> {
     arguments: &'a PredictArguments,
     device: &'a Device,
@@ -245,7 +245,7 @@ struct Job<'a> {
 const HAS_FRAMING: &str = "a saved model's task has a framing";
 
 impl Job<'_> {
-    /// Plans for all sizes of the pictures and predicts. Returns the plan's bytes and what could not be read; `None` where it is to stop.
+    /// Plans for all picture sizes and predicts. Returns planned bytes and unreadable pictures; `None` if it was stopped.
     fn predict(
         &self,
         (writer, list): (&Writer<'_>, usize),
@@ -256,7 +256,7 @@ impl Job<'_> {
         let framing = task.framing.clone().expect(HAS_FRAMING);
         let threads = self.device.cpu().num_threads();
         let all: Vec<u32> = (0..self.samples.len() as u32).collect();
-        // What cannot be read is named when it is read.
+        // Unreadable pictures are reported when they are read.
         let costs = all
             .iter()
             .filter_map(|&sample| framing.whole_cost(self.samples, sample as usize).ok());

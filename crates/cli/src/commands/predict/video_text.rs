@@ -1,4 +1,4 @@
-//! Predictions of a video-text model: captions of clips, texts that fit them, and clips that fit a text.
+//! Predictions of a video-text model: captions of clips, zero-shot labels, and search by text.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -30,9 +30,9 @@ use crate::failure;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 
-/// What a heading of the help is called.
+/// Heading in the help.
 const CLIPS: &str = "Clips";
-/// The column of labels that were never trained.
+/// Target name of zero-shot labels.
 const ZERO_SHOT: &str = "label";
 
 /// How clips are captioned and searched.
@@ -50,7 +50,7 @@ pub struct ClipOptions {
 }
 
 impl ClipOptions {
-    /// Only a video-text model has clips.
+    /// Refuses clip options for models without clips.
     pub(super) fn refuse(&self, model: &str) -> Result<(), TrainError> {
         let asked = [
             ("--find", self.find.is_some()),
@@ -77,33 +77,33 @@ struct ClipsJson<'a> {
     features: Option<&'a Path>,
 }
 
-/// What is said of a clip.
+/// Predictions for one clip.
 #[derive(Serialize)]
 struct ClipPrediction {
-    /// Its line in the table, or its place among the files.
+    /// Line in the table, or index among the files.
     #[serde(skip)]
     row: u32,
-    /// Of several clips, the first.
+    /// The first clip of a group.
     video: String,
-    /// What the table calls the clips that are one sample.
+    /// Group name from the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     caption: Option<String>,
-    /// Of `--labels`, the likeliest first.
+    /// Labels of `--labels`, most likely first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     labels: Vec<Guess>,
-    /// Cosine of the clip and the text of `--find`.
+    /// Cosine similarity of the clip and the text of `--find`.
     #[serde(skip_serializing_if = "Option::is_none")]
     similarity: Option<f64>,
-    /// Of the trained heads.
+    /// Predictions of the trained heads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     targets: Vec<TargetGuess>,
 }
 
-/// What is held of a clip, about: its path and its caption.
+/// Approximate memory for a clip's path and caption.
 const CLIP_BYTES: usize = 1024;
-/// The name of a label, about.
+/// Approximate memory for a label's name.
 const LABEL_BYTES: usize = 32;
 
 pub(super) fn run(
@@ -235,7 +235,7 @@ pub(super) fn run(
                     .map(|one| (one.row, columns.empty(&one.image))),
             )
             .collect();
-        // Those that were found come first, as they fit; else all stand as in the table.
+        // With `--find`, rows are sorted by similarity; otherwise they keep the order of the table.
         if !is_sorted {
             lines.sort_by_key(|(row, _)| *row);
         }
@@ -262,7 +262,7 @@ pub(super) fn run(
     })
 }
 
-/// The model's task, with captions as they were asked for.
+/// The model's task, with captioning options applied.
 fn task(arguments: &PredictArguments, mut task: VideoTextTask) -> VideoTextTask {
     let options = &arguments.clips;
     if let Some(beams) = options.beams {
@@ -293,7 +293,7 @@ fn write(
     Ok(words)
 }
 
-/// Texts that clips are compared with: labels, and the one that is searched for.
+/// Texts to compare with clips: labels, and the text of `--find`.
 struct Texts {
     labels: Vec<String>,
     has_find: bool,
@@ -334,7 +334,7 @@ impl Texts {
         })
     }
 
-    /// Columns of `--labels`; under another name where a trained head has theirs.
+    /// Columns of `--labels`, renamed if a trained head has the same name.
     fn columns(&self, arguments: &PredictArguments, task: &VideoTextTask) -> Option<HeadColumns> {
         let is_taken = task.heads.iter().any(|head| head.name == ZERO_SHOT);
         let name = if is_taken { "zero_shot" } else { ZERO_SHOT };
@@ -355,7 +355,7 @@ impl Texts {
         Ok(features)
     }
 
-    /// The likeliest labels, and the cosine with what is searched for.
+    /// The most likely labels, and the similarity to the text of `--find`.
     fn compare(&self, clip: &[f32], texts: &[f32], top: usize) -> (Vec<Guess>, Option<f64>) {
         let cosine = |text: &[f32]| -> f64 {
             let pairs = clip.iter().zip(text);
@@ -376,9 +376,9 @@ impl Texts {
     }
 }
 
-/// The columns of a CSV of clips.
+/// CSV columns for clips.
 struct Columns {
-    /// The table's own column of groups.
+    /// Name of the table's group column.
     group: Option<String>,
     has_captions: bool,
     has_similarity: bool,
@@ -397,7 +397,7 @@ impl Columns {
         names
     }
 
-    /// The cells of a clip that could not be read.
+    /// Cells of an unreadable clip.
     fn empty(&self, video: &str) -> Vec<String> {
         let mut cells = vec![String::new(); self.names().len()];
         video.clone_into(&mut cells[0]);

@@ -1,4 +1,4 @@
-//! What `holdall retrieval` takes.
+//! Arguments of `holdall retrieval`.
 
 use std::path::PathBuf;
 

@@ -1,22 +1,22 @@
-//! How long ranking will take, said once, from the measured rate.
+//! Announces the duration of a ranking once, from its measured rate.
 
 use std::time::Duration;
 
 use holdall_metrics::retrieval::Progress;
 use holdall_train::config::budget::show_time;
 
-/// Long enough for a rate that can be trusted, short enough to be news.
+/// Measurement time: long enough for a reliable rate, short enough for a timely message.
 const MEASURED: Duration = Duration::from_millis(300);
-/// A ranking that takes less is not announced.
+/// Shorter rankings are not announced.
 const WORTH_A_WORD: Duration = Duration::from_secs(10);
 
-/// Measures the rate until it can be trusted.
+/// Measures the rate until it is reliable.
 #[derive(Debug, Default)]
 pub struct Forecast {
-    /// How far it was at first, and when: what came before is no ranking.
+    /// Progress and time of the first call; earlier time was not spent on ranking.
     first: Option<(u64, Duration)>,
     is_done: bool,
-    /// Seconds, from a part of the job.
+    /// Seconds, extrapolated from a part of the job.
     estimate: Option<f64>,
 }
 
@@ -26,7 +26,7 @@ fn words(seconds: f64) -> Option<String> {
 }
 
 impl Forecast {
-    /// Where a part of the job was timed beforehand: so many seconds.
+    /// A forecast from a timing made beforehand.
     pub fn said(seconds: f64) -> Forecast {
         Forecast {
             estimate: Some(seconds),
@@ -35,12 +35,12 @@ impl Forecast {
         }
     }
 
-    /// A line for the log where that is long.
+    /// Message at the start, if the estimate is long.
     pub fn at_start(&self) -> Option<String> {
         words(self.estimate?)
     }
 
-    /// A line for the log, once, if it will take long. `elapsed` since the beginning.
+    /// Message during ranking, at most once, if it takes long. `elapsed` is the time since the start.
     pub fn line(&mut self, progress: Progress, elapsed: Duration) -> Option<String> {
         let (first, began) = *self.first.get_or_insert((progress.done, elapsed));
         let (done, took) = (

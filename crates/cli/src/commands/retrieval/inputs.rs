@@ -1,4 +1,4 @@
-//! What is ranked: features of both sides, and which belong to each other.
+//! Inputs of the ranking: features of both sides, and their pairs.
 
 use std::path::{Path, PathBuf};
 
@@ -21,15 +21,15 @@ use holdall_train::engine::similarity;
 pub struct Inputs {
     pub queries: FeatureFiles,
     gallery_files: FeatureFiles,
-    /// The gallery rows that are scored, where not all are.
+    /// Gallery rows that are scored; `None` for all.
     chosen: Option<Vec<u32>>,
     pub pairs: Pairs,
-    /// Number of unique captions, where `--captions` is given.
+    /// Number of unique captions, with `--captions`.
     pub num_texts: Option<usize>,
 }
 
 impl Inputs {
-    /// Reads the files, and says what they hold.
+    /// Reads the files and prints their contents.
     pub fn read(arguments: &RetrievalArguments) -> Result<Inputs> {
         let queries = FeatureFiles::open(&arguments.queries)?;
         let gallery_files = FeatureFiles::open(&arguments.gallery)?;
@@ -61,7 +61,6 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// The gallery rows that are scored.
     pub fn gallery(&self) -> Features<'_> {
         match &self.chosen {
             Some(rows) => self.gallery_files.chosen(rows),
@@ -75,24 +74,23 @@ impl Inputs {
             .map_or(self.gallery_files.num_rows(), Vec::len)
     }
 
-    /// Bytes of all mapped files.
     pub fn num_bytes(&self) -> u64 {
         self.queries.num_bytes() + self.gallery_files.num_bytes()
     }
 
-    /// Pages that were read stop counting as this process's memory until they are read again.
+    /// Drops the pages of mapped files from resident memory; they are read again when needed.
     pub fn give_back(&self) {
         self.queries.give_back();
         self.gallery_files.give_back();
     }
 
-    /// Whether the gallery takes so little of what mapped files may that its pages can stay resident.
+    /// Whether the gallery is at most half of the share for mapped files, so that its pages may stay resident.
     pub fn gallery_stays(&self, mapped_bytes: Option<u64>) -> bool {
         mapped_bytes.is_none_or(|bytes| self.gallery_files.num_bytes() <= bytes / 2)
     }
 
-    /// Counts what is read of the files, so that no more than `mapped_bytes` of them are resident. A gallery that takes little
-    /// of that stays: it is read in no order.
+    /// Counts bytes read from mapped files, so that at most `mapped_bytes` of them are resident. A small gallery
+    /// stays resident, because it is read in random order.
     pub fn meter(&self, mapped_bytes: u64) -> Meter<'_> {
         if self.gallery_stays(Some(mapped_bytes)) {
             Meter::new((mapped_bytes - self.gallery_files.num_bytes()) / 2, || {
@@ -132,14 +130,14 @@ impl Inputs {
             "Pairs: query i belongs to gallery item i, as neither --pairs nor --captions is given",
         );
         let all = u32::try_from(gallery).map_or(Vec::new(), |count| (0..count).collect());
-        // More than 32 bits count are refused as such.
+        // Empty if the count exceeds 32 bits, which is refused as such.
         if all.is_empty() {
             return self.numbered(Err(RetrievalError::TooMany { found: gallery }));
         }
         self.numbered(Pairs::one_each(&all, gallery))
     }
 
-    /// Equal captions are one gallery item.
+    /// Pairs from captions: equal captions are one gallery item.
     fn of_captions(&mut self, named: &Path) -> Result<Pairs> {
         let (path, column) = parted(named, ".csv");
         let list = read_captions(&path, column.as_deref()).map_err(TrainError::from)?;
@@ -204,7 +202,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// The file that an item lies in, and its row there.
+    /// File and row of an item.
     pub fn place(&self, side: Side, item: usize) -> (&Path, usize) {
         match (side, &self.chosen) {
             (Side::Query, _) => self.queries.place(item),

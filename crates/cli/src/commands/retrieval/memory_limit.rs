@@ -1,28 +1,28 @@
-//! The process's memory while it ranks: measured, and kept within the limit.
+//! Measures the process's memory during ranking, and keeps it within the limit.
 //!
-//! Pages of mapped files count as resident memory once they have been read, although the system may take them back at any time.
-//! A limit is kept by giving them back before they are too many (`Inputs::meter`); they come back from the file, which is slower than memory and
-//! faster than not finishing.
+//! Pages of mapped files count as resident memory once they have been read, although the system may reclaim them at any time.
+//! The limit is kept by dropping them before they are too many (`Inputs::meter`); reading them again from the file is slower than
+//! memory, but better than failing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Between two looks.
+/// Sampling interval.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How a limit is shared out.
+/// Division of a memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Bytes that the limit leaves.
+    /// Memory that the limit leaves.
     pub free_bytes: u64,
-    /// The part of them for ranking.
+    /// Share for ranking.
     pub work_bytes: u64,
-    /// The part for pages of mapped files; `None` where all of them fit.
+    /// Share for pages of mapped files; `None` if all of them fit.
     pub mapped_bytes: Option<u64>,
 }
 
 impl Shares {
-    /// Shares out what a limit leaves. Features that take up to half of it stay; else they have a quarter, and are streamed.
+    /// Divides free memory. Features of up to half of it stay resident; larger ones get a quarter, and are streamed.
     pub fn of(free_bytes: u64, features_bytes: u64) -> Shares {
         let (work_bytes, mapped_bytes) = if features_bytes <= free_bytes / 2 {
             (free_bytes - features_bytes, None)
@@ -36,7 +36,7 @@ impl Shares {
         }
     }
 
-    /// What a limit must leave so that ranking has `work_bytes`.
+    /// Free memory needed so that ranking gets `work_bytes`.
     pub fn least_free_bytes(work_bytes: u64, features_bytes: u64) -> u64 {
         if features_bytes < work_bytes {
             work_bytes.saturating_add(features_bytes)
@@ -46,7 +46,7 @@ impl Shares {
     }
 }
 
-/// Resident memory that is no page of a file; `None` where the system does not tell.
+/// Resident memory without file pages; `None` where the system does not report it.
 fn private_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let field = |name: &str| -> Option<u64> {
@@ -57,7 +57,7 @@ fn private_bytes() -> Option<u64> {
     Some(field("RssAnon:")? + field("RssShmem:")?)
 }
 
-/// Runs `work` while a thread looks at the memory. Returns the most private bytes seen, mapped files aside.
+/// Runs `work` while a thread samples memory. Returns the peak of private bytes.
 pub fn watched<R>(work: impl FnOnce() -> R) -> (R, Option<u64>) {
     let (is_done, most) = (AtomicBool::new(false), AtomicU64::new(0));
     let look = || match private_bytes() {

@@ -1,4 +1,4 @@
-//! Ranks and neighbours as files, whole or not there.
+//! Writes ranks and neighbours to files, atomically.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::inputs::config;
 use crate::array_file;
 use crate::screen::tell;
 
-/// Refuses names before any work is done.
+/// Refuses file names of unknown types before any work is done.
 pub fn check_names(arguments: &RetrievalArguments) -> Result<()> {
     let outputs = [
         ("--ranks", &arguments.ranks, ["csv"].as_slice()),
@@ -47,7 +47,7 @@ pub fn check_names(arguments: &RetrievalArguments) -> Result<()> {
     let outputs = outputs.map(|(option, path, _)| (option, path));
     let features = arguments.queries.iter().chain(&arguments.gallery);
     let tables = arguments.pairs.iter().chain(&arguments.captions);
-    // FILE.safetensors:TENSOR and FILE.csv:COLUMN are files, too.
+    // FILE.safetensors:TENSOR and FILE.csv:COLUMN name files, too.
     let inputs: Vec<PathBuf> = features
         .chain(tables)
         .flat_map(|path| {
@@ -59,7 +59,7 @@ pub fn check_names(arguments: &RetrievalArguments) -> Result<()> {
     Ok(arguments.overwrite.check_files(outputs, &inputs)?)
 }
 
-/// Writes what was asked for.
+/// Writes the requested files.
 pub fn write(arguments: &RetrievalArguments, found: &Found, ties: Ties) -> Result<()> {
     if let Some(path) = &arguments.ranks {
         whole(path, |file| {
@@ -117,7 +117,7 @@ fn ranks(file: &mut dyn Write, direction: &str, ranked: &Ranked, ties: Ties) -> 
     Ok(())
 }
 
-/// Queries x neighbours, as whole numbers of 8 bytes: what every framework takes as an index.
+/// Neighbours as a queries x neighbours array of 8-byte integers, which every framework accepts as indices.
 fn numbers(file: &mut dyn Write, neighbours: &Neighbours) -> io::Result<()> {
     let rows = neighbours.items.len() / neighbours.count.max(1);
     file.write_all(&array_file::npy_header("<i8", rows, neighbours.count))?;

@@ -1,4 +1,4 @@
-//! What `holdall train` takes, and what `holdall plan` takes with it.
+//! Arguments of `holdall train`, and those that `holdall plan` shares.
 
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ pub struct TrainingOptions {
 }
 
 impl TrainingOptions {
-    /// Lays what was typed over the config.
+    /// Overrides the config by the typed options.
     pub fn lay_over(&self, config: &mut RunConfig) {
         config.train.epochs = self.epochs.or(config.train.epochs);
         config.train.lr = self.lr.or(config.train.lr);

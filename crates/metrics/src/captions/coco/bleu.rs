@@ -1,8 +1,9 @@
-//! `BLEU-n = exp(min(0, 1 - r / c)) * (p1 * ... * pn)^(1/n)`: `pk` the share of the candidate's k-grams that a reference has, each counted no more
-//! often than in the reference that has it most; `c` words of the candidate, `r` of the reference closest in length, the shorter of two.
+//! `BLEU-n = exp(min(0, 1 - r / c)) * (p1 * ... * pn)^(1/n)`: `pk` is the share of the candidate's k-grams that occur in a reference, each
+//! counted at most as often as in the reference that has it most; `c` is the candidate's length in words, `r` that of the reference closest
+//! in length, ties to the shorter.
 //!
-//! Over all captions counts are added up before anything is divided. The original adds 1e-15 above and 1e-9 below each fraction line, so that nothing
-//! is divided by zero; its values are met to the last digits with the same.
+//! Counts are summed over all captions before any division. The original adds 1e-15 above and 1e-9 below each fraction line, so that
+//! nothing is divided by zero; the same constants here reproduce its values to the last digits.
 
 use super::Sample;
 use super::ngrams::{LONGEST, NgramCounts};
@@ -10,7 +11,7 @@ use super::ngrams::{LONGEST, NgramCounts};
 const TINY: f64 = 1e-15;
 const SMALL: f64 = 1e-9;
 
-/// What BLEU is made of; counts of several captions add up.
+/// Counts behind BLEU; the counts of several captions add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BleuCounts {
     matches: [u64; LONGEST],
@@ -20,7 +21,7 @@ pub struct BleuCounts {
 }
 
 impl BleuCounts {
-    /// Of one candidate.
+    /// Counts of one candidate.
     pub fn of(sample: &Sample) -> BleuCounts {
         let candidate = NgramCounts::of(&sample.candidate);
         let references: Vec<NgramCounts> = (sample.references.iter())
@@ -44,7 +45,6 @@ impl BleuCounts {
         counts
     }
 
-    /// Adds another caption's.
     pub fn add(&mut self, other: &BleuCounts) {
         for k in 0..LONGEST {
             self.matches[k] += other.matches[k];

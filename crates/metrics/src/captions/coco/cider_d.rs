@@ -2,8 +2,9 @@
 //! CIDEr-D = 10 * mean over n = 1..4, mean over references of
 //!           sum over n-grams of min(c, r) r / (|c| |r|) * exp(-(length of c - length of r)^2 / (2 * 6^2))
 //! ```
-//! `c` and `r` are the counts of n-grams of candidate and reference, each times `ln(samples) - ln(samples with that n-gram in a reference)`. An n-gram
-//! that all samples have weighs nothing; with one sample all do, and every score is 0. Lengths are counted in pairs of words, as in the original.
+//! `c` and `r` are n-gram counts of candidate and reference, each times `ln(samples) - ln(samples with that n-gram in a reference)`. An
+//! n-gram in every sample weighs nothing; with one sample all n-grams do, and every score is 0. Lengths are counted in word pairs, as in
+//! the original.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +15,7 @@ use super::{Sample, WordIds};
 
 const SIGMA: f64 = 6.0;
 
-/// Of each sample among all of them.
+/// CIDEr-D of each sample, with document frequencies over all samples.
 pub fn cider_d(samples: &[Sample]) -> Vec<f64> {
     let documents = document_frequencies(samples);
     let all = (samples.len() as f64).ln();
@@ -34,7 +35,7 @@ pub fn cider_d(samples: &[Sample]) -> Vec<f64> {
     samples.par_iter().map(score).collect()
 }
 
-/// How many samples have an n-gram in one of their references.
+/// Number of samples that have each n-gram in one of their references.
 fn document_frequencies(samples: &[Sample]) -> HashMap<Ngram, u32> {
     let mut frequencies = HashMap::new();
     let mut seen = HashSet::new();
@@ -52,13 +53,13 @@ fn document_frequencies(samples: &[Sample]) -> HashMap<Ngram, u32> {
     frequencies
 }
 
-/// Weighted counts of a caption.
+/// TF-IDF vectors of a caption, one per n-gram length.
 struct Vector {
     counts: NgramCounts,
     /// Weights of n-grams by length, in the order of `counts`.
     weights: [Vec<f64>; LONGEST],
     norms: [f64; LONGEST],
-    /// Pairs of words.
+    /// Number of word pairs.
     length: f64,
 }
 
@@ -94,7 +95,7 @@ impl Vector {
             let mut sum = 0.0;
             for ((ngram, count), &weight) in self.counts.by_length[k].iter().zip(&self.weights[k]) {
                 let there = reference.counts.count(k + 1, ngram);
-                // Weights of one n-gram are in the ratio of its counts.
+                // Weights of one n-gram are proportional to its counts.
                 let other = weight / f64::from(*count) * f64::from(there);
                 sum += weight.min(other) * other;
             }

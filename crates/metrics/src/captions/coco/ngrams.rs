@@ -1,18 +1,18 @@
-//! One to four words in a row, counted in the order in which they first appear.
+//! Counts of n-grams of one to four words, in the order of first appearance.
 
 use std::collections::HashMap;
 
-/// Longest run of words.
+/// Longest n-gram, in words.
 pub const LONGEST: usize = 4;
 
-/// Up to four words; what is not there is `u32::MAX`.
+/// Word ids of an n-gram, padded with `u32::MAX`.
 pub type Ngram = [u32; LONGEST];
 
 /// Counts of a caption's n-grams, by length.
 #[derive(Default)]
 pub struct NgramCounts {
     places: HashMap<Ngram, usize>,
-    /// Of one word, two words and so on.
+    /// N-grams of one word, two words and so on.
     pub by_length: [Vec<(Ngram, u32)>; LONGEST],
 }
 
@@ -34,7 +34,7 @@ impl NgramCounts {
         counts
     }
 
-    /// How often, 0 for none.
+    /// Number of occurrences.
     pub fn count(&self, length: usize, ngram: &Ngram) -> u32 {
         let place = self.places.get(ngram);
         place.map_or(0, |&place| self.by_length[length - 1][place].1)

@@ -1,9 +1,9 @@
-//! `ROUGE-L = (1 + b^2) P R / (R + b^2 P)`, `b = 1.2`: `P` and `R` are the longest common subsequence over the words of the candidate and of
-//! the reference, each the best over all references, be they different ones.
+//! `ROUGE-L = (1 + b^2) P R / (R + b^2 P)`, `b = 1.2`: `P` and `R` are the longest common subsequence over the number of words of the
+//! candidate and of the reference, each maximised over the references, which may be different ones.
 
 const BETA: f64 = 1.2;
 
-/// Of one candidate. A caption without tokens has one empty token, as in the original: two empty captions agree.
+/// ROUGE-L of one candidate. A caption without tokens counts as one empty token, as in the original: two empty captions agree.
 pub fn rouge_l(candidate: &[String], references: &[Vec<String>]) -> f64 {
     let candidate = filled(candidate);
     let (mut precision, mut recall) = (0.0_f64, 0.0_f64);

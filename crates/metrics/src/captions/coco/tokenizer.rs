@@ -1,25 +1,25 @@
-//! Captions as tokens, the way `pycocoevalcap` sees them: what CoreNLP 3.4.1's PTBTokenizer prints under `-preserveLines -lowerCase`, without the
-//! tokens of [`DROPPED`].
+//! Tokenizes captions like `pycocoevalcap`: the output of CoreNLP 3.4.1's PTBTokenizer with `-preserveLines -lowerCase`, without the
+//! tokens in [`DROPPED`].
 //!
-//! Fitted to what that tokenizer prints. At every place the longest match wins, and of equally long ones the first:
+//! The rules are fitted to that tokenizer's output. At every position the longest match wins, and of equally long ones the first rule:
 //!
 //! ```text
 //! words         lad   t2-weighted   non-st-elevation   o'brien   frame_1   end.next      a full stop, ! or ? between letters joins them
 //! contractions  is n't   patient 's   we 'll   can not   gon na   't was
 //! numbers       55-60   1,000   .5   :70   -3   1/2   1 1/2 and 100 200 3000 (a telephone number) are one token
-//! slashes       and/or   120/80   mg/dl   mm/hg/s; a third slash begins anew
+//! slashes       and/or   120/80   mg/dl   mm/hg/s; a third slash starts a new token
 //! abbreviations dr.   etc.   e.g.   p.m.   c.   no. 5; not: no.   fig.   lad.
-//! brackets      -lrb- -rrb- -lsb- -rsb- -lcb- -rcb-: kept. The list of punctuation has them in capitals, the tokens are lower case
+//! brackets      -lrb- -rrb- -lsb- -rsb- -lcb- -rcb-: kept, because the list of punctuation has them in capitals and tokens are lower case
 //! symbols       %   /   ±   °   ½ as 1/2   £ as #   € as $   !! and ?! are kept, ! and ? dropped
 //! ```
 //!
-//! Where it may differ from the original:
-//! - The original reads all captions as one text. A caption that ends in one letter and a full stop ("vitamin C.") loses the full stop of `c.` when the
-//!   *next* caption begins with The, A, He ...: here a caption never depends on its neighbour.
-//! - Smileys of East Asia, file names and web addresses of rare forms, markup with unusual attributes.
+//! Known differences from the original:
+//! - The original tokenizes all captions as one text. A caption that ends in one letter and a full stop ("vitamin C.") loses the full stop
+//!   of `c.` when the *next* caption begins with The, A, He ...: here a caption never depends on its neighbour.
+//! - East Asian smileys, file names and web addresses of rare forms, markup with unusual attributes.
 //! - Letters and digits outside of Latin, Greek and Cyrillic follow this compiler's Unicode tables, not those of CoreNLP's lexer.
 //!
-//! `fixtures/captions` has what the original makes of 690 lines of captions, reports and odd text, and the script that asked it.
+//! `fixtures/captions` holds the original's output for 690 lines of captions, reports and odd text, and the script that produced it.
 
 mod abbreviations;
 mod links;
@@ -27,13 +27,13 @@ mod numbers;
 mod symbols;
 mod words;
 
-/// Tokens that are left out after tokenizing.
+/// Punctuation tokens that are removed after tokenizing.
 const DROPPED: [&str; 13] = [
     "''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";",
 ];
 
-/// The caption's tokens in lower case, punctuation left out. A token may have a no-break space inside (`1 1/2`): BLEU and CIDEr-D, which split at any
-/// white space, take it as two words, ROUGE-L as one.
+/// Lower-case tokens of a caption, without punctuation. A token may contain a no-break space (`1 1/2`): BLEU and CIDEr-D, which split at
+/// any white space, count it as two words, ROUGE-L as one.
 pub fn tokenize(caption: &str) -> Vec<String> {
     let text = Text {
         chars: caption.chars().collect(),
@@ -61,14 +61,14 @@ pub fn tokenize(caption: &str) -> Vec<String> {
     tokens
 }
 
-/// What a match is written as.
+/// Output of a match.
 #[derive(Clone, Copy, Debug)]
 enum Becomes {
-    /// Its text in lower case, white space as no-break spaces, brackets by their names.
+    /// The matched text in lower case, white space as no-break spaces, brackets by their names.
     Itself,
-    /// The same, with a straight apostrophe.
+    /// Like `Itself`, with a straight apostrophe.
     Apostrophe,
-    /// Another text.
+    /// A fixed token.
     Fixed(&'static str),
     /// No token.
     Nothing,
@@ -77,7 +77,7 @@ enum Becomes {
 /// A match of one rule.
 #[derive(Clone, Copy, Debug)]
 struct Match {
-    /// Characters that the rule looked at, which decides between rules.
+    /// Characters that the rule looked at; the rule with the most wins.
     seen: usize,
     /// Characters of the token.
     take: usize,
@@ -105,7 +105,7 @@ impl Match {
     }
 }
 
-/// Rules in the order in which equal lengths are decided.
+/// Rules in the order of precedence for matches of equal length.
 const RULES: [fn(&Text, usize) -> Option<Match>; 24] = [
     links::tag,
     symbols::entity,
@@ -138,7 +138,7 @@ struct Text {
 }
 
 impl Text {
-    /// A line feed behind the end, as a caption is a line.
+    /// The character at an index; a line feed past the end, because a caption is a line.
     fn at(&self, index: usize) -> char {
         self.chars.get(index).copied().unwrap_or('\n')
     }
@@ -152,20 +152,20 @@ impl Text {
                 longest = Some(found);
             }
         }
-        // Emoji, control characters and what else the original does not know.
+        // Characters unknown to the original, such as emoji and control characters, yield no token.
         longest.unwrap_or(Match {
             becomes: Becomes::Nothing,
             ..Match::new(1)
         })
     }
 
-    /// How many characters from `at` on are such.
+    /// Number of characters from `at` on that satisfy `is_such`.
     fn run(&self, at: usize, is_such: impl Fn(char) -> bool) -> usize {
         let rest = self.chars.get(at..).unwrap_or_default();
         rest.iter().take_while(|&&c| is_such(c)).count()
     }
 
-    /// Whether `expected`, in lower case, is at `at` in any case.
+    /// Whether the text at `at` equals the lower-case `expected`, ignoring case.
     fn is_at(&self, at: usize, expected: &str) -> bool {
         (expected.chars().enumerate()).all(|(i, c)| self.at(at + i).eq_ignore_ascii_case(&c))
     }
@@ -196,7 +196,7 @@ fn is_letter(c: char) -> bool {
     c.is_alphabetic() || is_mark(c)
 }
 
-/// Accents that stand on the letter before them, and the soft hyphen.
+/// Combining accents and the soft hyphen.
 fn is_mark(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{ad}')
 }
@@ -210,7 +210,7 @@ fn is_apostrophe(c: char) -> bool {
     matches!(c, '\'' | '\u{92}' | '’')
 }
 
-/// Whatever people take for one.
+/// Apostrophes and characters that people type for them.
 fn is_like_apostrophe(c: char) -> bool {
     is_apostrophe(c) || matches!(c, '`' | '\u{91}' | '‘' | '‛')
 }

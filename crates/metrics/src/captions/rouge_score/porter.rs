@@ -1,7 +1,8 @@
-//! Porter's stemmer with NLTK's extensions, which is what `rouge_score` stems with.
+//! Porter's stemmer with NLTK's extensions, as `rouge_score` uses it.
 //!
-//! A word is `[C](VC)^m[V]`, `C` and `V` runs of consonants and of vowels; `m` is its measure. A `y` is a consonant at the beginning and behind a vowel. NLTK
-//! adds a table of irregular words, and differs for short words in -ies and -ied, for -y behind a consonant, -alli, -bli, -fulli and -logi.
+//! A word is `[C](VC)^m[V]`, with `C` and `V` runs of consonants and vowels; `m` is its measure. A `y` is a consonant at the beginning and
+//! after a vowel. NLTK adds a table of irregular words, and differs for short words in -ies and -ied, for -y after a consonant, -alli,
+//! -bli, -fulli and -logi.
 
 const IRREGULAR: [(&str, &str); 16] = [
     ("sky", "sky"),
@@ -22,7 +23,7 @@ const IRREGULAR: [(&str, &str); 16] = [
     ("succeed", "succeed"),
 ];
 
-/// Suffix, what replaces it, and the measure that the stem must exceed; the first suffix that fits decides.
+/// Suffix, its replacement, and the measure that the stem must exceed; the first suffix that matches decides.
 type Rule = (&'static str, &'static str, usize);
 
 const STEP_2: [Rule; 21] = [
@@ -144,7 +145,7 @@ fn without_ed_or_ing(word: String) -> String {
     }
 }
 
-/// Behind a consonant, and not as the second letter.
+/// Replaces a final y by i after a consonant, unless it is the second letter.
 fn y_to_i(word: String) -> String {
     match word.strip_suffix('y') {
         Some(stem) if stem.len() > 1 && consonants(stem).last() == Some(&true) => {
@@ -160,7 +161,7 @@ fn step_2(word: String) -> String {
     {
         return step_2(format!("{stem}al"));
     }
-    // The l belongs to the stem that is measured, so that `geology` has one.
+    // The l counts towards the stem's measure, so that the stem of `geology` has measure above 0.
     match word.strip_suffix("ogi") {
         Some(stem) if stem.ends_with('l') => {
             if measure(stem) > 0 {
@@ -214,7 +215,7 @@ fn cut(word: &str, count: usize) -> String {
     word[..word.len() - count].to_owned()
 }
 
-/// For each letter. Digits count as consonants.
+/// Whether each letter is a consonant; digits count as consonants.
 fn consonants(word: &str) -> Vec<bool> {
     let mut flags: Vec<bool> = Vec::with_capacity(word.len());
     for letter in word.bytes() {
@@ -239,7 +240,7 @@ fn ends_double_consonant(word: &str) -> bool {
     }
 }
 
-/// `hop`, `wil`, but no w, x or y at the end; of two letters a vowel and a consonant.
+/// Ends like `hop` or `wil`, except in w, x or y; a two-letter stem must be a vowel and a consonant.
 fn ends_consonant_vowel_consonant(word: &str) -> bool {
     match consonants(word)[..] {
         [false, true] => true,

@@ -1,4 +1,4 @@
-//! Candidates and references as JSON: objects with both, one per line or in a list, or captions by image as `pycocoevalcap` has them.
+//! Candidates and references as JSON: objects with both, one per line or in a list, or captions by image in `pycocoevalcap`'s format.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -156,7 +156,7 @@ pub fn list_of_objects(
     Ok(())
 }
 
-/// Captions by image, as `pycocoevalcap` has them. Images without a candidate do not count, as there.
+/// Captions by image in `pycocoevalcap`'s format. Images without a candidate are left out, as in the original.
 pub fn captions_by_image(
     path: &Path,
     arguments: &CaptionScoresArguments,
@@ -206,7 +206,8 @@ pub fn captions_by_image(
     Ok(())
 }
 
-/// Image, place in the file and captions, from a list of objects, `annotations` with such a list, or an object of lists by image.
+/// Image, position in the file and captions, from a list of objects, from such a list under `annotations`, or from an object of lists by
+/// image.
 fn captions_of(path: &Path, value: Value) -> Result<Vec<(String, String, Vec<String>)>> {
     let list = match value {
         Value::Array(list) => list,

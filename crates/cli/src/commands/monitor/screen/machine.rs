@@ -1,4 +1,4 @@
-//! The machine's part of the screen: host, GPUs, their curves, the processes on them.
+//! The machine's sections of the screen: host, GPUs, their curves, the processes on them.
 
 use holdall_device::cuda::gpus::GpuReading;
 use holdall_device::cuda::memory::Holder;
@@ -15,18 +15,18 @@ use super::super::once::no_gpu;
 use super::super::words::{self, UNKNOWN, gib, gpu_name, of_bytes, percent};
 use super::{LOSS, View, WIDE, WORK, headed, indented, whole};
 
-/// Memory, and what it is full of.
+/// Colour of memory.
 const MEMORY: Color = Color::Cyan;
 const POWER: Color = Color::Yellow;
 const HEAT: Color = Color::Red;
 
-/// Characters of a GPU's name that are shown, and of its bar.
+/// Maximum widths of a GPU's name and of its bar, in characters.
 const LONGEST_NAME: usize = 32;
 const LONGEST_BAR: usize = 60;
 
-/// A curve over time shows at least so many seconds.
+/// Shortest time span of a curve.
 const LEAST_SPAN_S: f64 = 60.0;
-/// More memory in use than this belongs to a process, visible or not.
+/// More used memory than this belongs to some process, visible or not.
 const SOMEBODYS_BYTES: u64 = 1 << 30;
 
 fn share(part: Option<u64>, whole: Option<u64>) -> Option<f64> {
@@ -74,18 +74,17 @@ pub fn draw_host(frame: &mut Frame, area: Rect, view: &View) {
     frame.render_widget(Paragraph::new(lines), inside);
 }
 
-/// A quantity of the machine over time.
 struct TimeCurve<'a> {
     name: &'a str,
     ring: &'a Ring,
     most: Option<f64>,
-    /// Without its unit.
+    /// Formats a value without its unit.
     number: fn(f64) -> String,
     unit: &'static str,
     colour: Color,
 }
 
-/// Side by side, from 0 to what is the most.
+/// Draws curves side by side, each from 0 to its maximum.
 fn draw_time_curves(frame: &mut Frame, area: Rect, view: &View, all: &[TimeCurve]) {
     let columns = Layout::horizontal(all.iter().map(|_| Constraint::Fill(1))).split(area);
     let now = view.readings.time;
@@ -144,7 +143,7 @@ pub fn draw_gpus(frame: &mut Frame, area: Rect, view: &View) {
         Ok(gpus) => {
             let inside = headed(frame, area, Line::from(" GPUs ").bold());
             let rows = usize::from(inside.height);
-            // The chosen one stays in sight.
+            // Scroll so that the selected GPU stays visible.
             let first = (view.selected + 1).saturating_sub(rows);
             let shown = gpus.iter().enumerate().skip(first).take(rows);
             let lines: Vec<Line> = shown
@@ -172,7 +171,7 @@ fn gpu_line(gpu: &GpuReading, is_selected: bool, width: u16) -> Line<'static> {
     let bar_width = usize::from(width / 7).clamp(4, 12);
     let fixed: usize = numbers.iter().map(|text| text.chars().count()).sum();
     let room = usize::from(width).saturating_sub(fixed + bar_width + 6);
-    // Names are as long as they are; the bar takes what is left.
+    // The name takes the room it needs; the bar gets the rest.
     let name_room = room.min(LONGEST_NAME);
     let bar_width = (bar_width + room - name_room).min(LONGEST_BAR);
     let name: String = gpu_name(gpu).chars().take(name_room.max(4)).collect();

@@ -1,4 +1,4 @@
-//! The run's part of the screen: its curves, and its numbers beside them.
+//! The run's section of the screen: curves, and numbers beside them.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -32,13 +32,13 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
     let inside = headed(frame, area, heading);
     let facts = facts(reading);
     let written = facts.iter().map(|(_, value)| value.chars().count()).max();
-    // Curves get at least half of it.
+    // Curves get at least half of the width.
     let room = u16::try_from(written.unwrap_or(0) + 14).unwrap_or(u16::MAX);
     let room = room.min(inside.width.div_ceil(2));
     let [curves, numbers] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(room)]).areas(inside);
     let three = |loss: f64| format!("{loss:.3}");
-    // The axis of a loss is as narrow as its curve; that of a speed begins at 0.
+    // A loss axis spans the values only; a speed axis starts at 0.
     let mut all = vec![(
         "loss",
         &run.loss,
@@ -87,7 +87,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
     frame.render_widget(Paragraph::new(lines), numbers);
 }
 
-/// Of a folder, the end tells more.
+/// The end of a folder's path, which tells more than its start.
 fn short_folder(run: &RunReading, width: u16) -> String {
     let text = run.folder.display().to_string();
     let room = usize::from(width / 3).max(8);

@@ -1,4 +1,4 @@
-//! What is on the screen, by size and by what is known.
+//! Content of the screen, by its size and the available data.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::host::HostReading;
 
 const GIB: u64 = 1 << 30;
 
-/// A machine with this many cards.
+/// Readings of a machine with this many GPUs.
 pub fn machine(num_gpus: u32) -> Readings {
     let holder = |pid, name: &str, bytes| Holder {
         pid,
@@ -55,7 +55,7 @@ pub fn machine(num_gpus: u32) -> Readings {
     }
 }
 
-/// Watched for two minutes.
+/// A view after two minutes of samples.
 pub fn view(readings: Readings) -> View {
     let mut view = View::new(readings.clone(), Duration::from_secs(1));
     for second in 1..=120 {
@@ -201,7 +201,7 @@ fn what_is_not_known_is_a_dash() {
     assert_has(&drawn(&view(hidden), 80, 24), &["not visible from here"]);
 }
 
-/// The chosen card is in sight, however many there are.
+/// The selected GPU is visible, however many there are.
 #[test]
 fn the_chosen_one_is_shown() {
     let mut view = view(machine(16));

@@ -1,4 +1,4 @@
-//! What a search found, as files and on stdout.
+//! Search results as files and on stdout.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ struct FoundJson {
     similarity: f64,
 }
 
-/// Writes and prints what was asked for.
+/// Writes and prints the requested outputs.
 pub(super) fn report(
     job: &Job<'_>,
     model: &Path,
@@ -114,7 +114,7 @@ pub(super) fn report(
     })
 }
 
-/// They come in the order of samples.
+/// Thumbnails are sorted by sample.
 fn jpeg_of(thumbnails: &[(u32, Vec<u8>)], sample: u32) -> Option<&[u8]> {
     let found = thumbnails.binary_search_by_key(&sample, |(sample, _)| *sample);
     found.ok().map(|index| thumbnails[index].1.as_slice())
@@ -133,7 +133,7 @@ fn as_json<'a>(job: &Job<'_>, search: &'a Search<'_>) -> Vec<TextJson<'a>> {
     .collect()
 }
 
-/// A row for each picture of each text.
+/// A row per text and found picture.
 fn as_csv(job: &Job<'_>, search: &Search<'_>) -> Result<Vec<u8>> {
     let mut rows = csv::Writer::from_writer(Vec::new());
     rows.write_record(["text", "rank", "image", "similarity"])?;

@@ -1,8 +1,8 @@
-//! Full stops that belong to a word.
+//! Abbreviations: full stops that belong to a word.
 
 use super::{Match, Text, is_space, is_word, words};
 
-/// Often the last word of a sentence: months, weekdays, states, companies, and titles behind a name. In any case.
+/// Abbreviations that often end a sentence: months, weekdays, states, companies, titles behind a name. In any case.
 const ANYWHERE: &[&str] = &[
     "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "mon",
     "tue", "tues", "wed", "thu", "thurs", "fri", "ala", "ariz", "calif", "colo", "conn", "ct",
@@ -13,12 +13,12 @@ const ANYWHERE: &[&str] = &[
     "ext", "sq",
 ];
 
-/// States that are words too: only with a capital.
+/// Abbreviated states that are also words: only with a capital.
 const CAPITALIZED: &[&str] = &[
     "Az", "Ark", "Del", "Ill", "La", "Mass", "Miss", "Ore", "Pa", "Tex", "Wash",
 ];
 
-/// Before a name or a number, and so never the last word of a sentence. In any case.
+/// Abbreviations before a name or a number, which therefore never end a sentence. In any case.
 const BEFORE_A_NAME: &[&str] = &[
     "mr", "mrs", "ms", "dr", "drs", "prof", "profs", "sen", "sens", "rep", "reps", "atty", "attys",
     "lt", "col", "gen", "messrs", "gov", "govs", "adm", "rev", "maj", "sgt", "cpl", "pvt", "capt",
@@ -27,10 +27,10 @@ const BEFORE_A_NAME: &[&str] = &[
     "dept", "assoc", "bldg", "ph",
 ];
 
-/// Only before a number: `no. 5`, `fig. 3`.
+/// Abbreviations only before a number: `no. 5`, `fig. 3`.
 const BEFORE_A_NUMBER: &[&str] = &["no", "nos", "fig", "figs", "prop", "pp", "art", "ca"];
 
-/// Words that begin a sentence: a single letter before them ends one, and loses its full stop.
+/// Words that begin a sentence: a single letter before one of them ends its sentence, and loses its full stop.
 const SENTENCE_STARTS: &[&str] = &[
     "A",
     "About",
@@ -95,7 +95,7 @@ pub fn abbreviation(text: &Text, at: usize) -> Option<Match> {
         .collect();
     let lower = word.to_ascii_lowercase();
     let stop = at + word.len();
-    // The original looks at two more characters, so that `etc.a` is two tokens and `etc.and` one.
+    // The original looks ahead two more characters, so that `etc.a` is two tokens and `etc.and` one.
     let anywhere = |length: usize| Match::ahead(length + 1, length + 3);
     if text.at(stop) == '.' {
         let capital = word.starts_with(|c: char| c.is_ascii_uppercase());
@@ -140,7 +140,7 @@ fn initials(text: &Text, at: usize) -> Option<Match> {
     })
 }
 
-/// `a.b.c.`: letters with a full stop behind each, two at least.
+/// Length of `a.b.c.`: at least two letters, each followed by a full stop.
 pub fn initials_length(text: &Text, at: usize) -> Option<usize> {
     let mut num_letters = 0;
     while text.at(at + 2 * num_letters).is_ascii_alphabetic()
@@ -160,7 +160,7 @@ fn starts_sentence(text: &Text, at: usize) -> bool {
     space > 0 && starts()
 }
 
-/// Any word, where a comma, colon or semicolon follows its full stop: the sentence goes on.
+/// Any word whose full stop is followed by a comma, colon or semicolon: the sentence continues.
 fn before_comma(text: &Text, at: usize) -> Option<Match> {
     let words = [
         words::word,

@@ -1,4 +1,4 @@
-//! Addresses, mentions and markup: rare in captions, and whole where they occur.
+//! Addresses, mentions and markup: rare in captions, one token each.
 
 use super::{Match, Text, is_letter, is_space};
 
@@ -6,7 +6,7 @@ fn ends_address(c: char) -> bool {
     is_space(c) || matches!(c, '"' | '<' | '>' | '|' | '(' | ')')
 }
 
-/// Punctuation behind an address is no part of it.
+/// End of an address without the punctuation after it.
 fn trimmed(text: &Text, at: usize, mut end: usize) -> usize {
     while end > at && matches!(text.at(end - 1), '.' | '!' | '?' | '{' | '}' | ',' | '-') {
         end -= 1;
@@ -14,7 +14,7 @@ fn trimmed(text: &Text, at: usize, mut end: usize) -> usize {
     end
 }
 
-/// `http://...`, and `name.com/...` with two characters behind the slash at least.
+/// `http://...`, and `name.com/...` with at least two characters behind the slash.
 pub fn address(text: &Text, at: usize) -> Option<Match> {
     let scheme = ["http://", "https://"]
         .into_iter()
@@ -58,7 +58,7 @@ pub fn mention(text: &Text, at: usize) -> Option<Match> {
     (length > 0).then_some(Match::new(1 + length))
 }
 
-/// `<b>`, `</p>`, `<a href="...">`, and what looks like one: `<see note>`.
+/// `<b>`, `</p>`, `<a href="...">`, and text of the same form: `<see note>`.
 pub fn tag(text: &Text, at: usize) -> Option<Match> {
     if text.at(at) != '<' {
         return None;
@@ -98,7 +98,7 @@ pub fn tag(text: &Text, at: usize) -> Option<Match> {
     (text.at(at + length) == '>').then_some(Match::new(length + 1))
 }
 
-/// Behind `= "..."`.
+/// End of an attribute's `= "..."`.
 fn attribute_value(text: &Text, at: usize) -> Option<usize> {
     let equals = at + text.run(at, is_space);
     let quote = equals + 1 + text.run(equals + 1, is_space);

@@ -50,7 +50,7 @@ fn is_gap(c: char) -> bool {
     matches!(c, '-' | ' ' | '\u{a0}')
 }
 
-/// What looks like a telephone number, be it none: `555-123-4567`, `100 200 3000`, `(555) 123-4567`, `555.123.4567`.
+/// Text in the form of a telephone number, even if it is none: `555-123-4567`, `100 200 3000`, `(555) 123-4567`, `555.123.4567`.
 pub fn telephone(text: &Text, at: usize) -> Option<Match> {
     let bracket = Part::Code;
     let shapes: [&[Part]; 5] = [
@@ -102,18 +102,18 @@ pub fn telephone(text: &Text, at: usize) -> Option<Match> {
 
 #[derive(Clone, Copy)]
 enum Part {
-    /// Two or three digits in brackets, a space behind them or not.
+    /// Two or three digits in brackets, with or without a space after them.
     Code,
     /// Up to two plus signs.
     Plus,
-    /// From so many to so many.
+    /// A number of digits within these bounds.
     Digits(usize, usize),
     Gap,
     PerhapsGap,
     Stop,
 }
 
-/// The furthest end of a shape.
+/// Furthest end of a match of a shape.
 fn end_of(text: &Text, at: usize, shape: &[Part]) -> Option<usize> {
     let Some((&part, rest)) = shape.split_first() else {
         return Some(at);

@@ -2,7 +2,7 @@
 
 use super::{Becomes, Match, Text, is_space, is_word};
 
-/// Markup for characters. `&apos;` is a quote here, as captions have it between letters at most.
+/// HTML entities. `&apos;` yields a quote, because captions have it at most between letters.
 const ENTITIES: [(&str, &str); 9] = [
     ("&amp;", "&"),
     ("&lt;", "<"),
@@ -67,7 +67,7 @@ pub fn symbol(text: &Text, at: usize) -> Option<Match> {
     }
 }
 
-/// One hyphen, or a dash; `-lrb-` as another tokenizer left it.
+/// A hyphen or a dash, or a bracket's name (`-lrb-`) from another tokenizer.
 fn hyphens(text: &Text, at: usize) -> Match {
     let named = ["-lrb-", "-rrb-", "-lsb-", "-rsb-", "-lcb-", "-rcb-"];
     if let Some(name) = named.iter().find(|name| text.is_at(at, name)) {
@@ -79,7 +79,7 @@ fn hyphens(text: &Text, at: usize) -> Match {
     }
 }
 
-/// Three to five in a row, or with spaces between, are an ellipsis.
+/// An ellipsis: three to five full stops, adjacent or with spaces between.
 fn full_stops(text: &Text, at: usize) -> Match {
     let close = text.run(at, |c| c == '.').min(5);
     let mut apart = 1;
@@ -97,7 +97,7 @@ fn full_stops(text: &Text, at: usize) -> Match {
     Match::fixed(length, "...")
 }
 
-/// `:-)` and the like, no letter or digit behind it.
+/// `:-)` and similar, not followed by a letter or digit.
 fn smiley(text: &Text, at: usize) -> Option<Match> {
     let mut end = at + usize::from(matches!(text.at(at), '<' | '>'));
     if !matches!(text.at(end), ':' | ';' | '=') {
@@ -127,7 +127,7 @@ fn is_lowered(c: char) -> bool {
     matches!(c, '₀'..='₎')
 }
 
-/// Other signs that are a token; what is left is not.
+/// Other signs that form a token; characters that match no rule are dropped.
 fn is_sign(c: char) -> bool {
     match c {
         '!'..='~' => !is_word(c),

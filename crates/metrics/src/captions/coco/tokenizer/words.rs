@@ -1,8 +1,8 @@
-//! Words with hyphens, apostrophes, slashes and full stops, and what contractions are split into.
+//! Words with hyphens, apostrophes, slashes and full stops, and contractions.
 
 use super::{Becomes, Match, Text, is_apostrophe, is_letter, is_like_apostrophe, is_word};
 
-/// Words that are two: where the second begins.
+/// Words that are split in two, with the start of the second.
 const TWO_IN_ONE: [(&str, usize); 6] = [
     ("cannot", 3),
     ("gonna", 3),
@@ -12,7 +12,7 @@ const TWO_IN_ONE: [(&str, usize); 6] = [
     ("wanna", 3),
 ];
 
-/// Words with an apostrophe that stay whole; the apostrophe is written as `'`.
+/// Words with an apostrophe that stay one token; the apostrophe becomes `'`.
 const WITH_APOSTROPHE: [&str; 13] = [
     "'n'",
     "'em",
@@ -71,7 +71,7 @@ pub fn before_auxiliary(text: &Text, at: usize) -> Option<Match> {
     Some(Match::ahead(word, word + auxiliary))
 }
 
-/// `'s`, `'ll` and the like. A letter behind a straight one makes it a quotation mark.
+/// `'s`, `'ll` and the like. A letter after a straight one makes it a quotation mark.
 pub fn auxiliary(text: &Text, at: usize) -> Option<Match> {
     let length = auxiliary_length(text, at)?;
     let letter = text.at(at + length).is_ascii_alphabetic();
@@ -93,7 +93,7 @@ fn auxiliary_length(text: &Text, at: usize) -> Option<usize> {
     matches!(text.at(at + 1).to_ascii_lowercase(), 's' | 'm' | 'd').then_some(2)
 }
 
-/// A letter, then letters and digits; a full stop, ! or ? joins when a letter follows it.
+/// A letter, then letters and digits; a full stop, ! or ? before another letter joins the parts.
 pub fn word(text: &Text, at: usize) -> Option<Match> {
     if !is_letter(text.at(at)) {
         return None;
@@ -130,7 +130,8 @@ fn elided(text: &Text, at: usize) -> Option<usize> {
     (is_article && is_name && length > 1).then_some(2 + length)
 }
 
-/// `shi'ite`, `hallowe'en`: a vowel, an apostrophe, and a vowel or a capital. `n'est`, `b'gosh` with a capital B: one letter and two or more.
+/// `shi'ite`, `hallowe'en`: a vowel, an apostrophe, and a vowel or a capital. `n'est`, `b'gosh` with a capital B: one letter, an
+/// apostrophe, and two or more letters.
 pub fn between_vowels(text: &Text, at: usize) -> Option<Match> {
     let first = text.run(at, is_letter);
     let second = text.run(at + first + 1, is_letter);
@@ -146,7 +147,7 @@ pub fn between_vowels(text: &Text, at: usize) -> Option<Match> {
         .then_some(Match::new(first + 1 + second))
 }
 
-/// `1.5-mm`, `u.s.-based`, `non-a.b.`: the first part may have full stops and commas, the others may be initials.
+/// `1.5-mm`, `u.s.-based`, `non-a.b.`: the first part may contain full stops and commas, the later ones may be initials.
 pub fn hyphens_after_stops(text: &Text, at: usize) -> Option<Match> {
     let is_part = |c: char| c.is_ascii_alphanumeric();
     if !is_part(text.at(at)) {
@@ -164,7 +165,7 @@ pub fn hyphens_after_stops(text: &Text, at: usize) -> Option<Match> {
     (end > first).then_some(Match::new(end - at))
 }
 
-/// `and/or`, `120/80`, `s/p-cabg`: three parts at most, each with up to two hyphens.
+/// `and/or`, `120/80`, `s/p-cabg`: at most three parts, each with up to two hyphens.
 pub fn slashes(text: &Text, at: usize) -> Option<Match> {
     let mut end = at + slash_part(text, at)?;
     let mut num_slashes = 0;
@@ -193,7 +194,7 @@ fn slash_part(text: &Text, at: usize) -> Option<usize> {
     Some(length)
 }
 
-/// `AT&T`, `A+B`: capitals alone.
+/// `AT&T`, `A+B`: capitals only.
 pub fn initials(text: &Text, at: usize) -> Option<Match> {
     let capitals = |at| Some(text.run(at, |c| c.is_ascii_uppercase())).filter(|&length| length > 0);
     let first = at + capitals(at)?;
@@ -207,14 +208,14 @@ pub fn initials(text: &Text, at: usize) -> Option<Match> {
     (end > first).then_some(Match::new(end - at))
 }
 
-/// `pro-` and `anti-` keep their hyphen where nothing follows it.
+/// `pro-` and `anti-` keep their hyphen where no word follows.
 pub fn hyphen_prefix(text: &Text, at: usize) -> Option<Match> {
     let prefixes = ["pro-", "anti-"];
     let prefix = prefixes.iter().find(|prefix| text.is_at(at, prefix))?;
     Some(Match::new(prefix.len()))
 }
 
-/// Words that an apostrophe belongs to, `'90s`, and the `y'` of `y'all`.
+/// Fixed words with an apostrophe, `'90s`, and the `y'` of `y'all`.
 pub fn with_apostrophe(text: &Text, at: usize) -> Option<Match> {
     let is_at = |word: &str| {
         (word.chars().enumerate()).all(|(i, c)| match c {
