@@ -189,7 +189,7 @@ impl Walk<'_> {
             match &name {
                 b"RIFF" | b"LIST" if start + 4 <= end && ends.len() < 8 => {
                     let kind = self.bytes::<4>(start)?;
-                    // An interrupted recording leaves the list size 0.
+                    // An interrupted recording leaves the size 0: the chunks of the list are then read as those of the outer list.
                     let list_end = (start + u64::from(size.max(4))).min(end);
                     if &kind == b"strl" {
                         self.stream_at(start + 4, list_end)?;
