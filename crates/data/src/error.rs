@@ -248,9 +248,9 @@ pub enum DataError {
         image: PathBuf,
         /// Kind of file that rows name.
         media: Media,
-        /// Rows whose file is missing.
+        /// Samples whose file is missing.
         num_missing: usize,
-        /// Number of all rows.
+        /// Number of samples.
         num_images: usize,
         /// Rows without a path, caption or valid cells.
         num_bad_rows: u32,

@@ -59,7 +59,7 @@ pub enum RowFormat {
     Pair(Arc<PairFraming>),
     /// Frames of one or several clips, one after another.
     Clip(Arc<ClipFraming>),
-    /// Precomputed features of clips, read from disk.
+    /// Precomputed outputs of a frozen tower, read from disk.
     Stored(Arc<StoredRows>),
 }
 
@@ -234,9 +234,8 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         Ok(loader)
     }
 
-    /// Sets a callback for every picture that a worker has finished, called from the worker's thread: a watchdog uses it to see whether
-    /// reading
-    /// continues. Only the first call has an effect.
+    /// Sets a callback for every picture that a worker has finished, called from the worker's thread, for a watchdog of
+    /// stalled reading. Only the first call has an effect.
     pub fn on_read(&self, hear: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.on_read.set(Box::new(hear));
     }

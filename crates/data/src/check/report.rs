@@ -255,7 +255,7 @@ pub struct Report {
     /// Whether the data is a file of rows that `holdall data clean` can copy.
     #[serde(skip)]
     pub has_lines: bool,
-    /// Findings, in a fixed order: unusable pictures first.
+    /// Findings, problems before warnings.
     pub findings: Vec<Finding>,
     pub captions: CaptionFacts,
     pub labels: Option<LabelFacts>,
