@@ -126,8 +126,7 @@ impl Claim {
     }
 
     /// Frees the claim, then waits for a claim of `bytes`. The caller must hold no buffer meanwhile: threads that hold bytes while they
-    /// wait
-    /// could deadlock.
+    /// wait could deadlock.
     pub fn exchange(&mut self, bytes: u64) -> Result<(), TooMuch> {
         self.give_back();
         let shared = Arc::clone(&self.allowance.shared);

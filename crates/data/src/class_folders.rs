@@ -2,8 +2,7 @@
 //! spellings of [`Side::of`], are the sides of the split.
 //!
 //! The files are listed as CSV text in natural order, so that all code that reads a CSV reads class folders too; a row number is a file's
-//! place in
-//! this list.
+//! place in this list.
 
 use std::path::Path;
 

@@ -419,8 +419,7 @@ pub enum Decode {
     #[default]
     Full,
     /// A JPEG is decoded at a half, a quarter or an eighth of its size if the crop still has enough pixels. The pixels differ from `full`:
-    /// the
-    /// JPEG transform shrinks the picture instead of the resize filter.
+    /// the JPEG transform shrinks the picture instead of the resize filter.
     Fast,
 }
 

@@ -5,8 +5,7 @@ use std::io;
 use std::path::Path;
 
 /// Writes a file of a drawn set. Returns `false`, without writing, if the set is not known to be the caller's own and a different file has
-/// the name.
-/// An interrupted drawing leaves equal files, or empty ones after a power loss; both may be written again.
+/// the name. An interrupted drawing leaves equal files, or empty ones after a power loss; both may be written again.
 pub(crate) fn write_drawn(path: &Path, bytes: &[u8], is_own_set: bool) -> io::Result<bool> {
     if !is_own_set {
         match fs::read(path) {

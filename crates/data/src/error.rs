@@ -1,5 +1,5 @@
-//! Errors in data. Every message names the file, the row where the error has one (the line
-//! number in an editor), what was expected and what was found, and ends with a hint.
+//! Errors in data. Every message names the file, the row where the error has one (the line number in an editor), what was expected and what
+//! was found, and ends with a hint.
 
 #[cfg(test)]
 mod tests;

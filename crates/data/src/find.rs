@@ -23,8 +23,7 @@ pub struct Found {
 }
 
 /// Resolves the path `train`: a file is itself; a folder is its best CSV, else the folder itself if it holds class folders, shards or
-/// pictures.
-/// Without a path, the best CSV of the current folder or its `data`.
+/// pictures. Without a path, the best CSV of the current folder or its `data`.
 pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
     match train {
         None => find_in_folders(&[PathBuf::from("."), PathBuf::from("data")]),

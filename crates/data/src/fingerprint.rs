@@ -6,10 +6,8 @@
 //! ```
 //!
 //! Two pictures are near copies where at most [`MAX_BITS`] bits differ and colours differ by at most [`MAX_COLOUR_DIFFERENCE`] of 255 on
-//! average. For drawn
-//! cars and fundus photographs, JPEG down to quality 30, lossy WebP, half and twice the size change at most 4 bits, and colours by at most
-//! 2; the nearest
-//! pairs of different pictures are 6 bits and 15 apart, or 12 bits and 5.
+//! average. For drawn cars and fundus photographs, JPEG down to quality 30, lossy WebP, half and twice the size change at most 4 bits, and
+//! colours by at most 2; the nearest pairs of different pictures are 6 bits and 15 apart, or 12 bits and 5.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -159,8 +157,7 @@ fn bits(means: &[f32; MEANS * MEANS]) -> u64 {
 /// Pairs of near copies, as indices, the lower first.
 ///
 /// If two hashes differ in at most [`MAX_BITS`] bits, at least one of `MAX_BITS + 1` groups of bits is equal: only pictures with an equal
-/// group are
-/// compared.
+/// group are compared.
 pub(crate) fn near_pairs(all: &[Fingerprint]) -> Vec<(u32, u32)> {
     const NUM_BANDS: u32 = MAX_BITS + 1;
     const BAND_BITS: u32 = 63 / NUM_BANDS;

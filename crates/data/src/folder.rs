@@ -53,8 +53,7 @@ pub(crate) struct Entries {
 }
 
 /// Whether an entry is a file or a folder; `None` for a broken link. Links are followed, since data sets often consist of links. Only links
-/// cost a
-/// stat: the directory listing has the kind of all other entries, of which a folder may have a million.
+/// cost a stat: the directory listing has the kind of all other entries, of which a folder may have a million.
 pub(crate) fn kind_of(entry: &fs::DirEntry) -> Option<fs::FileType> {
     match entry.file_type() {
         Ok(kind) if !kind.is_symlink() => Some(kind),

@@ -1,8 +1,7 @@
 //! Entry points that feed arbitrary bytes to the readers, for the fuzz targets in `fuzz/` and the mutations of `tests/hostile`.
 //!
 //! For any bytes, a reader must end in moderate time, within [`LIMITS`] and without a panic: with a complete result, or with an error that
-//! names the
-//! file and ends with a hint.
+//! names the file and ends with a hint.
 
 use std::fs;
 use std::path::Path;

@@ -7,9 +7,9 @@
 //! do_normalize, image_mean, image_std    (value - mean) / std
 //! ```
 //!
-//! Absent keys have the defaults of the class that the file names, like in `transformers`. An unknown key or value that could change
-//! pixels is an error that names it. A saved model gets the file's text unchanged, so that a trained folder means the same as the folder it
-//! was trained from.
+//! Absent keys have the defaults of the class that the file names, like in `transformers`. An unknown key or value that could change pixels
+//! is an error that names it. A saved model gets the file's text unchanged, so that a trained folder means the same as the folder it was
+//! trained from.
 
 #[cfg(test)]
 mod tests;

@@ -9,8 +9,7 @@
 //!
 //! Rows are allocated once: when none is free, workers wait. Decoding memory comes out of one allowance: a worker waits until it can claim
 //! the cost of its picture, and a picture that costs more than the whole allowance is refused. Batches depend neither on the number of
-//! workers
-//! nor on their speed.
+//! workers nor on their speed.
 
 mod pace;
 mod queue;
@@ -234,8 +233,8 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         Ok(loader)
     }
 
-    /// Sets a callback for every picture that a worker has finished, called from the worker's thread, for a watchdog of
-    /// stalled reading. Only the first call has an effect.
+    /// Sets a callback for every picture that a worker has finished, called from the worker's thread, for a watchdog of stalled reading.
+    /// Only the first call has an effect.
     pub fn on_read(&self, hear: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.on_read.set(Box::new(hear));
     }
@@ -257,8 +256,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     }
 
     /// Replaces `batch` by the next `count` pictures of a list, fewer at its end. For epochs, by this process's share of the next batch,
-    /// which may be
-    /// empty and must have at most `count` places. Reuses the rows that `batch` held.
+    /// which may be empty and must have at most `count` places. Reuses the rows that `batch` held.
     ///
     /// # Panics
     /// If the loader has fewer rows than `count`, the share is larger than `count`, or a worker panicked.
@@ -267,8 +265,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     }
 
     /// Like [`Loader::next`], interrupted by `stop`: then `batch` has the pictures read so far, and the following batches are incomplete
-    /// until
-    /// [`Loader::begin`] is called again.
+    /// until [`Loader::begin`] is called again.
     ///
     /// # Panics
     /// Like [`Loader::next`].

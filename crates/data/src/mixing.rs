@@ -1,10 +1,9 @@
-//! Mixup and cutmix: `x = lambda x_own + (1 - lambda) x_partner`, for pixels all over the picture (mixup) or as the share of
-//! pixels outside of a box that shows the partner (cutmix); labels are mixed by the same lambda.
+//! Mixup and cutmix: `x = lambda x_own + (1 - lambda) x_partner`, for pixels all over the picture (mixup) or as the share of pixels outside
+//! of a box that shows the partner (cutmix); labels are mixed by the same lambda.
 //!
 //! Every random draw is a function of seed, epoch and sample, and partners also of the set of samples in the effective batch: neither the
 //! order of the samples nor the split into micro-batches changes any pair. The batch is sorted into a random circle by a draw for each
-//! sample, and
-//! each sample is mixed with the next one, so that each is a partner exactly once.
+//! sample, and each sample is mixed with the next one, so that each is a partner exactly once.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,9 @@
 //! Clips to train on: moving shapes, drawn from a seed, each with a caption that only the order of frames reveals.
 //!
 //! A coloured shape moves left, right, up or down, slowly or quickly; some shapes change colour on the way, some grow, some shrink. At the
-//! middle of a clip, position, size and colour have the same distribution for every direction, speed and change:
-//! `place(time) = middle + velocity (time - 1/2)`. So the middle frame alone reveals none of them. With a change of colour it shows the
-//! first or
-//! the second colour, each as often.
+//! middle of a clip, position, size and colour have the same distribution for every direction, speed and change: `place(time) = middle +
+//! velocity (time - 1/2)`. So the middle frame alone reveals none of them. With a change of colour it shows the first or the second colour,
+//! each as often.
 //!
 //! ```text
 //! seed, index -> Story (attributes) -> caption, CSV row of labels

@@ -44,9 +44,8 @@ pub enum CarsError {
 /// Draws a set into a folder: `images/000000.jpg` and so on, then `image_labels.csv`.
 ///
 /// The CSV is written last and atomically, so a folder with a CSV has every picture that it names. A folder that holds this set already is
-/// written again; a folder with other labels is refused before any file changes.
-/// Calls `on_progress` from several threads with the number of finished pictures; when it returns false, writing stops and the result is
-/// `None`.
+/// written again; a folder with other labels is refused before any file changes. Calls `on_progress` from several threads with the number
+/// of finished pictures; when it returns false, writing stops and the result is `None`.
 pub fn write(
     folder: &Path,
     config: &CarsConfig,

@@ -1,6 +1,5 @@
 //! `holdall data clean`: copies of the CSV without unusable rows. `_cleaned.csv` has the readable rows, `_filtered.csv` those that also
-//! pass
-//! the filters. Rows are copied byte for byte, and the CSV itself is never changed.
+//! pass the filters. Rows are copied byte for byte, and the CSV itself is never changed.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -267,8 +266,7 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
 }
 
 /// By side, the contents of pictures that the data assigns to a later side. Validation rows drawn at random do not count: the share is
-/// drawn
-/// anew from the rows that remain.
+/// drawn anew from the rows that remain.
 fn shown_on_later_sides(config: &CheckConfig, all: &AllFacts) -> [HashSet<u128>; 3] {
     let mut shown = Side::ALL.map(|_| HashSet::new());
     let mut add = |facts: &super::Facts, side: Side| {

@@ -135,8 +135,7 @@ pub(super) fn with_two_labels(all: &AllFacts) -> HashSet<u128> {
 }
 
 /// Detects rows that add nothing: the same picture under another file name, or with the same caption again. One file with several captions
-/// is
-/// a usual data set and no repeat.
+/// is a usual data set and no repeat.
 #[derive(Default)]
 pub(super) struct Repeats {
     path_of: HashMap<u128, u64>,

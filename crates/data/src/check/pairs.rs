@@ -1,6 +1,5 @@
 //! Check of a segmentation set: finds unreadable files, masks of another size or with values that are no class, empty masks, and images on
-//! two
-//! sides of the split. `clean_pairs` writes a CSV without the pairs that cannot be used.
+//! two sides of the split. `clean_pairs` writes a CSV without the pairs that cannot be used.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -446,8 +445,7 @@ fn cleaned_csv(place: &Path) -> PathBuf {
 }
 
 /// Whether each pair stays, list by list; counts both into `clean`. Pairs of a separate validation file all stay in that file, and their
-/// images are
-/// removed from this set.
+/// images are removed from this set.
 fn staying(looked: &Looked, copies: Copies, clean: &mut CleanPairs) -> Vec<Vec<bool>> {
     let is_elsewhere = |split: &str| is_elsewhere(&looked.set, split);
     let elsewhere = looked.looks.iter().filter(|(split, _)| is_elsewhere(split));

@@ -1,6 +1,5 @@
 //! Facts about every row and its picture, from one pass. The facts of a row have a fixed size and no text: a million rows take about 260
-//! MB,
-//! however long their captions.
+//! MB, however long their captions.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -235,8 +234,8 @@ fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch
     if is_no_file || waiting.same_as.is_some() {
         return old(waiting.facts.look);
     }
-    // The stamp is taken before decoding: a file that changes meanwhile is decoded again by the next check.
-    // A folder of frames gets no stamp: a frame can change without a change of the folder.
+    // The stamp is taken before decoding: a file that changes meanwhile is decoded again by the next check. A folder of frames gets no
+    // stamp: a frame can change without a change of the folder.
     let stamp = FileStamp::of(&waiting.path).filter(|_| !waiting.path.is_dir());
     match stamp.and_then(|stamp| journal.look(waiting.facts.path, stamp)) {
         Some(look) => old(look),

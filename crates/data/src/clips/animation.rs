@@ -1,6 +1,5 @@
 //! GIF and animated WebP, by the `image` crate. A frame is drawn over the one before, so all frames up to the last sampled one are decoded.
-//! Each sampled
-//! frame is written to its row at once; no frame is kept.
+//! Each sampled frame is written to its row at once; no frame is kept.
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;

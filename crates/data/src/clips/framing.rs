@@ -77,8 +77,7 @@ impl ClipFraming {
     }
 
     /// Writes a row of a sample: for evaluation without an occasion, for training with one. Returns how many frames the model may attend
-    /// to; the row behind
-    /// them repeats the last frame, or the clips of a sample with too few.
+    /// to; the row behind them repeats the last frame, or the clips of a sample with too few.
     ///
     /// In a row of several clips a short one repeats its last frame, except the last clip: masked frames are only at the end of a row.
     ///

@@ -1,6 +1,5 @@
 //! Number and size of the frames in the first video stream of an MP4 or MOV. Reading boxes takes a few reads, `ffprobe` takes a process:
-//! data sets have
-//! tens of thousands of clips, and all are opened before the first step.
+//! data sets have tens of thousands of clips, and all are opened before the first step.
 //!
 //! ```text
 //! moov > trak > mdia > hdlr                kind of the stream
@@ -9,8 +8,7 @@
 //! ```
 //!
 //! A box is its size, its name and its contents; a size of 1 is followed by 64 bits behind the name, a size of 0 extends to the end. For an
-//! unusual
-//! file (fragmented, or with boxes in odd places) the result is `None`, and the caller uses `ffprobe`.
+//! unusual file (fragmented, or with boxes in odd places) the result is `None`, and the caller uses `ffprobe`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;

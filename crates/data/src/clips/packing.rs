@@ -1,8 +1,7 @@
 //! Packs a clip as a smaller file: the sampled frames, resized once.
 //!
 //! The packed frames are those that [`FrameChoice`] samples in evaluation, each once. With `stride: spread`, training on the packed file
-//! sees the same
-//! frames: of `f` packed frames, `floor(i (f - 1) / (f - 1)) = i`; a clip with fewer frames keeps all of them.
+//! sees the same frames: of `f` packed frames, `floor(i (f - 1) / (f - 1)) = i`; a clip with fewer frames keeps all of them.
 
 use std::path::Path;
 

@@ -1,6 +1,5 @@
 //! MP4, MOV, MKV and all other formats that an installed `ffmpeg` reads. It runs as a separate process, once per clip: it outputs only the
-//! sampled
-//! frames, and stops after the last of them.
+//! sampled frames, and stops after the last of them.
 //!
 //! Files are untrusted: arguments are passed as a list, the file is named with its protocol (no `concat:`, no `http:`), only files may be
 //! opened, and output is read up to a limit.

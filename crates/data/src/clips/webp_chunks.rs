@@ -1,6 +1,5 @@
 //! Counts the frames of a WebP without decoding: `RIFF size WEBP`, then chunks `name size payload`, padded to even sizes. A frame of an
-//! animation is
-//! a chunk `ANMF`.
+//! animation is a chunk `ANMF`.
 
 use std::io::{self, BufReader, Read, Seek};
 

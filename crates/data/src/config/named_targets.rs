@@ -1,6 +1,5 @@
 //! `data: {targets: {...}}`: training targets of each picture, in the order of the config. The metric of the first target selects the best
-//! model
-//! unless the config names another metric.
+//! model unless the config names another metric.
 
 use std::fmt;
 

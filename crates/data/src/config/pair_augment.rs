@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::DataError;
 
 /// Augmentation of a training pair: a function of (seed, epoch, sample) alone. Geometric changes apply to picture and mask, all others to
-/// the
-/// picture only. The default suits retinal vessels: an eye may have any orientation, and colours differ little between cameras.
+/// the picture only. The default suits retinal vessels: an eye may have any orientation, and colours differ little between cameras.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PairAugment {

@@ -70,8 +70,7 @@ fn numbers_are_those_of_transformers() {
             let stem = file.file_stem().unwrap().display();
             println!("{stem}, {name}: worst {worst:.3}, mean {mean:.3}");
             // Pillow 13 reduces tall pictures before resizing, which shows at hard edges; of two pixels that are equally near it takes the
-            // one that its
-            // accumulated steps hit.
+            // one that its accumulated steps hit.
             let is_wrong = match (stem.to_string().as_str(), *name) {
                 ("nearest", "high") => mean > 1.0,
                 (_, "high") => worst > 6.01 || mean > 0.25,

@@ -183,8 +183,7 @@ impl<R> Shared<R> {
     }
 
     /// Moves pictures from the head of the queue into `batch`: all of the next batch, or `count` pictures where the course has no batches,
-    /// or
-    /// those that are ready when `stop` is set. Returns the waiting time in seconds.
+    /// or those that are ready when `stop` is set. Returns the waiting time in seconds.
     pub(super) fn collect(&self, count: usize, batch: &mut Loaded<R>, stop: &AtomicBool) -> f64 {
         let began = Instant::now();
         let mut waited = 0.0;

@@ -1,7 +1,7 @@
 //! The order of pictures to read, and the substitutes of pictures that cannot be read.
 //!
-//! An epoch of training is a table: row `b` is the effective batch `b`, `T` places wide; the last row may be shorter. An unreadable
-//! picture is replaced by the next readable picture below it in its column, continuing at the top behind the last row:
+//! An epoch of training is a table: row `b` is the effective batch `b`, `T` places wide; the last row may be shorter. An unreadable picture
+//! is replaced by the next readable picture below it in its column, continuing at the top behind the last row:
 //!
 //! ```text
 //! place p of batch b    p, p + T, p + 2T, ... of the epoch's order, wrapping at its end
@@ -9,8 +9,7 @@
 //!
 //! So the steps of an epoch keep their number and their size, no batch has a picture twice, and a process can choose a substitute without
 //! communication: N processes that share every batch read the same batches as one process. Where a whole column is unreadable, for example
-//! in an
-//! epoch of a single step, the batch gets smaller.
+//! in an epoch of a single step, the batch gets smaller.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,8 +36,7 @@ impl Default for Share {
 
 impl Share {
     /// The process's range of places. The ranges of all processes are contiguous and cover all places; with fewer places than processes,
-    /// some
-    /// ranges are empty.
+    /// some ranges are empty.
     pub fn of(&self, places: usize) -> Range<usize> {
         let start = |rank: usize| (places as u128 * rank as u128 / self.count as u128) as usize;
         start(self.rank)..start(self.rank + 1)

@@ -80,10 +80,8 @@ pub enum MovingShapesError {
 /// Draws a set into a folder: `clips/000000` and so on, then `clips.csv`.
 ///
 /// The CSV is written last and atomically, so a folder with a CSV has every clip that it names. A folder that holds this set already is
-/// written again;
-/// a folder with another set is refused before any file changes. Calls `on_progress` from several threads with the number of finished
-/// clips; when it
-/// returns false, writing stops and the result is `None`.
+/// written again; a folder with another set is refused before any file changes. Calls `on_progress` from several threads with the number of
+/// finished clips; when it returns false, writing stops and the result is `None`.
 pub fn write(
     folder: &Path,
     config: &MovingShapesConfig,

@@ -1,6 +1,5 @@
 //! Draws a story's frames. Shapes are distance fields, so edges are smooth at any size; arithmetic is limited to sums, products and square
-//! roots, which
-//! every machine rounds alike.
+//! roots, which every machine rounds alike.
 
 use super::story::{Change, Purpose, Shape, Story, describe, random};
 use super::{MAX_SIZE, MIN_SIZE, MovingShapesConfig};
