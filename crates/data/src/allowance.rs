@@ -1,11 +1,11 @@
-//! One allowance of bytes for all who decode pictures: whoever wants to decode one first claims what it will cost.
+//! A byte budget shared by all threads that decode pictures: a thread claims the cost of a picture before it decodes it.
 //!
-//! First come, first served: a large picture waits until enough has come back, and small ones that come later wait behind it, so that it is
-//! not starved. A picture that costs more than the whole allowance is refused, with both figures.
+//! First come, first served: a large picture waits until enough bytes are free, and small pictures that arrive later queue behind it, so
+//! that it is not starved. A picture that costs more than the whole allowance is refused, with both figures.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// Bytes that are shared. Clones are the same allowance.
+/// A shared byte budget; clones share the same budget.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     shared: Arc<Shared>,
@@ -14,7 +14,7 @@ pub struct Allowance {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Something came back, or the allowance was changed.
+    /// Signalled when bytes are freed or the total changes.
     changed: Condvar,
 }
 
@@ -23,20 +23,18 @@ struct State {
     total_bytes: u64,
     claimed_bytes: u64,
     most_claimed_bytes: u64,
-    /// Numbers of those that wait: the next to be given, and the one whose turn it is.
+    /// Queue of waiting threads: the next ticket to hand out, and the ticket at the head of the queue.
     next_ticket: u64,
     turn: u64,
 }
 
-/// A picture costs more than the whole allowance.
+/// Error: a picture costs more than the whole allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMuch {
-    /// The allowance.
     pub allowed_bytes: u64,
 }
 
 impl Allowance {
-    /// So many bytes for all together.
     pub fn new(total_bytes: u64) -> Allowance {
         Allowance {
             shared: Arc::new(Shared {
@@ -52,39 +50,37 @@ impl Allowance {
         }
     }
 
-    /// As much as anyone wants.
     pub fn unlimited() -> Allowance {
         Allowance::new(u64::MAX)
     }
 
-    /// What all may hold together.
+    /// Budget of all claims together.
     pub fn total_bytes(&self) -> u64 {
         self.lock().total_bytes
     }
 
-    /// Changes what all may hold together, from here on: what is claimed already stays claimed.
+    /// Changes the budget of all claims together; bytes that are claimed already stay claimed.
     pub fn set_total(&self, bytes: u64) {
         self.lock().total_bytes = bytes;
         self.shared.changed.notify_all();
     }
 
-    /// What is claimed now.
+    /// Bytes claimed now, by all threads.
     pub fn claimed_bytes(&self) -> u64 {
         self.lock().claimed_bytes
     }
 
-    /// The most that was claimed at any moment.
+    /// Peak of the claimed bytes.
     pub fn most_claimed_bytes(&self) -> u64 {
         self.lock().most_claimed_bytes
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody panics while holding it.
+        // No code panics while it holds the lock.
         let state = self.shared.state.lock();
         state.unwrap_or_else(|error| error.into_inner())
     }
 
-    /// An empty claim.
     pub fn claim(&self) -> Claim {
         Claim {
             allowance: self.clone(),
@@ -104,7 +100,7 @@ impl State {
     }
 }
 
-/// What one thread may hold; it goes back when this is dropped.
+/// One thread's share of an [`Allowance`]; freed on drop.
 #[derive(Debug)]
 pub struct Claim {
     allowance: Allowance,
@@ -112,12 +108,11 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Bytes that may be held.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Claims `bytes` in all if nobody has to wait for it; whether it could.
+    /// Grows the claim to `bytes` without waiting. Returns false when the allowance has too little left or other threads wait.
     pub fn try_grow(&mut self, bytes: u64) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let mut state = self.allowance.lock();
@@ -130,7 +125,8 @@ impl Claim {
         true
     }
 
-    /// Gives back what was claimed and waits for `bytes`. Nothing may be held meanwhile: who waits while holding could wait for ever.
+    /// Frees the claim, then waits for a claim of `bytes`. The caller must hold no buffer meanwhile: threads that hold bytes while they
+    /// wait could deadlock.
     pub fn exchange(&mut self, bytes: u64) -> Result<(), TooMuch> {
         self.give_back();
         let shared = Arc::clone(&self.allowance.shared);
@@ -163,13 +159,12 @@ impl Claim {
         }
     }
 
-    /// Whether others wait.
+    /// Whether other threads wait for bytes.
     pub fn is_wanted(&self) -> bool {
         let state = self.allowance.lock();
         state.turn != state.next_ticket
     }
 
-    /// Gives all of it back.
     pub fn give_back(&mut self) {
         if self.bytes > 0 {
             self.allowance.lock().claimed_bytes -= self.bytes;

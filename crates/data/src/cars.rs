@@ -1,16 +1,16 @@
-//! Cars to learn from: pictures drawn from a seed, each with a caption and labels, for when there is no data yet.
+//! Cars to train on: pictures drawn from a seed, each with a caption and labels, for users who have no data yet.
 //!
-//! Eight makes that never existed each have a signature (a line of the roof, a cut of the windows, lamps, wheels) and
-//! a badge on the door. Body, paint, place, light, viewpoint and position vary apart from the make, so a make is
-//! learnt from shapes and not from where a colour is.
+//! Eight invented makes each have a signature (roof line, window shape, lamps, wheels) and a badge on the door. Body, paint, background,
+//! light, viewpoint and position vary independently of the make, so a model must learn a make from its shapes and not from the place of a
+//! colour.
 //!
 //! ```text
-//! seed, index -> Facts (what it is) -> caption, row of labels
+//! seed, index -> Facts (attributes) -> caption, CSV row of labels
 //!                  |
-//!                  +-> Scene (where on the picture, which badge) -> backdrop, portrait, light -> pixels
+//!                  +-> Scene (position, badge) -> backdrop, portrait, light -> pixels
 //! ```
 //!
-//! A picture depends on the seed, its index and the size, never on how many others there are.
+//! A picture depends on the seed, its index and the size, never on the number of pictures.
 
 mod attributes;
 mod backdrop;
@@ -31,14 +31,13 @@ use canvas::Canvas;
 use chance::Purpose;
 use scene::Scene;
 
-/// Which set of cars.
+/// Parameters of a set of cars.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CarsConfig {
-    /// How many pictures.
+    /// Number of pictures.
     pub count: usize,
-    /// Width and height in pixels, held between 32 and 1024.
+    /// Width and height in pixels, clamped to 32..=1024.
     pub size: u32,
-    /// Another seed, another set.
     pub seed: u64,
 }
 
@@ -52,37 +51,30 @@ impl Default for CarsConfig {
     }
 }
 
-/// What is true of a car; what its labels say.
+/// Attributes of a car, as its labels state them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Who built it.
     pub make: Make,
-    /// What kind of car.
     pub body: Body,
-    /// Its paint.
+    /// Colour of the paint.
     pub colour: Colour,
-    /// When it was built.
+    /// Year of manufacture.
     pub year: u16,
-    /// Where it stands.
     pub background: Background,
-    /// From where it is seen.
     pub viewpoint: Viewpoint,
-    /// A sentence about it.
     pub caption: String,
 }
 
-/// A car and its picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Car {
     /// Red, green and blue of each pixel, row by row from the top.
     pub pixels: Vec<u8>,
     /// Width and height in pixels.
     pub size: u32,
-    /// What the picture shows.
     pub facts: Facts,
 }
 
-/// The car at an index of a set, without its picture.
+/// Attributes of the car at an index of a set, without its picture.
 pub fn describe(index: usize, config: &CarsConfig) -> Facts {
     let mut random = Random::of_car(config.seed, Purpose::Attributes, index);
     let mut facts = Facts {
@@ -101,7 +93,7 @@ pub fn describe(index: usize, config: &CarsConfig) -> Facts {
     facts
 }
 
-/// The car at an index of a set.
+/// Draws the car at an index of a set.
 pub fn draw(index: usize, config: &CarsConfig) -> Car {
     let facts = describe(index, config);
     let size = config.size.clamp(32, 1024);
@@ -115,7 +107,7 @@ pub fn draw(index: usize, config: &CarsConfig) -> Car {
     }
 }
 
-/// Every run of makes, one of each, is in an order of its own.
+/// Make of the car at an index: every 8 consecutive cars have each make once, in a shuffled order.
 fn make_at(index: usize, seed: u64) -> Make {
     let mut order = Make::ALL.to_vec();
     let run = index / order.len();

@@ -1,5 +1,5 @@
-//! Is every row fit to be trained on? Pictures that cannot be read, pictures that are there twice, under two labels or on two sides of
-//! the split, labels with too few pictures, captions that say nothing or all the same. And the CSV without those rows.
+//! `holdall data check`: finds rows that are unfit for training. These are unreadable pictures, duplicates, pictures under two labels or on
+//! two sides of the split, labels with too few pictures, and captions that are empty or all the same. `clean` writes the CSV without them.
 
 mod clean;
 mod duplicates;
@@ -38,72 +38,69 @@ pub use report::{
 };
 use row_facts::{CaptionCounts, Facts, Survey};
 
-/// What is looked at, and what is too little.
+/// Settings and thresholds of a check.
 #[derive(Clone, Debug)]
 pub struct CheckConfig {
-    /// Columns, captions, labels, and what is held out, as in training.
+    /// Columns, captions, labels and validation split, as in training.
     pub data: DataConfig,
-    /// What rows name.
+    /// Whether rows name pictures or clips.
     pub media: Media,
-    /// Whether rows need captions.
     pub captions: Captions,
-    /// The CSV; `data.train` was what the user named.
+    /// The CSV; `data.train` is the path from the user, such as its folder.
     pub csv: PathBuf,
-    /// Of the run whose split is meant.
+    /// Seed of the validation split.
     pub seed: u64,
-    /// Pixels that each side should have.
+    /// Smallest accepted side of a picture, in pixels.
     pub min_size: u32,
-    /// How many times longer than the other a side may be.
+    /// Largest accepted ratio of the longer side to the shorter.
     pub max_aspect: u32,
-    /// Frames that each clip should have.
+    /// Smallest accepted number of frames of a clip.
     pub min_frames: usize,
-    /// Pictures that each label should have.
+    /// Smallest accepted number of pictures per label.
     pub min_per_label: usize,
-    /// Rows that are named of each finding.
+    /// Rows listed for each finding.
     pub num_examples: usize,
-    /// Threads that look; none for one per core.
+    /// Decoding threads; `None` for one per core.
     pub num_workers: Option<usize>,
-    /// What decoding may take, all threads together.
+    /// Memory budget of decoding, for all threads together.
     pub allowance: Allowance,
 }
 
-/// Sides of fewer pixels show nothing.
+/// Default of `min_size`: smaller pictures show nothing.
 pub const MIN_SIZE: u32 = 16;
-/// A picture that is narrower is a line.
+/// Default of `max_aspect`: a narrower picture is a line.
 pub const MAX_ASPECT: u32 = 20;
-/// A label with one picture is either trained on or held out, never both.
+/// Default of `min_per_label`: the picture of a label with one picture is either trained on or held out, never both.
 pub const MIN_PER_LABEL: usize = 2;
 
-/// How to watch and stop a check.
+/// Callbacks and stop flag of a check.
 pub struct Watch<'a> {
-    /// Set to stop.
+    /// Set by the caller to stop the check.
     pub stop: &'a AtomicBool,
-    /// Hears how many rows there are.
+    /// Called with the number of rows.
     pub on_start: &'a mut dyn FnMut(usize),
-    /// Hears of each row that is done, from several threads.
+    /// Called for each finished row, from several threads.
     pub on_progress: &'a (dyn Fn(usize) + Sync),
-    /// Hears what the user should know.
+    /// Called with each note for the user.
     pub on_note: &'a mut dyn FnMut(&str),
 }
 
-/// How a check ended.
 #[derive(Debug)]
 pub enum Outcome<T> {
-    /// With every row.
+    /// Every row was checked.
     Done(T),
-    /// The user stopped it.
     Stopped {
-        /// Rows looked at.
+        /// Rows checked.
         num_done: usize,
-        /// Rows.
+        /// All rows.
         num_rows: usize,
-        /// Whether the same command goes on from there.
+        /// Whether the same command resumes from there.
         is_kept: bool,
     },
 }
 
 impl<T> Outcome<T> {
-    /// What follows from a check that was done.
+    /// Applies `follows` to a finished check.
     fn then<U>(
         self,
         follows: impl FnOnce(T) -> Result<U, DataError>,
@@ -123,46 +120,45 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Looks at every row and says what was found.
 pub fn check(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<Report>, DataError> {
     facts(config, watch)?.then(|all| findings::report(config, &all))
 }
 
-/// All that is known of the rows.
+/// Facts about all rows, of the CSV and of a separate validation file.
 struct AllFacts {
     source: Source,
     rows: Vec<Facts>,
-    /// By row, -1 for none.
+    /// Label index by row, -1 for none.
     label_of: Vec<i32>,
-    /// By row; all on the side of training where validation is another file.
+    /// Side by row; all are on the training side where validation is a separate file.
     sides: Vec<Side>,
-    /// Whether the data marks validation rows, and none are drawn.
+    /// Whether the data marks validation rows; if so, none are drawn at random.
     has_marked_validation: bool,
-    /// Rows, of either file, whose group is on an earlier side.
+    /// Rows, of either file, whose group is also on an earlier side.
     group_leaks: Vec<findings::At>,
-    /// The column of groups.
+    /// Name of the group column.
     group_column: String,
-    /// What to write where a column is called like one of sides and its values are not understood.
+    /// Message about a column with the name of a split column whose values are not understood.
     split_not_understood: Option<String>,
     labels: Vec<String>,
     captions: CaptionCounts,
-    /// Validation in a file of its own.
+    /// The separate validation file and its rows.
     other: Option<(Source, Vec<Facts>)>,
 }
 
-/// The rows as training would take them, before any picture is looked at.
+/// The rows as training would read them, before any picture is decoded.
 struct Opened {
     source: Source,
-    /// By sample: bad rows do not count.
+    /// Label index by sample; bad rows do not count.
     label_of: Vec<i32>,
     sides: Vec<Side>,
     has_marked_validation: bool,
-    /// By sample of each file, whether its group is on an earlier side.
+    /// Per file, by sample: whether its group is also on an earlier side.
     group_leaks: [Vec<bool>; 2],
     group_column: String,
     labels: Vec<String>,
     other: Option<Source>,
-    /// Of both files.
+    /// Rows of both files.
     num_rows: usize,
 }
 
@@ -295,7 +291,7 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
     }))
 }
 
-/// Labels and sides of the split, which samples have, by row; nothing if the file has other samples by now.
+/// Labels and sides by row, from those by sample; `None` if the file's samples have changed since.
 fn by_row(rows: &[Facts], opened: &Opened) -> Option<(Vec<i32>, Vec<Side>)> {
     let mut known = opened.label_of.iter().zip(&opened.sides);
     let mut of_row = |facts: &Facts| {

@@ -1,8 +1,8 @@
-//! A folder per class: `cat/1.jpg`, `dog/poodles/7.jpg`. Folders `train`, `val` and `test` around them, in the spellings of [`Side::of`], are the
-//! sides of the split.
+//! A data set with a folder per class: `cat/1.jpg`, `dog/poodles/7.jpg`. Folders `train`, `val` and `test` around the class folders, in the
+//! spellings of [`Side::of`], are the sides of the split.
 //!
-//! The files are listed as a CSV would list them, in natural order, so that all that reads a CSV reads class folders too:
-//! their row numbers are places in this list.
+//! The files are listed as CSV text in natural order, so that all code that reads a CSV reads class folders too; a row number is a file's
+//! place in this list.
 
 use std::path::Path;
 
@@ -13,21 +13,20 @@ use crate::segmentation::layout;
 use crate::sides::Side;
 use crate::words::{counted, listed};
 
-/// The column of classes.
+/// Name of the class column.
 pub(crate) const LABEL: &str = "label";
-/// The column that says `train`, `validation` or `test`.
+/// Name of the split column.
 pub(crate) const SPLIT: &str = "split";
 
-/// The files of class folders.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// As a CSV.
+    /// The files as CSV text.
     pub(crate) csv: String,
-    /// What the user should know.
+    /// Notes for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// Whether these are class folders: two with pictures, or a `train` with folders in it.
+/// Whether a folder has this layout: two subfolders with pictures, or a `train` folder with subfolders.
 pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
     if layout::is_layout(root)? {
         return Ok(false);
@@ -50,13 +49,12 @@ pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
     Ok(false)
 }
 
-/// The first folder that is a side of a split by its name.
+/// The first folder whose name is that of a side.
 pub(crate) fn of_side(names: &[String], side: Side) -> Option<&str> {
     let found = names.iter().find(|name| Side::of(name) == Some(side));
     found.map(String::as_str)
 }
 
-/// Lists the files of class folders.
 pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
     let names = folders(root)?;
     let mut list = List::default();
@@ -99,7 +97,7 @@ struct List {
 struct Others {
     count: usize,
     first: String,
-    /// Formats of pictures that are not read.
+    /// Picture formats that are not supported.
     formats: Vec<String>,
 }
 
@@ -118,7 +116,7 @@ impl Others {
 }
 
 impl List {
-    /// The classes in a folder, each a folder.
+    /// Adds the class folders of a folder.
     fn classes(&mut self, root: &Path, folder: &str, split: &str) -> Result<(), DataError> {
         let Entries {
             files,
@@ -146,7 +144,7 @@ impl List {
         Ok(())
     }
 
-    /// The pictures of a class, those in folders of its folder included; says how many are in this one.
+    /// Adds the pictures of a class, including those in nested folders; returns how many are directly in its folder.
     fn pictures(
         &mut self,
         root: &Path,

@@ -1,19 +1,19 @@
-//! Clips: files or folders of frames -> the frames that are seen -> rows of the loader.
+//! Clips: files or folders of frames -> sampled frames -> rows of the loader.
 //!
 //! ```text
-//! file          what a clip is told by, how many frames it has, and any of them as a model sees it
-//!   frame_folder  a picture a frame, in natural order
-//!   animation     GIF and WebP: frames build on each other, so all up to the last that is wanted are decoded
+//! file          detects a clip's format, counts its frames, decodes sampled frames into rows
+//!   frame_folder  one picture per frame, in natural order
+//!   animation     GIF and WebP: frames build on each other, so all up to the last sampled one are decoded
 //!   npy           an array [t, h, w, 3] or [t, h, w] of bytes
-//!   avi, mjpeg    Motion JPEG: a JPEG a frame
-//!   video         MP4, MOV, MKV and others, by an installed `ffmpeg`; mp4_boxes knows how many frames without it
-//! sampling      which frames of a clip are seen
+//!   avi, mjpeg    Motion JPEG: one JPEG per frame
+//!   video         MP4, MOV, MKV and others, by an installed `ffmpeg`; mp4_boxes counts frames without it
+//! sampling      selects the frames of a clip
 //! framing       a sample's clips -> a row
-//! packing       the frames that are seen of a clip, resized, as a file of their own
+//! packing       the sampled frames of a clip, resized, as a file
 //!   frame_files   frames as an AVI or an array
 //! ```
 //!
-//! Whatever the format, one frame is held at a time beside the row, and the frames that are not wanted are not kept.
+//! For every format, one frame at a time is held beside the row; frames that are not sampled are not kept.
 
 mod animation;
 mod avi;
@@ -39,5 +39,5 @@ pub use framing::ClipFraming;
 pub(crate) use packing::ClipPacking;
 pub(crate) use video::find_ffmpeg;
 
-/// Frames of a clip that are counted; more are an attack, or a film.
+/// Limit on the frames of a clip; a longer file is an attack, or a film.
 pub(crate) const MOST_FRAMES: usize = 100_000;

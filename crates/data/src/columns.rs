@@ -1,4 +1,4 @@
-//! Which column means what, where the config does not say: by its usual names.
+//! Finds the columns of images, captions, labels, masks and groups: by the config, else by their usual names.
 
 use crate::clips::is_clip_name;
 use crate::config::DataConfig;
@@ -65,21 +65,21 @@ const GROUP_NAMES: &[&str] = &[
     "study_instance_uid",
     "case_id",
 ];
-/// Names that pictures have as well: what such a column names, its first row tells.
+/// Names that are usual for pictures too: the first rows decide whether the column names clips.
 const FILE_NAMES: &[&str] = &["filename", "file_name", "filepath", "file", "path"];
 
-/// What rows name.
+/// Kind of file that rows name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Media {
-    /// A picture each.
+    /// A picture per row.
     #[default]
     Pictures,
-    /// A clip each: a file, or a folder of frames.
+    /// A clip per row: a file, or a folder of frames.
     Clips,
 }
 
 impl Media {
-    /// One of them, in messages.
+    /// Singular noun for messages.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Media::Pictures => "image",
@@ -91,57 +91,53 @@ impl Media {
 /// Whether a task needs captions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Captions {
-    /// Each picture has one: from a column, a template, or made of its label.
+    /// Each picture has a caption: from a column, a template, or made of its label.
     Required,
-    /// None are read.
+    /// Captions are not read.
     None,
 }
 
-/// The columns of a table that make a sample.
+/// The columns that make a sample.
 #[derive(Clone, Debug)]
 pub struct Columns {
-    /// Image paths.
+    /// Column of image or clip paths.
     pub image: usize,
-    /// Captions, if they are wanted.
+    /// Template of captions, if the task needs them.
     pub caption: Option<Template>,
-    /// The column of labels that captions are made of, where the table has no captions.
+    /// The label column that captions are made of, where the table has no captions.
     pub caption_label: Option<usize>,
-    /// Labels and numbers, if the config names them, in the order of their names.
+    /// Columns of the targets, in the order of the targets' names.
     pub targets: Vec<NamedColumns>,
-    /// The name of the target with one label per picture that the config lists first.
+    /// Name of the first target in the config with one label per picture.
     leading_label: Option<String>,
 }
 
 /// A target's name and columns.
 #[derive(Clone, Debug)]
 pub struct NamedColumns {
-    /// Its name.
     pub name: String,
-    /// Its columns.
     pub columns: TargetColumns,
 }
 
-/// The columns of a target.
 #[derive(Clone, Debug)]
 pub enum TargetColumns {
     /// One label per picture.
     Class(usize),
     /// Several labels in one cell.
     Classes {
-        /// The column.
         column: usize,
-        /// What stands between two labels.
+        /// Text between two labels.
         separator: String,
     },
-    /// A label per column.
+    /// One 0/1 column per label.
     Each(Vec<usize>),
     /// A number.
     Number(usize),
 }
 
 impl Columns {
-    /// The config's columns, guessed by their usual names where it is silent; guesses go into
-    /// `notes`. Labels are never guessed: only class folders have them unasked.
+    /// Finds the config's columns, and columns of usual names where the config names none; `notes` says which were found by name. A label
+    /// column is never guessed: without a config, only class folders have labels.
     pub fn find(
         config: &DataConfig,
         (media, captions): (Media, Captions),
@@ -183,7 +179,7 @@ impl Columns {
         Ok(columns)
     }
 
-    /// The column of the first target with one label per picture, as the config lists them.
+    /// The column of the first target in the config with one label per picture.
     pub fn label(&self) -> Option<usize> {
         let mut labels = self
             .targets
@@ -197,7 +193,7 @@ impl Columns {
         found.or_else(|| labels.next()).map(|(_, column)| column)
     }
 
-    /// Whether this is the name of the target that rows are held out by.
+    /// Whether a target's labels stratify the validation split.
     pub(crate) fn is_leading(&self, name: &str) -> bool {
         self.leading_label.as_deref() == Some(name)
     }
@@ -231,7 +227,7 @@ impl Columns {
         Ok(())
     }
 
-    /// Writes a row's image path, with `/` for `\\`, over what `out` held.
+    /// Replaces `out` by a row's image path, with `/` for `\\`.
     pub fn image_into(&self, row: Row<'_>, out: &mut String) {
         out.clear();
         let cell = row.cell(self.image).trim();
@@ -239,7 +235,7 @@ impl Columns {
     }
 }
 
-/// A column of labels by its usual names: make, label, class, category.
+/// Finds a label column by its usual names: make, label, class, category.
 pub fn guess_label(table: &Table) -> Option<&str> {
     usual(table, LABEL_NAMES).map(|column| table.columns()[column].as_str())
 }
@@ -248,7 +244,7 @@ pub(crate) fn caption_by_name(table: &Table) -> Option<&str> {
     usual(table, CAPTION_NAMES).map(|column| table.columns()[column].as_str())
 }
 
-/// A column of masks by its usual names.
+/// Finds a mask column by its usual names.
 pub fn mask_by_name(table: &Table) -> Option<&str> {
     usual(table, MASK_NAMES).map(|column| table.columns()[column].as_str())
 }
@@ -257,9 +253,9 @@ pub(crate) fn field_of_view_by_name(table: &Table) -> Option<&str> {
     usual(table, FIELD_OF_VIEW_NAMES).map(|column| table.columns()[column].as_str())
 }
 
-/// A column of clips by its usual names, or one of files whose first rows name a clip: a file, or a folder of frames.
+/// Finds a clip column by its usual names, or a file column whose first rows name a clip: a file, or a folder of frames.
 pub(crate) fn clip_by_name<'a>(config: &DataConfig, table: &'a Table) -> Option<&'a str> {
-    /// Rows that are looked at: the first file may be missing.
+    /// Several rows are tried, since the first file may be missing.
     const NUM_ROWS: usize = 16;
     let column = usual(table, CLIP_NAMES).or_else(|| {
         let column = usual(table, FILE_NAMES)?;
@@ -291,7 +287,7 @@ pub(crate) fn video_column(
     match usual(table, CLIP_NAMES).or_else(|| usual(table, FILE_NAMES)) {
         Some(column) => {
             notes.push(guessed("Video", table, column));
-            // By its name again: a namesake is an error.
+            // Looked up by name: two columns of the same name are an error.
             table.column("video", &table.columns()[column])
         }
         None => Err(no_usual_column(
@@ -303,7 +299,7 @@ pub(crate) fn video_column(
     }
 }
 
-/// A column of captions by its usual names: caption, text, description, title, sentence; or the only column there is.
+/// Finds a caption column by its usual names (caption, text, description, title, sentence), or takes the only column.
 pub fn caption_column(table: &Table, notes: &mut Vec<String>) -> Result<usize, DataError> {
     if table.columns().len() == 1 {
         return Ok(0);
@@ -352,7 +348,7 @@ pub(crate) fn image_column(
     match usual(table, IMAGE_NAMES) {
         Some(column) => {
             notes.push(guessed("Image", table, column));
-            // By its name again: a namesake is an error.
+            // Looked up by name: two columns of the same name are an error.
             table.column("image", &table.columns()[column])
         }
         None => {
@@ -393,7 +389,7 @@ fn caption(
     }
 }
 
-/// What to do about pictures that are on the network: the line that fetches them.
+/// Hint for a column of URLs: the `img2dataset` command that downloads them.
 pub(crate) fn not_downloaded(table: &Table, column: usize) -> String {
     let path = table.path();
     let format = match path.extension().and_then(|extension| extension.to_str()) {
@@ -418,7 +414,7 @@ pub(crate) fn not_downloaded(table: &Table, column: usize) -> String {
     )
 }
 
-/// A name as a shell takes it.
+/// A name quoted for a shell.
 fn shell_word(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-".contains(c);
     if name.chars().all(is_plain) {
@@ -442,7 +438,7 @@ fn guessed(what: &str, table: &Table, column: usize) -> String {
     format!("{what} column: `{name}` (found by its name)")
 }
 
-/// `Image Path` is `image_path`.
+/// A column name in the spelling of the lists above: `Image Path` becomes `image_path`.
 fn plain(column: &str) -> String {
     column.trim().to_ascii_lowercase().replace([' ', '-'], "_")
 }
@@ -463,7 +459,7 @@ pub(crate) fn columns_by_name<'a>(
     })
 }
 
-/// A column of patients, studies or the like, by its usual names.
+/// Finds a column of patients, studies or the like by its usual names.
 pub(crate) fn group_by_name(table: &Table) -> Option<usize> {
     usual(table, GROUP_NAMES)
 }

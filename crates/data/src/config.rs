@@ -1,5 +1,3 @@
-//! The `data` section of a config.
-
 use std::num::ParseFloatError;
 use std::path::PathBuf;
 
@@ -22,15 +20,15 @@ pub use pair_augment::{PairAugment, Spread};
 pub use segmentation::{ClassColours, FieldOfViewChoice, Foreground, ImageSize};
 pub use validation::Validation;
 
-/// Which files, and which of their columns mean what.
+/// The `data` section of a config: files, columns and how they become samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
     /// A CSV, or a folder that holds one.
     pub train: Option<PathBuf>,
-    /// What is held out.
+    /// Validation rows.
     pub validation: Validation,
-    /// Where image paths start; the CSV's folder by default.
+    /// Folder that image paths are relative to; the CSV's folder by default.
     pub image_root: Option<PathBuf>,
     /// Column of image paths; found by its usual names by default.
     pub image: Option<String>,
@@ -38,70 +36,69 @@ pub struct DataConfig {
     pub video: Option<String>,
     /// Column whose rows of equal value are one sample of several clips.
     pub group: Option<String>,
-    /// Clips that such a sample has at most.
+    /// Maximum number of clips per sample of a `group`.
     pub num_videos: Option<u32>,
-    /// Frames that are seen of each clip; the model's by default.
+    /// Frames sampled per clip; the model's number by default.
     pub frames: Option<u32>,
-    /// How far apart they are.
+    /// Distance between sampled frames.
     pub stride: Stride,
-    /// Where training begins in a clip.
+    /// First sampled frame of a clip in training.
     pub start: ClipStart,
-    /// What stands for the frames that a short clip does not have.
+    /// Whether missing frames of a short clip are masked or repeated.
     pub short_clips: ShortClips,
-    /// What stands between the columns of a CSV; told from its header line by default.
+    /// Separator of the CSV's columns; detected from its header line by default.
     pub separator: Option<Separator>,
     /// A column, or a template over columns: `a photo of a {year} {make}`.
     pub caption: Option<String>,
-    /// Labels: short for one target named `label`; nothing, or `none`, leaves the label head out.
+    /// Labels: short for one target named `label`; without it, or with `none`, there is no label head.
     pub label: Option<TargetConfig>,
-    /// What is to be learnt of each picture, by name: labels or numbers, each with a head of its own.
+    /// Training targets of each picture, by name: labels or numbers, each with a head of its own.
     pub targets: NamedTargets,
-    /// Where token ids come from.
     pub tokenizer: TokenizerChoice,
     /// Column of mask paths; found by its usual names by default.
     pub mask: Option<String>,
     /// Folder of images within a segmentation set, where its name is not a usual one.
     pub image_subdir: Option<PathBuf>,
-    /// Folder of masks, likewise.
+    /// Folder of masks within a segmentation set, where its name is not a usual one.
     pub label_subdir: Option<PathBuf>,
     /// Names of the classes in the order of their numbers, the background first.
     pub classes: Vec<String>,
-    /// The colour of each class in masks of colours, the background first.
+    /// Colour of each class in coloured masks, the background first.
     pub colours: ClassColours,
-    /// Makes two classes of grey masks: this value and all above it are the second.
+    /// Threshold that turns grey masks into two classes: this value and all above are the second.
     pub binarize: Option<u16>,
-    /// A value of masks that is not counted.
+    /// Mask value that is ignored.
     pub ignore: Option<u16>,
     /// Whether pixels outside of the field of view count.
     pub field_of_view: FieldOfViewChoice,
-    /// What pictures of a segmentation set are resized to.
+    /// Size that pictures of a segmentation set are resized to.
     pub image_size: ImageSize,
-    /// Segmentation trains on parts of this size instead of whole pictures.
+    /// Side of random patches that segmentation trains on instead of whole pictures.
     pub patch: Option<u32>,
-    /// The share of these parts that are laid around the foreground.
+    /// Share of patches placed around the foreground.
     pub foreground: Foreground,
-    /// What training pictures go through.
+    /// Augmentation of training pictures.
     pub augment: Augment,
-    /// What training pictures and their masks go through.
+    /// Augmentation of training pictures together with their masks.
     pub pair_augment: PairAugment,
-    /// How pictures of an effective batch are mixed with each other.
+    /// Mixing of pictures within an effective batch (mixup, CutMix).
     pub mixing: Mixing,
-    /// How much of a training picture is decoded.
+    /// Whether training pictures are decoded at full size.
     pub decode: Decode,
-    /// What becomes of pictures that cannot be read.
+    /// Treatment of pictures that cannot be read.
     pub bad_pictures: BadPictures,
-    /// The share of all pictures that may be skipped.
+    /// Largest share of pictures that may be skipped.
     pub max_skipped: Share,
-    /// What becomes of rows that are evaluated and have a label that was not trained on.
+    /// Treatment of evaluation rows whose label was not in training.
     pub unseen_labels: UnseenLabels,
-    /// What becomes of a run that goes on with other pictures under the same names.
+    /// Treatment of a resumed run whose pictures have changed.
     pub replaced_pictures: ReplacedPictures,
-    /// What such pictures are told by.
+    /// How changed pictures are detected.
     pub picture_check: PictureCheck,
 }
 
 impl DataConfig {
-    /// Checks what serde cannot: ranges.
+    /// Checks ranges, which serde does not.
     pub fn validate(&self) -> Result<(), DataError> {
         self.augment.validate()?;
         self.mixing.validate()?;
@@ -190,7 +187,6 @@ impl DataConfig {
 }
 
 impl Augment {
-    /// Checks ranges.
     pub fn validate(&self) -> Result<(), DataError> {
         let crop = self.crop;
         if !(crop > 0.0 && crop <= 1.0) {
@@ -228,14 +224,14 @@ impl Augment {
 }
 
 impl DataConfig {
-    /// The settings that say how files and rows become inputs, wherever the data is: without paths, and without what only training does.
+    /// The settings that define how files and rows become inputs, without paths and without settings of training alone.
     pub fn of_inputs(&self) -> DataConfig {
         DataConfig {
             train: None,
             validation: Validation::default(),
             image_root: None,
             tokenizer: TokenizerChoice::default(),
-            // A U-Net's config.json has these two.
+            // `image_size` and `patch` of a U-Net are in its config.json.
             image_size: ImageSize::default(),
             patch: None,
             foreground: Foreground::default(),
@@ -251,7 +247,7 @@ impl DataConfig {
         }
     }
 
-    /// The same settings for inputs alone: nothing is said of labels, numbers or captions.
+    /// The same settings without labels, numbers and captions.
     pub fn without_targets(&self) -> DataConfig {
         DataConfig {
             caption: None,
@@ -261,10 +257,10 @@ impl DataConfig {
         }
     }
 
-    /// What is to be learnt of each picture, by name; the first single label is what CLIP's label head learns.
+    /// Targets by name. CLIP's label head trains on the first target with one label per picture.
     pub fn targets(&self) -> Vec<(&str, &TargetConfig)> {
         let label = self.label.iter().map(|target| (LABEL, target));
-        // Heads of a model lie in the order of their names, however a config lists them.
+        // A model's heads are sorted by name, whatever the config's order.
         let mut targets: Vec<_> = self.targets.iter().collect();
         targets.sort_by_key(|(name, _)| *name);
         let all = label.chain(targets);
@@ -273,7 +269,7 @@ impl DataConfig {
 }
 
 impl DataConfig {
-    /// The first target with one label per picture, as the config lists them: rows are held out by it.
+    /// Name of the first target in the config with one label per picture; the validation split is stratified by it.
     pub fn leading_label(&self) -> Option<&str> {
         let label = self.label.iter().map(|target| (LABEL, target));
         let mut all = label.chain(self.targets.iter());
@@ -283,61 +279,61 @@ impl DataConfig {
     }
 }
 
-/// `10%` as 0.1, or why it is none; nothing where the text does not end in `%`.
+/// `10%` as 0.1, or the parse error; `None` where the text does not end in `%`.
 fn percentage(text: &str) -> Option<Result<f64, ParseFloatError>> {
     let number = text.strip_suffix('%')?.trim().parse::<f64>();
     Some(number.map(|percent| percent / 100.0))
 }
 
-/// What becomes of pictures that are missing or cannot be decoded.
+/// Treatment of pictures that are missing or cannot be decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BadPictures {
-    /// They are left out and counted.
+    /// Bad pictures are left out and counted.
     #[default]
     Skip,
-    /// The first one is an error.
+    /// The first bad picture is an error.
     Fail,
 }
 
-/// What becomes of rows that are evaluated and have a label that was not trained on.
+/// Treatment of evaluation rows whose label was not in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnseenLabels {
-    /// Whatever the model answers is wrong.
+    /// Every prediction for the row counts as wrong.
     #[default]
     Wrong,
-    /// They are left out of the scores, as rows without a label are.
+    /// The rows are left out of the scores, like rows without a label.
     Skip,
-    /// The first one is an error.
+    /// The first row with an unseen label is an error.
     Fail,
 }
 
-/// What becomes of a run that goes on and finds other pictures under the names that it knows.
+/// Treatment of a resumed run whose pictures have changed under the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplacedPictures {
-    /// It does not go on: its losses would be others, and nothing would say why.
+    /// The run stops: its losses would differ, without a visible reason.
     #[default]
     Fail,
-    /// It says so and goes on.
+    /// The run prints a warning and resumes.
     Warn,
-    /// Nobody looks.
+    /// Pictures are not checked.
     Ignore,
 }
 
-/// What pictures are recognised by.
+/// How changed pictures are detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PictureCheck {
-    /// Size and time of change: a look at each file's entry.
+    /// By file size and modification time, from each file's directory entry.
     #[default]
     Time,
-    /// The contents: every picture is read when a run begins and when it goes on.
+    /// By contents: every picture is read when a run starts and when it resumes.
     Hash,
 }
 
-/// The share of all pictures that may be skipped before it is an error: `10%` or `0.1`.
+/// A share of all pictures: `10%` or `0.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "ShareKeys", into = "f64")]
 pub struct Share(pub f64);
@@ -382,11 +378,11 @@ impl TryFrom<ShareKeys> for Share {
     }
 }
 
-/// Where token ids come from.
+/// Source of the tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum TokenizerChoice {
-    /// The model folder's; trained on the captions where the weights are random.
+    /// The model folder's tokenizer; trained on the captions where the weights are random.
     #[default]
     Auto,
     /// Trained on the captions.
@@ -415,33 +411,33 @@ impl From<TokenizerChoice> for String {
     }
 }
 
-/// How much of a training picture is decoded. Evaluation decodes all of it.
+/// Whether training pictures are decoded at full size. Evaluation always decodes at full size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decode {
-    /// All of it, as Pillow does.
+    /// At full size, like Pillow.
     #[default]
     Full,
-    /// A JPEG at a half, a quarter or an eighth of its size, where the part that is kept has enough pixels even so. Other
-    /// pixels than `full`: the transform shrinks the picture instead of the filter.
+    /// A JPEG is decoded at a half, a quarter or an eighth of its size if the crop still has enough pixels. The pixels differ from `full`:
+    /// the JPEG transform shrinks the picture instead of the resize filter.
     Fast,
 }
 
-/// What a training picture goes through: a function of (seed, epoch, sample) alone.
+/// Augmentation of a training picture: a function of (seed, epoch, sample) alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Augment {
     /// Smallest share of a picture's area that a random crop keeps; 1 leaves pictures whole.
     pub crop: f64,
-    /// Mirror every second picture.
+    /// Mirrors a picture with probability 1/2.
     pub flip: bool,
-    /// How far brightness strays: a factor in `[max(0, 1 - brightness), 1 + brightness]`.
+    /// Range of brightness: a factor in `[max(0, 1 - brightness), 1 + brightness]`.
     pub brightness: f64,
-    /// How far contrast strays, likewise.
+    /// Range of contrast, a factor like that of brightness.
     pub contrast: f64,
-    /// How far saturation strays, likewise.
+    /// Range of saturation, a factor like that of brightness.
     pub saturation: f64,
-    /// How far hues turn, in turns: at most a half, which is every hue.
+    /// Largest rotation of hues, in turns: at most 0.5, which reaches every hue.
     pub hue: f64,
 }
 

@@ -1,11 +1,11 @@
-//! Files of a set that is drawn: never over somebody else's.
+//! Writes files of a drawn set without overwriting files of the user.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Writes a file of a set whose labels are not there yet. `false` where another file, which is not empty, has the name: a set that
-/// was stopped left the same bytes, or none after a power loss.
+/// Writes a file of a drawn set. Returns `false`, without writing, if the set is not known to be the caller's own and a different file has
+/// the name. An interrupted drawing leaves equal files, or empty ones after a power loss; both may be written again.
 pub(crate) fn write_drawn(path: &Path, bytes: &[u8], is_own_set: bool) -> io::Result<bool> {
     if !is_own_set {
         match fs::read(path) {
@@ -15,7 +15,7 @@ pub(crate) fn write_drawn(path: &Path, bytes: &[u8], is_own_set: bool) -> io::Re
             _ => {}
         }
     }
-    // A sibling, then moved into place. Not brought to disk one by one, which would take longer than drawing.
+    // A temporary sibling is renamed into place. No fsync per file, which would take longer than drawing.
     let sibling = holdall_files::partial(path);
     fs::write(&sibling, bytes)?;
     fs::rename(&sibling, path)?;

@@ -1,5 +1,5 @@
-//! What can be wrong with data. Every message names the file, the row where there is one (the line
-//! an editor shows), what was expected and what was found, and ends with a hint.
+//! Errors in data. Every message names the file, the row where the error has one (the line number in an editor), what was expected and what
+//! was found, and ends with a hint.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,7 @@ use crate::columns::Media;
 use crate::folder::{EXTENSIONS, FORMATS};
 use crate::words::{counted, listed, percent, thousands};
 
-/// Where something is wrong, what was expected there, what was found, and what to do about it.
+/// Invalid data: its place, what was expected and found, and a hint.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: expected {expected}, found {found}\nhint: {hint}")]
 pub struct Invalid {
@@ -25,7 +25,7 @@ pub struct Invalid {
     hint: String,
 }
 
-/// A pixel of a mask that is no class: where, what was expected, what the whole mask holds, and what to do about it.
+/// A mask pixel that is no class: its place, the expected values, all values of the mask, and a hint.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}, expected {expected}; the mask holds {values}\nhint: {hint}")]
 pub struct MaskValue {
@@ -64,7 +64,7 @@ impl DataError {
         }))
     }
 
-    /// A folder without pictures.
+    /// Error for a folder without pictures.
     pub(crate) fn no_pictures(folder: &Path, expected: &str, hint: &str) -> DataError {
         DataError::invalid(
             folder.display(),
@@ -74,7 +74,7 @@ impl DataError {
         )
     }
 
-    /// A picture that no decoder makes sense of.
+    /// Error for a picture that no decoder can read.
     pub(crate) fn broken_picture(path: &Path, cause: impl Display) -> DataError {
         let hint = "open it in a viewer and save it again, or remove its row";
         DataError::invalid(path.display(), "a picture that can be decoded", cause, hint)
@@ -95,12 +95,12 @@ impl DataError {
     }
 }
 
-/// `cars.csv, row 7`.
+/// A place in messages: `cars.csv, row 7`.
 pub(crate) fn at_row(path: &Path, row: u32) -> String {
     format!("{}, row {row}", path.display())
 }
 
-/// What is said of reading that does not fit.
+/// Text of an error about a read that exceeds the memory budget.
 fn over_budget(over: &OverLimit, hint: &str, is_all: bool) -> String {
     let [needed, left] = [over.needed_bytes, over.left_bytes].map(show_bytes);
     if is_all {
@@ -115,7 +115,7 @@ fn over_budget(over: &OverLimit, hint: &str, is_all: bool) -> String {
     }
 }
 
-/// The name that was probably meant, or else this.
+/// Hint with the nearest known name, or `otherwise`.
 pub(crate) fn suggestion(nearest: Option<String>, otherwise: &str) -> String {
     match nearest {
         Some(name) => format!("did you mean `{name}`?"),
@@ -123,29 +123,27 @@ pub(crate) fn suggestion(nearest: Option<String>, otherwise: &str) -> String {
     }
 }
 
-/// Data is not as it should be.
+/// An error in data.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// Anything else that no caller tells apart.
+    /// All errors that no caller distinguishes.
     #[error("{0}")]
     Invalid(Box<Invalid>),
 
-    /// A file to write is there already.
+    /// The output file exists already.
     #[error(transparent)]
     Occupied(#[from] holdall_files::Occupied),
 
-    /// The operating system refused.
+    /// The operating system refused an operation.
     #[error(
         "{}: could not {action}: {cause}\n\
          hint: check that the path exists, that you have the rights to it and that the disk has room",
         path.display()
     )]
     Io {
-        /// What was acted on.
         path: PathBuf,
-        /// What was attempted.
         action: &'static str,
-        /// What the system said. Not a `source`: it is already in the message.
+        /// The system's error. Not a `source`: the message contains it.
         cause: io::Error,
     },
 
@@ -154,26 +152,22 @@ pub enum DataError {
     Setting {
         /// The key, with dots.
         key: &'static str,
-        /// What it may be.
         expected: &'static str,
-        /// What it is.
         found: String,
-        /// What to write.
         hint: &'static str,
     },
 
-    /// The path of the data leads nowhere.
+    /// The data's path does not exist.
     #[error(
         "{}: expected a CSV, JSON lines, Parquet, a tar of pictures or a folder, found nothing\n\
          hint: check the path; in a config it is relative to the config's folder",
         path.display()
     )]
     NoFile {
-        /// The path given.
         path: PathBuf,
     },
 
-    /// No CSV of a folder can be chosen.
+    /// A folder has no CSV, or several to choose from.
     #[error(
         "{}: expected image_labels_filtered.csv, image_labels_cleaned.csv, image_labels.csv or a \
          single .csv, found {}\n\
@@ -184,22 +178,21 @@ pub enum DataError {
     NoTable {
         /// The folders searched.
         folders: Vec<PathBuf>,
-        /// The CSVs, or else the files, that are there.
+        /// The CSVs in them, or else the files.
         found: Vec<String>,
     },
 
-    /// A file is not what it was a moment ago.
+    /// A file changed while it was read.
     #[error(
         "{}: expected a file that stays as it is while it is read, found that it changed\n\
          hint: start again once the program that writes it is done",
         path.display()
     )]
     Changed {
-        /// The CSV.
         path: PathBuf,
     },
 
-    /// Rows lack what a sample needs, and may not be skipped, or not so many.
+    /// More rows are unusable than may be skipped.
     #[error(
         "{}: {} of {} cannot be used, {}: {named}\n\
          hint: `holdall data clean {}` writes a list without them{}{}",
@@ -215,21 +208,20 @@ pub enum DataError {
         if *has_other_fields { "; a field with a comma or a line break needs quotes around it" } else { "" }
     )]
     BadRows {
-        /// The CSV.
         path: PathBuf,
-        /// The first of them, and what is wrong with each.
+        /// The first unusable rows, and the defect of each.
         named: String,
-        /// How many.
+        /// Number of unusable rows.
         num_bad: usize,
-        /// Of so many.
+        /// Number of all rows.
         num_rows: usize,
-        /// The share that may be, unless none may.
+        /// Largest share of rows that may be skipped; `None` if none may.
         max_skipped: Option<f64>,
-        /// Whether some have more or fewer fields than the header.
+        /// Whether some rows have more or fewer fields than the header.
         has_other_fields: bool,
     },
 
-    /// Files that rows name are not there.
+    /// More image or clip files are missing than may be skipped.
     #[error(
         "{}, row {row}: expected {} at {}, found nothing; {} of {} {} missing{}{}\n\
          hint: {hint}",
@@ -249,89 +241,80 @@ pub enum DataError {
         max_skipped.map_or_else(String::new, |most| format!(", `max_skipped` allows {}", percent(most)))
     )]
     MissingImages {
-        /// The CSV.
         path: PathBuf,
-        /// The first such row's line.
+        /// Line number of the first row with a missing file.
         row: u32,
-        /// Where its image should be.
+        /// Path of the missing file.
         image: PathBuf,
-        /// What rows name.
+        /// Kind of file that rows name.
         media: Media,
-        /// Rows without one.
+        /// Samples whose file is missing.
         num_missing: usize,
-        /// Rows.
+        /// Number of samples.
         num_images: usize,
-        /// Rows that name none, or say nothing.
+        /// Rows without a path, caption or valid cells.
         num_bad_rows: u32,
-        /// The share that may be, unless none may.
+        /// Largest share of rows that may be skipped; `None` if none may.
         max_skipped: Option<f64>,
-        /// Where they may be instead.
         hint: String,
     },
 
-    /// A picture is not there.
+    /// A picture does not exist.
     #[error(
         "{}: expected a picture, found no file\n\
          hint: check whether it was moved or removed since the run began",
         path.display()
     )]
     PictureMissing {
-        /// The file.
         path: PathBuf,
     },
 
-    /// A file is no picture.
+    /// A file is not a picture.
     #[error(
         "{}: expected a picture, found {found}\n\
          hint: {FORMATS} are read; a failed download is often a web page",
         path.display()
     )]
     NotAPicture {
-        /// The file.
         path: PathBuf,
-        /// What it is, as far as can be told.
+        /// Detected content of the file.
         found: String,
     },
 
-    /// A picture is of a format, or of a kind, that is not read.
+    /// A picture has an unsupported format, or an unsupported variant of one.
     #[error(
         "{}: expected a JPEG, PNG, WebP, BMP, TIFF, GIF or PNM of a kind that is read, found {found}\nhint: {hint}",
         path.display()
     )]
     PictureRefused {
-        /// The file.
         path: PathBuf,
-        /// What it is.
         found: Cow<'static, str>,
-        /// What to do about it.
         hint: &'static str,
     },
 
-    /// A file is no clip.
+    /// A file is not a clip.
     #[error(
         "{}: expected a clip, found {found}\n\
          hint: a folder of frames, GIF, WebP, AVI, npy and videos are read; a row names the folder, not a frame in it",
         path.display()
     )]
     NotAClip {
-        /// The file.
         path: PathBuf,
-        /// What it is, as far as can be told.
+        /// Detected content of the file.
         found: String,
     },
 
-    /// A clip stops before its end.
+    /// A clip is truncated.
     #[error(
         "{}: expected a whole clip, found one that is cut short\n\
          hint: copy or download it again, or remove its row",
         path.display()
     )]
     ClipTruncated {
-        /// The file.
         path: PathBuf,
     },
 
-    /// A video needs a program that is not there.
+    /// A video needs a program that is not installed.
     #[error(
         "{}: expected `{program}` to read it with, found none in PATH\n\
          hint: install it: `apt install ffmpeg`, `dnf install ffmpeg-free`, `brew install ffmpeg` or `conda install -c conda-forge ffmpeg`; \
@@ -339,20 +322,18 @@ pub enum DataError {
         path.display()
     )]
     NoFfmpeg {
-        /// The file.
         path: PathBuf,
-        /// What is missing.
+        /// The missing program.
         program: String,
     },
 
-    /// A picture stops before its end.
+    /// A picture is truncated.
     #[error(
         "{}: expected a whole picture, found one that is cut short\n\
          hint: copy or download it again, or remove its row",
         path.display()
     )]
     PictureTruncated {
-        /// The file.
         path: PathBuf,
     },
 
@@ -362,15 +343,12 @@ pub enum DataError {
         path.display()
     )]
     PictureEmpty {
-        /// The file.
         path: PathBuf,
-        /// Pixels across.
         width: u32,
-        /// Pixels down.
         height: u32,
     },
 
-    /// A picture would take more memory than any should.
+    /// A picture has more pixels than the limit.
     #[error(
         "{}: expected at most {} megapixels, found {width} x {height}\n\
          hint: scale it down before training",
@@ -378,17 +356,13 @@ pub enum DataError {
         most_pixels / 1_000_000
     )]
     PictureTooLarge {
-        /// The file.
         path: PathBuf,
-        /// Pixels across.
         width: u32,
-        /// Pixels down.
         height: u32,
-        /// Pixels that are allowed.
         most_pixels: u64,
     },
 
-    /// A picture's file is larger than any should be.
+    /// A picture's file is larger than the limit.
     #[error(
         "{}: expected a picture of at most {} MiB, found a larger file\n\
          hint: check whether it is a picture; if so, scale it down before training",
@@ -396,13 +370,11 @@ pub enum DataError {
         most_bytes >> 20
     )]
     PictureFileTooLarge {
-        /// The file.
         path: PathBuf,
-        /// Bytes that are allowed.
         most_bytes: u64,
     },
 
-    /// Decoding a picture takes more than all readers together may hold.
+    /// Decoding a picture takes more memory than the budget of all decoding threads together.
     #[error(
         "{}: {width} x {height} pixels take {} to decode, and the budget leaves {} for it\n\
          hint: scale it down before training, or give a larger budget",
@@ -411,34 +383,27 @@ pub enum DataError {
         show_bytes(*allowed_bytes)
     )]
     PictureOverBudget {
-        /// The file.
         path: PathBuf,
-        /// Pixels across.
         width: u32,
-        /// Pixels down.
         height: u32,
-        /// What it takes.
         needed_bytes: u64,
-        /// What is allowed.
         allowed_bytes: u64,
     },
 
-    /// Reading takes more than the budget leaves.
+    /// Reading takes more memory than the budget leaves.
     #[error("{place}: {what} {}", over_budget(over, hint, *is_all))]
     OverBudget {
         /// File, row and column.
         place: String,
-        /// A row, a text, the rows so far.
+        /// Subject of the message: a row, a text, the rows so far.
         what: String,
-        /// By how much.
         over: OverLimit,
-        /// What makes it smaller.
         hint: &'static str,
-        /// Whether this is all that there is to read; otherwise nobody knows yet how much more it is.
+        /// Whether `over` counts the whole read; otherwise the read stopped early and its total is unknown.
         is_all: bool,
     },
 
-    /// Opening a tokenizer takes more than the budget leaves.
+    /// Opening a tokenizer takes more memory than the budget leaves.
     #[error(
         "{}: a tokenizer of {} takes {} to open, and the budget leaves {}\n\
          hint: give a larger budget, or check that this is the model's tokenizer",
@@ -448,29 +413,24 @@ pub enum DataError {
         show_bytes(*allowed_bytes)
     )]
     TokenizerOverBudget {
-        /// The file.
         path: PathBuf,
-        /// Its length.
         file_bytes: u64,
-        /// What it takes.
         needed_bytes: u64,
-        /// What is allowed.
         allowed_bytes: u64,
     },
 
-    /// The name of a picture is that of a folder, a FIFO, a socket or a device.
+    /// The path of a picture is a folder, a FIFO, a socket or a device.
     #[error(
         "{}: {cause}\nhint: name a picture, or remove its row",
         path.display()
     )]
     PictureNotAFile {
-        /// The path.
         path: PathBuf,
         /// What was expected and found.
         cause: String,
     },
 
-    /// A pixel of a mask is no class.
+    /// A mask pixel is no class.
     #[error(transparent)]
     MaskValue(Box<MaskValue>),
 }

@@ -1,4 +1,4 @@
-//! Which table is meant: the one that was named, or the cleanest of a folder, or the folder itself where its files are the rows.
+//! Finds the table of a data path: the named file, the cleanest CSV of a folder, or the folder itself where its files are the rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,20 @@ use crate::picture_folder;
 use crate::segmentation::layout;
 use crate::shards::{self, folder_of_shards};
 
-/// Suffixes of a CSV's stem that mean "cleaner than without", best first.
+/// Suffixes of a CSV's stem that mark a cleaned copy, best first.
 const CLEANER: [&str; 2] = ["_filtered", "_cleaned"];
 const USUAL_STEM: &str = "image_labels";
 
-/// The CSV to read, or the folder of class folders.
+/// The CSV to read, or the folder of class folders, shards or pictures.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its path.
     pub csv: PathBuf,
-    /// What the user should know about the choice.
+    /// Notes for the user about the choice.
     pub notes: Vec<String>,
 }
 
-/// The CSV that `train` means: itself, the best of a folder, a folder itself whose folders are classes, or with none the
-/// best of the current folder or its `data`.
+/// Resolves the path `train`: a file is itself; a folder is its best CSV, else the folder itself if it holds class folders, shards or
+/// pictures. Without a path, the best CSV of the current folder or its `data`.
 pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
     match train {
         None => find_in_folders(&[PathBuf::from("."), PathBuf::from("data")]),
@@ -74,7 +73,7 @@ fn find_in_folders(folders: &[PathBuf]) -> Result<Found, DataError> {
         let files = files_in(folder)?;
         let (mut tables, rest): (Vec<PathBuf>, Vec<PathBuf>) =
             files.into_iter().partition(|file| is_table(file));
-        // `metadata.csv` and `metadata.jsonl` say the same.
+        // `metadata.csv` and `metadata.jsonl` have the same content.
         if tables.iter().filter(|file| is_csv(file)).count() == 1 {
             tables.retain(|file| is_csv(file));
         }
@@ -123,7 +122,7 @@ fn is_csv(path: &Path) -> bool {
         .is_some_and(|extension| extension.eq_ignore_ascii_case("csv"))
 }
 
-/// A CSV, or what is read like one.
+/// Whether a file is a CSV, or a table read like one.
 fn is_table(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     let is_other = |extension: &str| {
@@ -135,7 +134,7 @@ fn is_table(path: &Path) -> bool {
     is_csv(path) || extension.is_some_and(is_other)
 }
 
-/// Whether a path is one of data, and not of a model or a config: a table, shards, or a folder of pictures.
+/// Whether a path is data (a table, shards, or a folder of pictures), and not a model or a config.
 pub fn is_data(path: &Path) -> bool {
     if !path.is_dir() {
         return (path.is_file() && is_table(path)) || shards::are_meant(path);
@@ -145,7 +144,7 @@ pub fn is_data(path: &Path) -> bool {
         && (find(Some(path)).is_ok() || layout::place(path).is_ok_and(|place| place.is_some()))
 }
 
-/// Whether a path lists pictures, instead of being one or a folder of them: a table, or shards.
+/// Whether a path is a list of pictures (a table or shards), rather than a picture or a folder of pictures.
 pub fn is_list(path: &Path) -> bool {
     if !path.is_dir() {
         is_data(path)
@@ -159,7 +158,7 @@ fn has_tables(folder: &Path) -> Result<bool, DataError> {
     Ok(files_in(folder)?.iter().any(|file| is_table(file)))
 }
 
-/// A named file is taken as it is; a better one beside it is worth a word.
+/// Notes on a named file, which is used even where a cleaner copy lies beside it.
 fn notes_on(csv: &Path) -> Vec<String> {
     let (stem, cleanness) = stem_of(csv);
     let better = CLEANER[..cleanness]
@@ -194,7 +193,7 @@ fn older_than_source(csv: &Path) -> Option<String> {
     })
 }
 
-/// The stem without a suffix of [`CLEANER`], and which of these it had (their number for none).
+/// The stem without a suffix of [`CLEANER`], and the index of its suffix (`CLEANER.len()` for none).
 fn stem_of(csv: &Path) -> (String, usize) {
     let stem = csv
         .file_stem()
@@ -207,7 +206,7 @@ fn stem_of(csv: &Path) -> (String, usize) {
     (stem, CLEANER.len())
 }
 
-/// Where a CSV without bad rows goes, and one without unwanted rows as well.
+/// Output files of cleaning: the CSV without unreadable rows, and the CSV without filtered rows as well.
 pub(crate) fn cleaned_names(csv: &Path) -> [PathBuf; 2] {
     let (stem, _) = stem_of(csv);
     let [filtered, cleaned] = CLEANER;
@@ -216,7 +215,7 @@ pub(crate) fn cleaned_names(csv: &Path) -> [PathBuf; 2] {
     [cleaned, filtered].map(|suffix| csv.with_file_name(format!("{stem}{suffix}.{extension}")))
 }
 
-/// The CSV that this one is written from, if its name says that it is a cleaner one.
+/// The source of a cleaned CSV; `None` if its name has no suffix of a cleaned one.
 pub fn source_of(csv: &Path) -> Option<PathBuf> {
     let (stem, cleanness) = stem_of(csv);
     (cleanness < CLEANER.len()).then(|| csv.with_file_name(format!("{stem}.csv")))

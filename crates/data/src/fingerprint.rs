@@ -1,13 +1,13 @@
-//! A perceptual hash: what stays of a picture when it is encoded again or resized.
+//! A perceptual hash: survives re-encoding and resizing of a picture.
 //!
 //! ```text
 //! bits      signs of the 63 lowest frequencies of the brightness (cosine transform of 32 x 32 means), against their median
 //! colours   means of red, green and blue in a grid of 4 x 4
 //! ```
 //!
-//! Two pictures are near copies where at most [`MAX_BITS`] bits differ and colours differ by at most [`MAX_COLOUR_DIFFERENCE`] of 255 on average. Of drawn
-//! cars and fundus photographs, JPEG down to quality 30, lossy WebP, half and twice the size give at most 4 bits and 2; the nearest of
-//! different pictures are 6 bits and 15 apart, or 12 bits and 5.
+//! Two pictures are near copies where at most [`MAX_BITS`] bits differ and colours differ by at most [`MAX_COLOUR_DIFFERENCE`] of 255 on
+//! average. For drawn cars and fundus photographs, JPEG down to quality 30, lossy WebP, half and twice the size change at most 4 bits, and
+//! colours by at most 2; the nearest pairs of different pictures are 6 bits and 15 apart, or 12 bits and 5.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,24 +17,23 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::picture::{self, CHANNELS, Scratch};
 
-/// Bits of 63 in which near copies may differ.
+/// Largest number of differing bits, of 63, between near copies.
 pub const MAX_BITS: u32 = 6;
-/// Mean difference of the colours of near copies, of 255.
+/// Largest mean colour difference, of 255, between near copies.
 pub const MAX_COLOUR_DIFFERENCE: u32 = 3;
 
-/// Pixels that are looked at, to a side.
+/// Side of the grid of sampled pixels.
 const SAMPLED: usize = 256;
-/// Means of brightness, to a side.
+/// Side of the grid of brightness means.
 const MEANS: usize = 32;
-/// Frequencies, to a side.
+/// Frequencies in each direction.
 const FREQUENCIES: usize = 8;
-/// Cells of colours, to a side.
+/// Side of the grid of colour cells.
 const CELLS: usize = 4;
 const NUM_COLOURS: usize = CELLS * CELLS * CHANNELS;
-/// Standard deviation of brightness, of 255, below which a picture shows nothing to tell it by.
+/// Smallest standard deviation of brightness, of 255; a flatter picture has no fingerprint.
 const MIN_CONTRAST: f32 = 2.0;
 
-/// A picture's perceptual hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) bits: u64,
@@ -42,7 +41,7 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Of a picture of RGB bytes; nothing where it has hardly any contrast.
+    /// Fingerprint of a picture of RGB bytes; `None` without enough contrast.
     pub(crate) fn of(rgb: &[u8], width: usize, height: usize) -> Option<Fingerprint> {
         if rgb.len() < width * height * CHANNELS {
             return None;
@@ -53,7 +52,7 @@ impl Fingerprint {
         })
     }
 
-    /// Of a picture whose pixel at a column and a row is red, green and blue.
+    /// Fingerprint of a picture whose `pixel_at(column, row)` is red, green and blue.
     pub(crate) fn of_pixels(
         width: usize,
         height: usize,
@@ -92,7 +91,6 @@ impl Fingerprint {
         })
     }
 
-    /// Whether two pictures are near copies of each other.
     fn is_near(&self, other: &Fingerprint) -> bool {
         if (self.bits ^ other.bits).count_ones() > MAX_BITS {
             return false;
@@ -103,17 +101,17 @@ impl Fingerprint {
     }
 }
 
-/// What copies of a picture have in common.
+/// Hashes that copies of a picture share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marks {
     /// Hash of the pixels.
     pub(crate) pixels: u128,
-    /// Of a picture with some contrast.
+    /// Perceptual hash; `None` without enough contrast.
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl Marks {
-    /// Decodes a picture; nothing where that cannot be done.
+    /// Decodes a picture; `None` if it cannot be decoded.
     pub(crate) fn of(path: &Path, scratch: &mut Scratch) -> Option<Marks> {
         let (width, height) = picture::probe(path, scratch).ok()?;
         let pixels = scratch.rgb();
@@ -124,7 +122,7 @@ impl Marks {
     }
 }
 
-/// Signs of the lowest frequencies against their median; the mean is none of them.
+/// Signs of the lowest frequencies against their median, without the constant one.
 fn bits(means: &[f32; MEANS * MEANS]) -> u64 {
     let mut waves = [[0.0_f32; MEANS]; FREQUENCIES];
     for (frequency, wave) in waves.iter_mut().enumerate() {
@@ -158,8 +156,8 @@ fn bits(means: &[f32; MEANS * MEANS]) -> u64 {
 
 /// Pairs of near copies, as indices, the lower first.
 ///
-/// Of two hashes that differ in at most [`MAX_BITS`] bits, one of `MAX_BITS + 1` groups of bits is equal: only pictures that share a group are
-/// compared.
+/// If two hashes differ in at most [`MAX_BITS`] bits, at least one of `MAX_BITS + 1` groups of bits is equal: only pictures with an equal
+/// group are compared.
 pub(crate) fn near_pairs(all: &[Fingerprint]) -> Vec<(u32, u32)> {
     const NUM_BANDS: u32 = MAX_BITS + 1;
     const BAND_BITS: u32 = 63 / NUM_BANDS;
@@ -193,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A picture of soft blobs that no other seed gives.
+    /// A picture of soft blobs, different for each seed.
     fn blobs(seed: u32) -> RgbImage {
         let draw = |at: u32| {
             let mixed = (seed * 31 + at).wrapping_mul(0x9e37_79b1);
@@ -242,7 +240,7 @@ mod tests {
             })
             .collect();
         assert_eq!(near_pairs(&all), expected);
-        // The same shapes in another colour are another picture.
+        // The same shapes in another colour are no near copy.
         let mut other = blobs(0);
         other
             .pixels_mut()

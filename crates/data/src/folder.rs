@@ -1,4 +1,4 @@
-//! What is in a folder, in natural order.
+//! Lists folders in natural order, and recognises pictures by their names.
 
 use std::fs;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::path::Path;
 use crate::error::DataError;
 use crate::natural_order;
 
-/// What names of pictures end with, in any case.
+/// Extensions of pictures, matched in any case.
 pub const EXTENSIONS: [&str; 12] = [
     "jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "ppm", "pgm", "pbm", "pnm",
 ];
 
-/// What is read, in messages.
+/// Supported formats, for messages.
 pub(crate) const FORMATS: &str = "JPEG, PNG, WebP, BMP, TIFF, GIF (its first frame) and PNM";
 
-/// Formats of pictures that are not read, by what their names end with.
+/// Extensions and names of unsupported picture formats.
 const UNREAD: [(&str, &str); 15] = [
     ("heic", "HEIC"),
     ("heif", "HEIC"),
@@ -33,7 +33,7 @@ const UNREAD: [(&str, &str); 15] = [
     ("arw", "raw"),
 ];
 
-/// The format of a picture that is not read, by its name.
+/// Name of the unsupported picture format of a file name's extension.
 pub(crate) fn unread_format(name: &str) -> Option<&'static str> {
     let (_, extension) = name.rsplit_once('.')?;
     let mut unread = UNREAD.iter();
@@ -41,19 +41,19 @@ pub(crate) fn unread_format(name: &str) -> Option<&'static str> {
     found.map(|(_, format)| *format)
 }
 
-/// What is in a folder.
+/// Contents of a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     /// Names of files, in natural order.
     pub(crate) files: Vec<String>,
     /// Names of folders, in natural order.
     pub(crate) folders: Vec<String>,
-    /// Hidden ones of both.
+    /// Number of hidden files and folders.
     pub(crate) num_hidden: usize,
 }
 
-/// Whether an entry is a file or a folder; nothing where it leads nowhere. Through links, data sets are often made of them: only those are
-/// looked at, since a list of a million files tells of all others what they are.
+/// Whether an entry is a file or a folder; `None` for a broken link. Links are followed, since data sets often consist of links. Only links
+/// cost a stat: the directory listing has the kind of all other entries, of which a folder may have a million.
 pub(crate) fn kind_of(entry: &fs::DirEntry) -> Option<fs::FileType> {
     match entry.file_type() {
         Ok(kind) if !kind.is_symlink() => Some(kind),
@@ -61,7 +61,6 @@ pub(crate) fn kind_of(entry: &fs::DirEntry) -> Option<fs::FileType> {
     }
 }
 
-/// Lists a folder.
 pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
     let failed = |cause| DataError::Io {
         path: folder.to_owned(),
@@ -81,7 +80,7 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
         };
         match entry.file_name().into_string() {
             Ok(name) if name.starts_with('.') => found.num_hidden += 1,
-            // A CSV's row is a line of text, and so is what messages say.
+            // A CSV's row and a message are one line each.
             Ok(name) if !name.contains(['\n', '\r']) => names.push(name),
             _ => {
                 return Err(DataError::invalid(
@@ -99,13 +98,13 @@ pub(crate) fn entries(folder: &Path) -> Result<Entries, DataError> {
     Ok(found)
 }
 
-/// Whether a name ends as those of pictures do.
+/// Whether a file name has the extension of a picture.
 pub fn is_picture(name: &str) -> bool {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     extension.is_some_and(|found| EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(found)))
 }
 
-/// Whether a name ends as those of pictures and masks of a segmentation set do: PNM may be packed by gzip.
+/// Whether a file name has the extension of a picture or mask of a segmentation set: PNM may be packed by gzip.
 pub fn is_segmentation_picture(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     match lower.strip_suffix(".gz") {
@@ -122,7 +121,6 @@ pub(crate) fn folders(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(entries(folder)?.folders)
 }
 
-/// A name without its extension.
 pub(crate) fn stem(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(stem, _)| stem)
 }

@@ -1,7 +1,7 @@
-//! What readers must survive: any bytes at all. The fuzz targets in `fuzz/` and the mutations of `tests/hostile` call these.
+//! Entry points that feed arbitrary bytes to the readers, for the fuzz targets in `fuzz/` and the mutations of `tests/hostile`.
 //!
-//! Whatever the bytes, a reader ends in moderate time and within [`LIMITS`], without a panic, in a result that is whole or
-//! in an error that names the file and ends with a hint.
+//! For any bytes, a reader must end in moderate time, within [`LIMITS`] and without a panic: with a complete result, or with an error that
+//! names the file and ends with a hint.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::segmentation::MaskCoding;
 use crate::shards;
 use crate::table::Table;
 
-/// What hostile pictures may be: small, so that a case that asks for more than it may is seen, and fuzzing is quick.
+/// Limits of hostile pictures: small, so that excess memory is noticed and fuzzing is quick.
 pub const LIMITS: Limits = Limits {
     most_pixels: 1 << 20,
     most_file_bytes: 1 << 20,
@@ -23,23 +23,23 @@ pub const LIMITS: Limits = Limits {
 const NAME: &str = "hostile";
 const SIZE: u32 = 16;
 
-/// Reads bytes as a CSV, every cell of it. Tables stay in their files, so the bytes go into one first.
+/// Reads every cell of a CSV. Tables are read from files, so the bytes are written to one first.
 pub fn csv(bytes: &[u8]) -> Result<(), DataError> {
-    // A letter of Latin-1 has up to three bytes in UTF-8.
+    // A Latin-1 letter has up to three bytes in UTF-8.
     in_file(bytes, "csv", |path| cells(path, bytes.len() * 3))
 }
 
-/// Reads bytes as JSON lines, every cell of them.
+/// Reads every cell of JSON lines.
 pub fn json_lines(bytes: &[u8]) -> Result<(), DataError> {
-    // A cell may say `null` or `1e9` in more letters, and a key joins those around it.
+    // A cell can be longer than its source: numbers such as `1e9` are written out, and nested keys are joined.
     in_file(bytes, "jsonl", |path| cells(path, bytes.len() * 64))
 }
 
-/// Lists bytes as a tar of samples.
+/// Lists the samples of a tar.
 pub fn tar(bytes: &[u8]) -> Result<(), DataError> {
     in_file(bytes, "tar", |path| {
         let list = shards::list_file(path, parquet_limits())?;
-        // Each member names itself, its texts, and the shard.
+        // The list repeats each member's name, its texts, and the name of the shard.
         assert!(
             list.len() <= 64 * bytes.len(),
             "{} bytes of list",
@@ -49,7 +49,7 @@ pub fn tar(bytes: &[u8]) -> Result<(), DataError> {
     })
 }
 
-/// Lists bytes as a Parquet file: every cell, and copies of its pictures.
+/// Lists a Parquet file: every cell, and copies of its pictures.
 pub fn parquet(bytes: &[u8]) -> Result<(), DataError> {
     in_file(bytes, "parquet", |path| {
         shards::list_file(path, parquet_limits()).map(|_| ())
@@ -63,7 +63,7 @@ fn parquet_limits() -> parquet::Limits {
     }
 }
 
-/// Reads bytes as a clip, by any reader that is not a program of its own: its first frame, one in the middle, its last.
+/// Reads the first, middle and last frame of a clip, by any reader but `ffmpeg`.
 pub fn clip(bytes: &[u8]) -> Result<(), DataError> {
     in_file(bytes, "clip", |path| {
         let mut clip = ClipFile::open_by(path, LIMITS, |path| {
@@ -80,7 +80,7 @@ pub fn clip(bytes: &[u8]) -> Result<(), DataError> {
     })
 }
 
-/// Reads bytes that are in a file meanwhile.
+/// Writes the bytes to a temporary file and reads that.
 fn in_file(
     bytes: &[u8],
     kind: &str,
@@ -91,7 +91,7 @@ fn in_file(
     let path = std::env::temp_dir().join(name);
     fs::write(&path, bytes).expect("the folder for temporary files can be written to");
     let read = checked(&path.display().to_string(), read(&path));
-    // Where it stays behind, it is temporary.
+    // If it cannot be removed, the folder is a temporary one.
     let _ = fs::remove_file(&path);
     read
 }
@@ -107,7 +107,7 @@ fn cells(path: &Path, num_bytes: usize) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Reads bytes as a picture, as evaluation does.
+/// Reads a picture like evaluation.
 pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
     let mut out = vec![0; (SIZE * SIZE) as usize * CHANNELS];
     let mut scratch = Scratch::with_limits(LIMITS);
@@ -116,12 +116,12 @@ pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
     checked(NAME, read)
 }
 
-/// What [`picture`](fn@picture) may take, the bytes themselves included, by their header.
+/// Estimated peak memory of [`picture`](fn@picture), the bytes included, from the header.
 pub fn picture_cost(bytes: &[u8]) -> u64 {
     picture::cost_from(bytes, Framing::clip(SIZE))
 }
 
-/// Reads bytes as a mask, strictly and with a threshold.
+/// Reads a mask, once with a threshold and once strictly.
 pub fn mask(bytes: &[u8]) -> Result<(), DataError> {
     let mut scratch = Scratch::with_limits(LIMITS);
     let mut read = |coding: MaskCoding| {

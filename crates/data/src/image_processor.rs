@@ -1,15 +1,15 @@
-//! A model folder's `preprocessor_config.json`: what its pictures go through, in the words of `transformers`.
+//! A model folder's `preprocessor_config.json`: resizing and normalisation of its pictures, in the terms of `transformers`.
 //!
 //! ```text
-//! do_resize, size, resample          both sides, or the shorter one in proportion; by which filter
-//! do_center_crop, crop_size          the middle that is kept: the model's square
+//! do_resize, size, resample          both sides, or the shorter one in proportion; the filter
+//! do_center_crop, crop_size          the centre crop: the model's square
 //! do_rescale, rescale_factor         bytes times this
 //! do_normalize, image_mean, image_std    (value - mean) / std
 //! ```
 //!
-//! Keys that are absent take the defaults of the class that the file names, as there. A key or a value that would change
-//! pixels in a way that is not known here is an error that names it. What was read is written back as it was, letter for
-//! letter, so that a trained folder means what the folder it came from meant.
+//! Absent keys have the defaults of the class that the file names, like in `transformers`. An unknown key or value that could change pixels
+//! is an error that names it. A saved model gets the file's text unchanged, so that a trained folder means the same as the folder it was
+//! trained from.
 
 #[cfg(test)]
 mod tests;
@@ -22,34 +22,34 @@ use serde_json::{Map, Value, json};
 use crate::error::DataError;
 use crate::picture::{CHANNELS, Filter, Framing, Resize};
 
-/// Where an image processor lies in a model folder.
+/// File of the image processor in a model folder.
 pub const FILE_NAME: &str = "preprocessor_config.json";
-/// Since `transformers` 5 it may lie in this one, as `image_processor`; then that one counts.
+/// Since `transformers` 5 the image processor may be in this file instead, as `image_processor`; then [`FILE_NAME`] is ignored.
 const NESTING_FILE: &str = "processor_config.json";
 const NESTING_KEY: &str = "image_processor";
 
-/// No image processor comes near this.
+/// Limit on the file, far above the size of any image processor.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What pictures go through on their way to a model.
+/// Preprocessing of pictures for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageProcessor {
-    /// How a picture becomes a square of bytes.
+    /// Resize and crop of a picture to a square of bytes.
     pub framing: Framing,
-    /// What is subtracted from each channel once bytes were divided by 255.
+    /// Subtracted from each channel after division by 255.
     pub mean: [f32; CHANNELS],
-    /// What each channel is divided by then.
+    /// Divides each channel after the mean is subtracted.
     pub std: [f32; CHANNELS],
-    /// What [`FILE_NAME`] is to say.
+    /// Text of [`FILE_NAME`] in a saved model.
     text: String,
     origin: Origin,
 }
 
-/// Who says so.
+/// Source of the settings.
 #[derive(Clone, Debug, PartialEq)]
 enum Origin {
     File(PathBuf),
-    /// The model has no file; these are this one's numbers.
+    /// The model has no file; the settings are this default's.
     Default(&'static str),
 }
 
@@ -57,7 +57,7 @@ const CLIP_MEAN: [f64; CHANNELS] = [0.48145466, 0.4578275, 0.40821073];
 const CLIP_STD: [f64; CHANNELS] = [0.26862954, 0.26130258, 0.27577711];
 
 impl ImageProcessor {
-    /// OpenAI's, for a model whose pictures have this side.
+    /// OpenAI's CLIP preprocessing, for pictures of this side.
     pub fn clip(size: u32) -> ImageProcessor {
         let json = json!({
             "image_processor_type": "CLIPImageProcessor",
@@ -82,7 +82,7 @@ impl ImageProcessor {
         }
     }
 
-    /// A vision transformer's, for pictures of this side: both sides resized to it, mean and deviation one half.
+    /// Preprocessing of vision transformers, for pictures of this side: both sides resized to it, mean and deviation one half.
     pub fn vit(size: u32) -> ImageProcessor {
         let half = [0.5; CHANNELS];
         let json = json!({
@@ -112,12 +112,12 @@ impl ImageProcessor {
         }
     }
 
-    /// Reads what lies in a model folder; OpenAI's numbers where nothing does. `size` is the side of the model's pictures.
+    /// Reads the file of a model folder; without a file, OpenAI's CLIP preprocessing. `size` is the side of the model's pictures.
     pub fn read(folder: &Path, size: u32) -> Result<ImageProcessor, DataError> {
         ImageProcessor::read_or(folder, size, ImageProcessor::clip)
     }
 
-    /// Reads what lies in a model folder, or takes what its models have by default.
+    /// Reads the file of a model folder, or returns the `default` without a file.
     pub fn read_or(
         folder: &Path,
         size: u32,
@@ -161,12 +161,13 @@ impl ImageProcessor {
         })
     }
 
-    /// What [`FILE_NAME`] says in a folder that this model is saved to: what was read, letter for letter.
+    /// Text of [`FILE_NAME`] for a saved model: the text that was read, unchanged.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What a run's digest says of it; nothing for OpenAI's numbers, which runs had before a folder could bring its own.
+    /// Text for a run's digest; `None` for OpenAI's settings, which the digest leaves out for compatibility with runs from before folders
+    /// could have their own.
     pub fn digest_text(&self) -> Option<String> {
         let clip = ImageProcessor::clip(self.framing.size);
         let of = |processor: &ImageProcessor| {
@@ -178,7 +179,7 @@ impl ImageProcessor {
         (of(self) != of(&clip)).then(|| of(self))
     }
 
-    /// For the log: what happens to pictures, and who says so.
+    /// Line for the log: the preprocessing and its source.
     pub fn describe(&self) -> String {
         let Framing {
             size,
@@ -203,7 +204,7 @@ impl ImageProcessor {
     }
 }
 
-/// Whose defaults hold.
+/// Class whose defaults apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Clip,
@@ -211,7 +212,7 @@ enum Class {
     Deit,
 }
 
-/// Classes by their names, old and new. DINOv2 has Bit's, whose defaults are CLIP's.
+/// Class names, old and new. DINOv2 uses Bit's class, whose defaults are CLIP's.
 const CLASSES: [(&str, Class); 15] = [
     ("CLIPImageProcessor", Class::Clip),
     ("CLIPImageProcessorFast", Class::Clip),
@@ -230,7 +231,7 @@ const CLASSES: [(&str, Class); 15] = [
     ("BitImageProcessorPil", Class::Clip),
 ];
 
-/// Keys that pixels depend on.
+/// Keys that affect pixels.
 const USED: [&str; 12] = [
     "image_processor_type",
     "feature_extractor_type",
@@ -246,7 +247,7 @@ const USED: [&str; 12] = [
     "image_std",
 ];
 
-/// Keys that they do not: how arrays are handed over, and on what. Pictures are always made RGB.
+/// Keys that do not affect pixels: format and device of arrays. Pictures are always converted to RGB.
 const HARMLESS: [&str; 13] = [
     "_processor_class",
     "_valid_processor_keys",
@@ -266,14 +267,13 @@ const HARMLESS: [&str; 13] = [
 const ASK_TRANSFORMERS: &str =
     "resize and normalise the pictures yourself, or save the folder with a CLIPImageProcessor";
 
-/// The entries of a file.
 struct Keys<'a> {
     file: &'a Path,
     keys: &'a Map<String, Value>,
 }
 
 impl Keys<'_> {
-    /// A key that is there and not `null`.
+    /// Value of a key; `None` if it is absent or `null`.
     fn get(&self, key: &str) -> Option<&Value> {
         self.keys.get(key).filter(|value| !value.is_null())
     }
@@ -298,7 +298,7 @@ impl Keys<'_> {
         Ok(Class::Clip)
     }
 
-    /// What is `null` or `false` changes no pixels, whatever it is called.
+    /// A key that is `null` or `false` changes no pixels, whatever its name.
     fn refuse_unknown(&self) -> Result<(), DataError> {
         let is_known = |key: &str| USED.contains(&key) || HARMLESS.contains(&key);
         let says_nothing = |value: &Value| value.is_null() || *value == Value::Bool(false);
@@ -315,7 +315,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// `null` is no, as in Python.
+    /// `null` is false, like in Python.
     fn flag(&self, key: &str, default: bool) -> Result<bool, DataError> {
         match self.keys.get(key) {
             None => Ok(default),
@@ -327,7 +327,7 @@ impl Keys<'_> {
         }
     }
 
-    /// What happens to pictures before they are numbers.
+    /// Resize, filter and crop.
     fn framing(&self, kind: Class, size: u32) -> Result<Framing, DataError> {
         if !self.flag("do_resize", true)? {
             let hint =
@@ -425,7 +425,7 @@ impl Keys<'_> {
         })
     }
 
-    /// The middle that is kept is the model's square.
+    /// Checks that the centre crop is the model's square.
     fn check_crop(&self, size: u32) -> Result<(), DataError> {
         let value = self.get("crop_size");
         let read = match value {
@@ -443,7 +443,7 @@ impl Keys<'_> {
         Err(self.wrong("crop_size", &expected, &found, hint))
     }
 
-    /// What bytes become: rescaling and normalisation as one, `(byte / 255 - mean) / std`.
+    /// Rescaling and normalisation combined: `(byte / 255 - mean) / std`.
     fn normalization(&self, kind: Class) -> Result<([f32; CHANNELS], [f32; CHANNELS]), DataError> {
         let factor = match (self.flag("do_rescale", true)?, self.get("rescale_factor")) {
             (false, _) => 1.0,
@@ -477,7 +477,7 @@ impl Keys<'_> {
             let hint = "pictures are divided by them";
             return Err(self.wrong("image_std", "numbers above 0", &found, hint));
         }
-        // (byte x factor - mean) / std = (byte / 255 - mean x part) / (std x part); usually 1, and then not a bit changes.
+        // (byte x factor - mean) / std = (byte / 255 - mean x part) / (std x part); part is usually 1, and then the numbers keep every bit.
         let part = match 1.0 / (255.0 * factor) {
             part if (part - 1.0).abs() < 1e-6 => 1.0,
             part => part,
@@ -502,7 +502,7 @@ impl Keys<'_> {
     }
 }
 
-/// Pixels to a side.
+/// A side in pixels.
 fn side(value: &Value) -> Option<u32> {
     let side = value.as_u64().and_then(|side| u32::try_from(side).ok());
     side.filter(|side| (1..=1 << 16).contains(side))
@@ -524,7 +524,7 @@ fn two_sides(value: &Value) -> Option<[u32; 2]> {
     Some([side(height)?, side(width)?])
 }
 
-/// A file's text and what it says; nothing where there is no file.
+/// A file's text and its parsed JSON; `None` if the file does not exist.
 fn read_json(file: &Path) -> Result<Option<(String, Value)>, DataError> {
     let bytes = match holdall_files::read_regular(file, MOST_BYTES) {
         Ok(bytes) => bytes,
@@ -553,7 +553,7 @@ fn not_an_object(file: &Path, found: &str) -> DataError {
     )
 }
 
-/// A value as it stands in the file, short enough for a message.
+/// A value's JSON, shortened for a message.
 fn shown(value: &Value) -> String {
     const LONGEST: usize = 80;
     let text = value.to_string();

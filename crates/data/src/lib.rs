@@ -1,4 +1,4 @@
-//! Files to batches: rows of a CSV, pictures, captions, labels, and the order in which a run sees them. No device.
+//! Reads data into batches: CSV rows, pictures, captions, labels, and the order in which a run uses them. No device code.
 
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,15 @@
-//! Pictures read ahead by threads of their own, in the order in which they are wanted.
+//! Reads pictures ahead of the trainer, by worker threads, in the order of a stream.
 //!
 //! ```text
-//! stream    which picture is next
-//! workers   take a free row, decode into it                        as many as it takes, or as asked
-//! queue     what was read, in order; what cannot be read is named
-//! batch     rows handed to whoever trains; they come back with the next batch
+//! stream    picks the next picture
+//! workers   take a free row, decode into it                        as many as reading needs, or a fixed number
+//! queue     rows that were read, in order; unreadable pictures by name
+//! batch     rows handed to the trainer; they come back with the next batch
 //! ```
 //!
-//! Rows are made once: when none is free, workers wait. What decoding takes beside them comes out of one allowance: a worker waits until
-//! there is enough for its picture, and a picture that costs more than all of it is refused. What comes out depends neither on how many
-//! workers there are nor on how fast they are.
+//! Rows are allocated once: when none is free, workers wait. Decoding memory comes out of one allowance: a worker waits until it can claim
+//! the cost of its picture, and a picture that costs more than the whole allowance is refused. Batches depend neither on the number of
+//! workers nor on their speed.
 
 mod pace;
 mod queue;
@@ -37,44 +37,44 @@ use queue::{Pass, Shared, work};
 pub use pace::{Bottleneck, Waits};
 pub use stream::{Course, Cursor, Epochs, Share};
 
-/// What happens to a picture on its way.
+/// Whether pictures are augmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// The same every time.
+    /// Without augmentation: the same every time.
     Evaluation,
-    /// As augmentation draws it: a function of (seed, epoch, sample).
+    /// With augmentation: a function of (seed, epoch, sample).
     Training {
-        /// The run's.
+        /// The run's seed.
         seed: u64,
     },
 }
 
-/// What rows hold.
+/// Contents of rows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowFormat {
-    /// A square of RGB, as the model's image processor frames it.
+    /// A square of RGB, resized and cropped by the model's image processor.
     Picture(PictureFormat),
     /// A picture and its mask.
     Pair(Arc<PairFraming>),
-    /// Frames of one or several clips, one behind the other.
+    /// Frames of one or several clips, one after another.
     Clip(Arc<ClipFraming>),
-    /// What was computed from clips once, and lies on disk.
+    /// Precomputed outputs of a frozen tower, read from disk.
     Stored(Arc<StoredRows>),
 }
 
-/// What rows of pictures hold.
+/// Contents of rows of pictures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PictureFormat {
-    /// How a picture becomes a square.
+    /// Resize and crop to a square.
     pub framing: Framing,
-    /// What training does to it.
+    /// Augmentation in training.
     pub augment: Augment,
-    /// How much training decodes.
+    /// Whether training decodes at full size.
     pub decode: Decode,
 }
 
 impl From<Framing> for RowFormat {
-    /// For evaluations; training augments as usual.
+    /// For evaluation; training uses the default augmentation.
     fn from(framing: Framing) -> RowFormat {
         RowFormat::Picture(PictureFormat {
             framing,
@@ -109,7 +109,7 @@ impl From<ClipFraming> for RowFormat {
 }
 
 impl RowFormat {
-    /// What reading a sample takes at its peak, from headers alone.
+    /// Peak memory of reading a sample, estimated from headers alone.
     pub fn cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
         match self {
             RowFormat::Picture(format) => {
@@ -125,18 +125,18 @@ impl RowFormat {
         }
     }
 
-    /// What a worker's buffers hold of a sample when it begins the next one, beside what that takes.
+    /// Bytes that a worker's buffers still hold of a sample when it begins the next one, in addition to the cost of the next one.
     pub fn between_bytes(&self, cost: &PictureCost) -> u64 {
         let framing = match self {
             RowFormat::Picture(format) => format.framing,
             RowFormat::Clip(clip) => clip.framing,
-            // Buffers of pairs are used for the next one.
+            // Buffers of pairs are reused for the next pair.
             RowFormat::Pair(_) | RowFormat::Stored(_) => return 0,
         };
         picture::resizer_bytes((cost.width, cost.height), framing)
     }
 
-    /// What a sample takes that stays in memory once it is decoded; pictures and clips do not.
+    /// Bytes of a decoded sample in the in-memory cache; pictures and clips are not cached.
     pub fn kept_bytes(&self, cost: &PictureCost) -> u64 {
         match self {
             RowFormat::Picture(_) | RowFormat::Clip(_) | RowFormat::Stored(_) => 0,
@@ -145,19 +145,19 @@ impl RowFormat {
     }
 }
 
-/// How many threads read, and how far ahead.
+/// Number of worker threads, and how far they read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// At least.
+    /// Smallest number of workers.
     pub least: usize,
-    /// At most, and to begin with: where there is room between the two, as many as keep the trainer from waiting.
+    /// Largest number of workers, and the number at the start. In between, the loader uses as many as keep the trainer from waiting.
     pub most: usize,
-    /// Pictures that may wait before anyone asks for them.
+    /// Pictures read ahead of the trainer's requests.
     pub ahead: usize,
 }
 
 impl Workers {
-    /// So many, all the time.
+    /// A fixed number of workers.
     pub fn exactly(workers: usize, ahead: usize) -> Workers {
         Workers {
             least: workers,
@@ -170,9 +170,7 @@ impl Workers {
 /// A picture that was left out.
 #[derive(Debug)]
 pub struct Skipped {
-    /// The sample.
     pub sample: u32,
-    /// What is wrong with it.
     pub error: DataError,
 }
 
@@ -181,11 +179,11 @@ pub struct Skipped {
 pub struct Loaded<R> {
     /// Pixels.
     pub rows: Vec<R>,
-    /// Whose.
+    /// Sample of each row.
     pub samples: Vec<u32>,
-    /// Of rows of clips, how many frames are there: the others are to be masked. Empty for other rows.
+    /// Rows of clips: number of frames that are not to be masked. Empty for other rows.
     pub frame_counts: Vec<u32>,
-    /// What was left out since the batch before, in order; each sample once in a loader's life.
+    /// Pictures left out since the previous batch, in order; each sample at most once in a loader's life.
     pub skipped: Vec<Skipped>,
 }
 
@@ -200,7 +198,7 @@ impl<R> Default for Loaded<R> {
     }
 }
 
-/// Threads that read pictures into rows.
+/// Worker threads that read pictures into rows.
 pub struct Loader<R: Send + 'static> {
     shared: Arc<Shared<R>>,
     threads: Vec<JoinHandle<()>>,
@@ -212,7 +210,8 @@ pub struct Loader<R: Send + 'static> {
 }
 
 impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
-    /// Reads pictures into `rows`, which must have their length. An error if the system has not one thread left.
+    /// Starts workers that read into `rows`, which must have the length of the format's rows. An error if the system cannot start a single
+    /// thread.
     pub fn new(
         rows: Vec<R>,
         format: impl Into<RowFormat>,
@@ -234,41 +233,42 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         Ok(loader)
     }
 
-    /// Calls `hear` whenever a worker is done with a picture, from its thread: for who watches whether reading goes on. Once.
+    /// Sets a callback for every picture that a worker has finished, called from the worker's thread, for a watchdog of stalled reading.
+    /// Only the first call has an effect.
     pub fn on_read(&self, hear: impl Fn() + Send + Sync + 'static) {
         let _ = self.shared.on_read.set(Box::new(hear));
     }
 
-    /// Reads other pictures from here on; what was read ahead is dropped.
+    /// Starts to read other pictures; pictures read ahead are dropped.
     pub fn begin(&mut self, samples: Arc<Samples>, course: Course, view: View) {
         let pass = Pass {
             view,
             format: self.format.clone(),
         };
-        // How fast an evaluation goes says nothing about the training around it.
+        // The speed of an evaluation says nothing about the training around it.
         self.is_paced = matches!(course, Course::Epochs(_));
         self.shared.begin(samples, course, pass);
     }
 
-    /// Samples of a list that are known to be broken, so that they are neither read nor reported again.
+    /// Marks samples of a list as broken, so that they are neither read nor reported again.
     pub fn leave_out(&mut self, samples: &Arc<Samples>, broken: impl IntoIterator<Item = u32>) {
         self.shared.leave_out(samples, broken);
     }
 
-    /// The next `count` pictures of a list, or as many as it still has: none at the end. Of epochs, this process's share of the next
-    /// batch, which may be empty and has at most `count` places. Rows that `batch` held are used again.
+    /// Replaces `batch` by the next `count` pictures of a list, fewer at its end. For epochs, by this process's share of the next batch,
+    /// which may be empty and must have at most `count` places. Reuses the rows that `batch` held.
     ///
     /// # Panics
-    /// If there are not as many rows, the share is larger, or a worker panicked.
+    /// If the loader has fewer rows than `count`, the share is larger than `count`, or a worker panicked.
     pub fn next(&mut self, count: usize, batch: &mut Loaded<R>) {
         self.next_unless(&AtomicBool::new(false), count, batch);
     }
 
-    /// As [`Loader::next`], where a wait ends when it is to `stop`: then `batch` has as many as were there, and what comes behind them
-    /// is no whole batch until [`Loader::begin`] is called again.
+    /// Like [`Loader::next`], interrupted by `stop`: then `batch` has the pictures read so far, and the following batches are incomplete
+    /// until [`Loader::begin`] is called again.
     ///
     /// # Panics
-    /// As [`Loader::next`].
+    /// Like [`Loader::next`].
     pub fn next_unless(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
         assert!(
             count <= self.num_rows,
@@ -280,12 +280,12 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         if self.is_paced
             && let Some(workers) = self.pace.observe(waited, &self.shared.times())
         {
-            // Where no more can be had, those that are there go on.
+            // If no more threads can be started, the existing ones continue.
             let _ = self.employ(workers);
         }
     }
 
-    /// Takes a batch back.
+    /// Takes a batch's rows back.
     pub fn release(&mut self, batch: &mut Loaded<R>) {
         self.shared.give_back(&mut batch.rows);
         batch.samples.clear();
@@ -293,43 +293,43 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         batch.skipped.clear();
     }
 
-    /// Whether [`Loader::next`] would return at once with the next batch of an epoch.
+    /// Whether [`Loader::next`] would return the next batch of an epoch without waiting.
     pub fn has_batch(&self) -> bool {
         self.shared.has_batch()
     }
 
-    /// Where the time went so far.
+    /// Waiting times so far.
     pub fn waits(&self) -> Waits {
         self.pace.waits(&self.shared.times())
     }
 
-    /// Forgets where the time went, so that [`Loader::waits`] tells of what comes.
+    /// Restarts the count of [`Loader::waits`].
     pub fn begin_waits(&mut self) {
         self.pace.restart(&self.shared.count_from_now());
     }
 
-    /// What pairs that were decoded may take that stay in memory, beside rows and decoding; nothing until this is called. Rows are the same
-    /// with and without.
+    /// Sets the size of the cache of decoded pairs, in addition to rows and decoding; 0 until this is called. The cache does not change any
+    /// row.
     pub fn keep_decoded(&self, most_bytes: u64) {
         self.shared.cache.set_most_bytes(most_bytes);
     }
 
-    /// What such pairs take now.
+    /// Bytes of the cached pairs.
     pub fn kept_bytes(&self) -> u64 {
         self.shared.cache.held_bytes()
     }
 
-    /// What decoding may take beside the rows.
+    /// Memory budget of decoding, besides the rows.
     pub fn allowance(&self) -> &Allowance {
         &self.allowance
     }
 
-    /// Pictures that there is room for.
+    /// Number of rows, and so of pictures that may be read ahead.
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }
 
-    /// Threads at work.
+    /// Number of active workers.
     pub fn num_workers(&self) -> usize {
         self.pace.workers()
     }
@@ -341,7 +341,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
             let allowance = self.allowance.clone();
             match thread.spawn(move || work(&shared, index, &allowance)) {
                 Ok(thread) => self.threads.push(thread),
-                // Fewer are slower, and one is enough.
+                // Fewer threads are slower, but one is enough.
                 Err(_) if !self.threads.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -355,13 +355,12 @@ impl<R: Send + 'static> Drop for Loader<R> {
     fn drop(&mut self) {
         self.shared.close();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so where its batch was wanted.
+            // A worker's panic was raised where its batch was collected.
             let _ = thread.join();
         }
     }
 }
 
-/// Seconds of a stretch of time.
 fn seconds_since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64()
 }

@@ -1,26 +1,26 @@
-//! Mixup and cutmix: `x = lambda x_own + (1 - lambda) x_partner`, for pixels all over the picture (mixup) or as the share of
-//! pixels outside of a box that shows the partner (cutmix); labels are mixed by the same lambda.
+//! Mixup and cutmix: `x = lambda x_own + (1 - lambda) x_partner`, for pixels all over the picture (mixup) or as the share of pixels outside
+//! of a box that shows the partner (cutmix); labels are mixed by the same lambda.
 //!
-//! All that is drawn is a function of seed, epoch and sample, and of which samples an effective batch has: neither their
-//! order nor how the batch is split into micro-batches changes who is mixed with whom. The batch is put in a random circle,
-//! by a draw for each sample, and each sample is mixed with the next one, so that each is a partner exactly once.
+//! Every random draw is a function of seed, epoch and sample, and partners also of the set of samples in the effective batch: neither the
+//! order of the samples nor the split into micro-batches changes any pair. The batch is sorted into a random circle by a draw for each
+//! sample, and each sample is mixed with the next one, so that each is a partner exactly once.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
 use crate::random::{Purpose, Random};
 
-/// How pictures of a batch are mixed.
+/// Settings of mixup and cutmix.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mixing {
-    /// Lambda of mixup is drawn from Beta(mixup, mixup); 0 leaves mixup out.
+    /// Lambda of mixup is drawn from Beta(mixup, mixup); 0 turns mixup off.
     pub mixup: f64,
-    /// Lambda of cutmix is drawn from Beta(cutmix, cutmix); 0 leaves cutmix out.
+    /// Lambda of cutmix is drawn from Beta(cutmix, cutmix); 0 turns cutmix off.
     pub cutmix: f64,
-    /// The share of samples that are mixed.
+    /// Share of samples that are mixed.
     pub probability: f64,
-    /// Where there is both, the share of mixed samples that go through cutmix.
+    /// With both on, the share of mixed samples that get cutmix.
     pub switch: f64,
 }
 
@@ -35,14 +35,14 @@ impl Default for Mixing {
     }
 }
 
-/// What becomes of a row.
+/// Mixing of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     /// The row that it is mixed with.
     pub partner: usize,
-    /// What its own pixels and labels count for; 1 where it is left alone.
+    /// Weight of the row's own pixels and labels; 1 where it is not mixed.
     pub lambda: f32,
-    /// The pixels that are the partner's, where it goes through cutmix.
+    /// The box of pixels that cutmix takes from the partner.
     pub cut: Option<Cut>,
 }
 
@@ -60,12 +60,11 @@ pub struct Cut {
 }
 
 impl Mixing {
-    /// Whether anything is mixed.
+    /// Whether any sample is mixed.
     pub fn is_on(&self) -> bool {
         (self.mixup > 0.0 || self.cutmix > 0.0) && self.probability > 0.0
     }
 
-    /// Checks ranges.
     pub fn validate(&self) -> Result<(), DataError> {
         let wrong = |key, expected, found: f64, hint| {
             Err(DataError::Setting {
@@ -96,7 +95,7 @@ impl Mixing {
         Ok(())
     }
 
-    /// What becomes of each row of an effective batch of these samples, whose pictures have these sides.
+    /// Mixing of each row of an effective batch; `sides` are height and width of the pictures.
     pub fn of_batch(&self, seed: u64, epoch: u64, samples: &[u32], sides: [u32; 2]) -> Vec<Mix> {
         let alone = |row: usize| Mix {
             partner: row,
@@ -113,7 +112,7 @@ impl Mixing {
                 sample,
             )
         };
-        // Rows of equal samples, which balanced sampling may bring, keep their order.
+        // Rows of equal samples, which balanced sampling may produce, keep their order.
         let mut circle: Vec<usize> = (0..samples.len()).collect();
         circle.sort_by_key(place);
         let mut mixes: Vec<Mix> = (0..samples.len()).map(alone).collect();
@@ -139,7 +138,7 @@ impl Mixing {
         if !is_cut {
             return Some((beta(&mut random, self.mixup) as f32, None));
         }
-        // As large as the partner's share of the picture, around a pixel; what lies outside is lost.
+        // The box has the partner's share of the picture's area, around a random pixel; the part outside the picture is cut off.
         let side = (1.0 - beta(&mut random, self.cutmix)).sqrt();
         let mut extent = |length: u32| {
             let half = (f64::from(length) * side) as i64 / 2;
@@ -153,7 +152,7 @@ impl Mixing {
     }
 }
 
-/// From Beta(alpha, alpha): `a / (a + b)` of two gamma draws, by their logarithms, which small alphas need.
+/// A draw from Beta(alpha, alpha): `a / (a + b)` of two gamma draws, by their logarithms, because small alphas underflow.
 fn beta(random: &mut Random, alpha: f64) -> f64 {
     let (a, b) = (ln_gamma_draw(random, alpha), ln_gamma_draw(random, alpha));
     1.0 / (1.0 + (b - a).exp())
@@ -204,13 +203,13 @@ mod tests {
         turned.reverse();
         turned.rotate_left(5);
         assert_eq!(by_sample(BOTH, &turned), mixed);
-        // Whoever holds a part of the batch asks for the whole of it and takes its rows.
+        // A process with a part of the batch computes the whole batch and takes its rows.
         let whole = BOTH.of_batch(7, 3, &samples, [20, 30]);
         for rows in [0..10, 10..64] {
             let again = BOTH.of_batch(7, 3, &samples, [20, 30]);
             assert_eq!(again[rows.clone()], whole[rows]);
         }
-        // A sample's lambda is its own, whoever else is there.
+        // A sample's lambda does not depend on the other samples.
         for row in by_sample(BOTH, &samples[..20]) {
             let same = mixed.iter().find(|other| other.0 == row.0).unwrap();
             assert_eq!((row.2, row.3), (same.2, same.3));
@@ -236,7 +235,7 @@ mod tests {
         );
         partners.sort_unstable();
         assert_eq!(partners, (0..100).collect::<Vec<usize>>());
-        // Alone, or with itself again, there is nobody to be mixed with.
+        // A batch of one sample, or of one sample twice, has no other partner.
         assert_eq!(all.of_batch(0, 0, &[3], [8, 8])[0].partner, 0);
         assert_eq!(all.of_batch(0, 0, &[3, 3], [8, 8]).len(), 2);
         assert!(

@@ -1,13 +1,13 @@
-//! The order in which people number files: `frame_2` before `frame_10`, `B` between `a` and `c`.
+//! Natural order of file names: `frame_2` before `frame_10`, `B` between `a` and `c`.
 
 use std::cmp::Ordering;
 
-/// Compares runs of digits by their value and letters without their case; names that are equal so, by their bytes.
+/// Compares runs of digits by their value and letters without their case; names that are equal in this order by their bytes.
 pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     by_parts(a, b).then_with(|| a.cmp(b))
 }
 
-/// Whether two names differ in leading zeros and the case of letters alone.
+/// Whether two names differ only in leading zeros and the case of letters.
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
     by_parts(a, b) == Ordering::Equal
 }
@@ -17,14 +17,14 @@ fn by_parts(mut a: &str, mut b: &str) -> Ordering {
         let parts = (Part::take(&mut a), Part::take(&mut b));
         match parts {
             (None, None) => return Ordering::Equal,
-            // Nothing before something.
+            // A prefix comes before the longer name.
             (part_a, part_b) if part_a != part_b => return part_a.cmp(&part_b),
             _ => {}
         }
     }
 }
 
-/// A number before a letter; numbers by their digits without leading zeros, the shorter first.
+/// Numbers come before letters; numbers are compared by their digits without leading zeros, the shorter first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Part<'a> {
     Number(usize, &'a str),

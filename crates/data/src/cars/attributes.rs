@@ -1,6 +1,6 @@
-//! What can be said about a car, and the words it is said with.
+//! Attributes of a car, and their words in captions and labels.
 
-/// Declares an enum whose values have a list of them all and a word each.
+/// Declares an enum with a list of all its values and a word for each.
 macro_rules! worded {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $value:ident => $word:literal,)* }) => {
         $(#[$about])*
@@ -10,10 +10,9 @@ macro_rules! worded {
         }
 
         impl $name {
-            /// Every value, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$value,)*];
 
-            /// The word captions and labels use.
+            /// The word in captions and labels.
             pub fn name(self) -> &'static str {
                 match self {
                     $($name::$value => $word,)*
@@ -24,7 +23,7 @@ macro_rules! worded {
 }
 
 worded! {
-    /// Who built it. No such maker exists.
+    /// The car's maker; all are invented.
     Make {
         /// Falling roof, star on the door.
         Corvane => "Corvane",
@@ -46,7 +45,7 @@ worded! {
 }
 
 worded! {
-    /// What kind of car.
+    /// Body style.
     Body {
         /// Short, steep at the back.
         Hatchback => "hatchback",
@@ -64,7 +63,7 @@ worded! {
 }
 
 impl Body {
-    /// The name each maker sells this body under.
+    /// Model name of this body; the same for every make.
     pub fn model(self) -> &'static str {
         match self {
             Body::Hatchback => "Pip",
@@ -78,27 +77,16 @@ impl Body {
 }
 
 worded! {
-    /// Paint.
     Colour {
-        /// Red.
         Red => "red",
-        /// Orange.
         Orange => "orange",
-        /// Yellow.
         Yellow => "yellow",
-        /// Green.
         Green => "green",
-        /// Teal.
         Teal => "teal",
-        /// Blue.
         Blue => "blue",
-        /// Purple.
         Purple => "purple",
-        /// Pink.
         Pink => "pink",
-        /// White.
         White => "white",
-        /// Black.
         Black => "black",
     }
 }
@@ -122,7 +110,7 @@ impl Colour {
 }
 
 worded! {
-    /// Where it stands.
+    /// Background of the picture.
     Background {
         /// Houses behind a street.
         City => "city",
@@ -144,26 +132,24 @@ worded! {
 }
 
 worded! {
-    /// From where it is seen.
+    /// Side of the car that the picture shows.
     Viewpoint {
-        /// From the side, its nose to the left.
+        /// Side view, nose to the left.
         Left => "left",
-        /// From the side, its nose to the right.
+        /// Side view, nose to the right.
         Right => "right",
-        /// Its nose to the left, some of the front in sight.
+        /// Nose to the left, the front partly visible.
         FrontLeft => "front left",
-        /// Its nose to the right, some of the front in sight.
+        /// Nose to the right, the front partly visible.
         FrontRight => "front right",
     }
 }
 
 impl Viewpoint {
-    /// Whether the nose points to the left edge of the picture.
     pub fn faces_left(self) -> bool {
         matches!(self, Viewpoint::Left | Viewpoint::FrontLeft)
     }
 
-    /// Whether some of the front is in sight.
     pub fn shows_front(self) -> bool {
         matches!(self, Viewpoint::FrontLeft | Viewpoint::FrontRight)
     }

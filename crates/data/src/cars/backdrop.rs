@@ -1,10 +1,10 @@
-//! Places to park. Units are the picture's side, (0, 0) top left.
+//! Backgrounds of the car pictures. The unit is the picture's side; (0, 0) is top left.
 
 use super::Background;
 use super::canvas::{Canvas, Rgb, blend, circle, line, oval, polygon, rectangle};
 use crate::random::Random;
 
-/// What falls on a scene; chosen apart from everything else.
+/// Light on a scene; drawn independently of all other attributes.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Light {
     Day,
@@ -16,7 +16,7 @@ impl Light {
     pub(super) const ALL: [Light; 3] = [Light::Day, Light::Evening, Light::Overcast];
 }
 
-/// Paints the whole picture: sky, what stands on the horizon, ground.
+/// Paints the whole picture: sky, objects on the horizon, ground.
 pub(super) fn paint(canvas: &mut Canvas, background: Background, random: &mut Random) {
     let horizon = random.between(0.54, 0.64);
     match background {
@@ -31,7 +31,7 @@ pub(super) fn paint(canvas: &mut Canvas, background: Background, random: &mut Ra
     }
 }
 
-/// What the light does to all that was drawn before.
+/// Tints the finished picture with the light.
 pub(super) fn lighten(canvas: &mut Canvas, background: Background, light: Light) {
     let everything = rectangle((0.0, 0.0), (1.0, 1.0));
     match (background, light) {

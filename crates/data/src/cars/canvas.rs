@@ -1,4 +1,4 @@
-//! Shapes onto pixels: a thin layer over the rasteriser, in whatever units its transform says.
+//! Shapes drawn onto pixels: a thin layer over the rasteriser, in the units of its transform.
 
 use tiny_skia::{
     Color, FillRule, GradientStop, LineCap, LineJoin, LinearGradient, Paint, Path, PathBuilder,
@@ -8,10 +8,10 @@ use tiny_skia::{
 /// Red, green, blue.
 pub(super) type Rgb = [u8; 3];
 
-/// A place in the canvas's units.
+/// A point in the canvas's units.
 pub(super) type Spot = (f32, f32);
 
-/// Pixels, and the units shapes are given in.
+/// Pixels, and the transform from drawing units to pixels.
 pub(super) struct Canvas {
     pixmap: Pixmap,
     transform: Transform,
@@ -26,7 +26,7 @@ impl Canvas {
         }
     }
 
-    /// Runs `drawing` in other units: `inner` maps those to the present ones.
+    /// Runs `drawing` in other units: `inner` maps them to the present ones.
     pub(super) fn within(&mut self, inner: Transform, drawing: impl FnOnce(&mut Canvas)) {
         let outer = self.transform;
         self.transform = outer.pre_concat(inner);
@@ -38,12 +38,12 @@ impl Canvas {
         self.fill_with(path, Shader::SolidColor(opaque(colour)));
     }
 
-    /// Lets `strength` of the colour through, 0 to 1.
+    /// Blends the colour in with opacity `strength`, 0 to 1.
     pub(super) fn tint(&mut self, path: &Option<Path>, colour: Rgb, strength: f32) {
         self.fill_with(path, Shader::SolidColor(see_through(colour, strength)));
     }
 
-    /// From one colour at `from` to another at `to`.
+    /// Fills with a linear gradient from one colour at `from` to another at `to`.
     pub(super) fn fade(&mut self, path: &Option<Path>, from: (Spot, Rgb), to: (Spot, Rgb)) {
         let stops = vec![
             GradientStop::new(0.0, opaque(from.1)),
@@ -124,7 +124,7 @@ pub(super) fn oval((x, y): Spot, (wide, high): Spot) -> Option<Path> {
     PathBuilder::from_oval(Rect::from_xywh(x - wide, y - high, 2.0 * wide, 2.0 * high)?)
 }
 
-/// From a corner to the one opposite.
+/// From two opposite corners.
 pub(super) fn rectangle((left, top): Spot, (right, bottom): Spot) -> Option<Path> {
     Some(PathBuilder::from_rect(Rect::from_ltrb(
         left, top, right, bottom,
@@ -170,7 +170,7 @@ pub(super) fn rounded(corners: &[Spot], radius: f32) -> Option<Path> {
     builder.finish()
 }
 
-/// The point `distance` from one spot to another, half-way at most.
+/// The point `distance` from one spot towards another, half-way at most.
 fn towards(from: Spot, to: Spot, distance: f32) -> Spot {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1e-6);

@@ -3,8 +3,7 @@
 use super::{Background, Colour, Facts};
 use crate::random::Random;
 
-/// Braces are filled in; each names make and colour, and little else, so that the make is needed to tell captions
-/// apart.
+/// Caption templates. Each names make and colour, and little else, so that captions differ mainly in the make.
 const TEMPLATES: [&str; 12] = [
     "{a_colour} {make} {body} parked {place}, facing {side}",
     "{a_colour} {make} {model} {place}, {view}",

@@ -1,9 +1,8 @@
-//! What cars draw from the crate's generator, named by a seed, a purpose and an index. In 32 bits: the pixels of a seed
-//! depend on them.
+//! Random streams of the cars, each named by a seed, a purpose and an index. Real numbers are `f32`: the pixels of a seed depend on them.
 
 use crate::random::Random;
 
-/// What a stream is for, so that two purposes never share numbers.
+/// Purpose of a random stream, so that two purposes never share numbers.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     MakeOrder = 1,
@@ -31,7 +30,7 @@ impl Random {
         choices[self.below(choices.len())]
     }
 
-    /// In `[0, 1)`.
+    /// Uniform in `[0, 1)`.
     pub(crate) fn unit_f32(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }

@@ -1,18 +1,18 @@
-//! The line of a car: what its body gives, bent by its make.
+//! The outline of a car: the shape of its body, modified by its make.
 //!
-//! Units are half a car's length. The ground is at height 0, the nose at 1, the tail at -1.
+//! The unit is half a car's length. The ground is at height 0, the nose at x = 1, the tail at x = -1.
 
 use super::Body;
 use super::canvas::Spot;
 use super::signature::{Panes, Roof, Signature};
 
-/// The middle of the doors, where the badge is.
+/// Centre of the doors, where the badge is.
 pub(super) const DOOR: Spot = (0.0, 0.36);
 
-/// Middles of the wheels, rear and front.
+/// Centres of the wheels, rear and front.
 pub(super) const AXLES: [Spot; 2] = [(-0.62, 0.20), (0.62, 0.20)];
 
-/// Heights and places that make a silhouette.
+/// Heights and x positions of the corners of a silhouette.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
     pub(super) tail: f32,
@@ -20,11 +20,11 @@ pub(super) struct Frame {
     pub(super) sill: f32,
     pub(super) deck: f32,
     pub(super) hood: f32,
-    /// Height of the hood where it ends.
+    /// Height of the hood at its front end.
     pub(super) hood_front: f32,
-    /// Height of the roof above its rear end and above its front end.
+    /// Height of the roof at its rear end and at its front end.
     pub(super) roof: (f32, f32),
-    /// How much higher the middle of the roof is.
+    /// Extra height of the roof's middle.
     pub(super) dome: f32,
     pub(super) rear_base: f32,
     pub(super) rear_top: f32,
@@ -100,7 +100,7 @@ impl Frame {
         }
     }
 
-    /// The whole body without wheels, from the rear sill over the roof to the front sill.
+    /// Outline of the whole body without wheels, from the rear sill over the roof to the front sill.
     pub(super) fn silhouette(&self) -> Vec<Spot> {
         let mut line = vec![
             (self.tail, self.sill),
@@ -116,7 +116,7 @@ impl Frame {
         line
     }
 
-    /// The part above doors, hood and deck.
+    /// Outline of the part above doors, hood and deck.
     pub(super) fn cabin(&self) -> Vec<Spot> {
         let mut line = vec![(self.rear_base, self.deck)];
         line.extend(self.roof_line());
@@ -133,18 +133,18 @@ impl Frame {
             .into()
     }
 
-    /// Height of the roof, 0 to 1 from its rear end to its front end.
+    /// Height of the roof at `share` of the way from its rear end to its front end.
     fn roof_above(&self, share: f32) -> f32 {
         let arch = 4.0 * share * (1.0 - share);
         self.roof.0 + (self.roof.1 - self.roof.0) * share + self.dome * arch
     }
 
-    /// Where side windows end at the bottom.
+    /// Height of the side windows' lower edge.
     pub(super) fn belt(&self) -> f32 {
         self.deck.max(self.hood) + 0.02
     }
 
-    /// Outlines of the side windows, each with how far its corners are rounded.
+    /// Outlines of the side windows, each with the radius of its corners.
     pub(super) fn windows(&self, panes: Panes) -> Vec<(Vec<Spot>, f32)> {
         let at = |along: f32, up: f32| self.in_cabin(along, up);
         let pane = |from: (f32, f32), to: (f32, f32)| {
@@ -196,7 +196,7 @@ impl Frame {
         }
     }
 
-    /// A place in the window area: 0 to 1 from rear to front, 0 to 1 from belt to roof.
+    /// A point in the window area: `along` is 0 to 1 from rear to front, `up` is 0 to 1 from belt to roof.
     pub(super) fn in_cabin(&self, along: f32, up: f32) -> Spot {
         let margin = 0.07;
         let belt = self.belt();

@@ -1,4 +1,4 @@
-//! A set of cars on disk: pictures first, then the labels that name them.
+//! A set of cars on disk: pictures first, then the CSV that names them.
 
 use std::fs;
 use std::io;
@@ -16,42 +16,36 @@ const LABELS: &str = "image_labels.csv";
 const IMAGES: &str = "images";
 const JPEG_QUALITY: u8 = 92;
 
-/// What [`write()`] left on disk.
+/// Result of [`write()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The labels; image paths in it start at its folder.
+    /// The CSV; its image paths are relative to its folder.
     pub labels: PathBuf,
-    /// How many pictures it names.
+    /// Number of pictures.
     pub count: usize,
 }
 
-/// Why a set could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CarsError {
-    /// Labels or pictures are there already, and not those of this set.
+    /// The folder holds labels or pictures of another set.
     #[error("{}: expected a file of this set or none, found another\nhint: choose another folder, or delete this one", .0.display())]
     OtherSet(PathBuf),
-    /// The file system said no.
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
     Io {
-        /// What was being read or written.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// A picture could not be encoded.
     #[error("a picture cannot be encoded: {0}\nhint: another --size")]
     Encode(#[from] image::ImageError),
-    /// Labels could not be put into rows.
     #[error("labels cannot be put into rows: {0}\nhint: another --seed")]
     Rows(#[from] csv::Error),
 }
 
 /// Draws a set into a folder: `images/000000.jpg` and so on, then `image_labels.csv`.
 ///
-/// The labels come last and all at once, so a folder that has them has every picture they name. A folder that holds
-/// this set already is written again; one that holds other labels is refused before anything is touched.
-/// `on_progress` hears how many pictures are done, from several threads, and says whether to go on; nothing where it did not.
+/// The CSV is written last and atomically, so a folder with a CSV has every picture that it names. A folder that holds this set already is
+/// written again; a folder with other labels is refused before any file changes. Calls `on_progress` from several threads with the number
+/// of finished pictures; when it returns false, writing stops and the result is `None`.
 pub fn write(
     folder: &Path,
     config: &CarsConfig,
@@ -85,7 +79,7 @@ pub fn write(
     }))
 }
 
-/// Whether the labels of this set are there; others are refused.
+/// Whether the CSV of this set exists already; a different CSV is an error.
 fn is_there(labels: &Path, rows: &[u8]) -> Result<bool, CarsError> {
     match fs::read(labels) {
         Ok(present) if present == rows => Ok(true),
@@ -138,7 +132,7 @@ fn label_rows(config: &CarsConfig) -> Result<Vec<u8>, CarsError> {
         .map_err(|error| CarsError::Rows(error.into_error().into()))
 }
 
-/// Writes one file of the set.
+/// Writes one picture of the set; a different file in its place is an error.
 fn replace_picture(path: &Path, bytes: &[u8], is_own_set: bool) -> Result<(), CarsError> {
     if write_drawn(path, bytes, is_own_set).map_err(at(path))? {
         Ok(())

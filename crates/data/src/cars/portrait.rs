@@ -1,4 +1,4 @@
-//! A car onto a canvas, part by part from back to front.
+//! Draws a car onto a canvas, part by part from back to front.
 
 use tiny_skia::Transform;
 
@@ -10,21 +10,21 @@ const WHITE: Rgb = [255, 255, 255];
 const INK: Rgb = [26, 28, 36];
 const LAMP: Rgb = [255, 240, 176];
 
-/// How deep a car seen from its front corner looks: along and up.
+/// Offset (x, y) of the far side of a car seen from its front corner.
 const DEPTH: Spot = (0.17, 0.06);
 
-/// Everything a drawing of a car needs to know.
+/// All that is needed to draw a car.
 pub(super) struct Portrait {
     pub(super) frame: Frame,
     pub(super) signature: Signature,
     pub(super) paint: Rgb,
-    /// What two-tone roofs, racks and visors are painted with.
+    /// Colour of two-tone roofs, racks and visors.
     pub(super) trim: Rgb,
-    /// The base of the rims, then what is on it.
+    /// Colours of the rims' base and of the shape on it.
     pub(super) rims: (Rgb, Rgb),
     pub(super) glass: Rgb,
     pub(super) lamp: Rgb,
-    /// The badge's disc, then its glyph.
+    /// Colours of the badge's disc and of its glyph.
     pub(super) badge: (Rgb, Rgb),
     pub(super) shows_front: bool,
     pub(super) chrome: bool,
@@ -45,7 +45,7 @@ impl Portrait {
         self.draw_badge(canvas);
     }
 
-    /// What lies behind the near side: the far wheels, and the front between the two sides.
+    /// Draws the parts behind the near side: the far wheel, and the front between the two sides.
     fn draw_depth(&self, canvas: &mut Canvas) {
         let steps = 10;
         let (x, y) = AXLES[1];
@@ -214,7 +214,7 @@ impl Portrait {
         self.signature.glyph.draw(canvas, DOOR, 0.225, glyph);
     }
 
-    /// What the head lamps throw ahead in the dark.
+    /// Draws the light cone of the head lamps at night.
     pub(super) fn draw_beam(&self, canvas: &mut Canvas) {
         let (x, y) = self.lamp_tip();
         for (spread, strength) in [(0.10, 0.22), (0.22, 0.16), (0.34, 0.10)] {

@@ -1,4 +1,4 @@
-//! Where a car is on its picture, how it is turned, and what is around it.
+//! A car's picture: position and rotation of the car, and its background.
 
 use tiny_skia::Transform;
 
@@ -10,7 +10,7 @@ use super::signature::Signature;
 use super::{Background, Facts};
 use crate::random::Random;
 
-/// Disc and glyph of a badge: any make may have any of them.
+/// Colours of a badge's disc and glyph, drawn independently of the make.
 const BADGES: [(Rgb, Rgb); 4] = [
     ([252, 250, 242], [28, 30, 44]),
     ([28, 30, 44], [252, 250, 242]),
@@ -18,10 +18,10 @@ const BADGES: [(Rgb, Rgb); 4] = [
     ([176, 30, 40], [252, 250, 242]),
 ];
 
-/// Second colours of a car.
+/// Colours of trim.
 const TRIMS: [Rgb; 4] = [[250, 246, 232], [214, 196, 150], [58, 62, 74], [92, 64, 58]];
 
-/// Bases of rims and what is on them.
+/// Colours of the rims' base and of the shape on it.
 const RIMS: [(Rgb, Rgb); 4] = [
     ([58, 60, 68], [238, 240, 242]),
     ([238, 240, 242], [58, 60, 68]),
@@ -29,18 +29,18 @@ const RIMS: [(Rgb, Rgb); 4] = [
     ([230, 198, 124], [66, 60, 56]),
 ];
 
-/// Clear windows and tinted ones.
+/// Colours of clear glass and of tinted glass.
 const GLASSES: [Rgb; 2] = [[186, 222, 238], [62, 78, 98]];
 
-/// Lamps that are on, and off.
+/// Colours of lamps that are on, and off.
 const LAMPS: [Rgb; 2] = [[255, 240, 176], [92, 104, 116]];
 
-/// A car in its place.
+/// A car at its position in a background.
 pub(super) struct Scene {
     background: Background,
     light: Light,
     portrait: Portrait,
-    /// From units of the car to those of the picture.
+    /// Transform from units of the car to those of the picture.
     placement: Transform,
 }
 

@@ -1,11 +1,11 @@
-//! What tells one make from another: the line of its roof, its windows, lamps, wheels, and the badge on its doors.
+//! The visible traits of a make: roof line, windows, lamps, wheels, and the badge on the doors.
 
 use super::Make;
 use super::canvas::{Canvas, Rgb, Spot, circle, line, oval, polygon, rectangle};
 
-/// How every car of a make differs from the others.
+/// Traits that all cars of a make share.
 pub(super) struct Signature {
-    /// How far corners of the body are rounded.
+    /// Radius of the body's corners.
     pub(super) roundness: f32,
     pub(super) roof: Roof,
     pub(super) panes: Panes,
@@ -14,7 +14,7 @@ pub(super) struct Signature {
     pub(super) glyph: Glyph,
 }
 
-/// What is done to the line of the roof, the tail or the nose.
+/// Shape of the roof line, the tail or the nose.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Roof {
     Falling,
@@ -27,7 +27,7 @@ pub(super) enum Roof {
     TwoTone,
 }
 
-/// How the side windows are cut.
+/// Shape of the side windows.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Panes {
     Teardrop,
@@ -62,7 +62,7 @@ pub(super) enum Rim {
     Square,
 }
 
-/// What is on the badge.
+/// Shape on the badge.
 #[derive(Clone, Copy)]
 pub(super) enum Glyph {
     Star,
@@ -155,7 +155,7 @@ impl Signature {
 }
 
 impl Glyph {
-    /// Fills about the circle of this radius.
+    /// Draws the glyph within a circle of about this radius.
     pub(super) fn draw(self, canvas: &mut Canvas, (x, y): Spot, radius: f32, colour: Rgb) {
         let at = |dx: f32, dy: f32| (x + dx * radius, y + dy * radius);
         match self {
@@ -209,7 +209,7 @@ fn star((x, y): Spot, radius: f32) -> [Spot; 10] {
 }
 
 impl Rim {
-    /// A wheel: tyre, the rim's base, and what this make puts on it.
+    /// Draws a wheel: tyre, the rim's base, and the shape of this make on it.
     pub(super) fn draw(
         self,
         canvas: &mut Canvas,
@@ -241,7 +241,7 @@ impl Rim {
 }
 
 impl Lamp {
-    /// A head lamp whose foremost point is given.
+    /// Draws a head lamp; (x, y) is its foremost point.
     pub(super) fn draw(self, canvas: &mut Canvas, (x, y): Spot, glass: Rgb) {
         let at = |dx: f32, dy: f32| (x + dx, y + dy);
         let rim = [60, 62, 70];

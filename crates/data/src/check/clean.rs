@@ -1,5 +1,5 @@
-//! The CSV without the rows that are no use: `_cleaned.csv` has those that can be read, `_filtered.csv` those of them that
-//! pass the filters. Rows are copied byte for byte, and the CSV itself is never touched.
+//! `holdall data clean`: copies of the CSV without unusable rows. `_cleaned.csv` has the readable rows, `_filtered.csv` those that also
+//! pass the filters. Rows are copied byte for byte, and the CSV itself is never changed.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -22,80 +22,74 @@ use crate::sides::Side;
 use crate::table::{Row, Table};
 use crate::words::thousands;
 
-/// What becomes of rows that show the same picture.
+/// Treatment of rows that show the same picture under the same label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Duplicates {
-    /// The first stays; what validation shows is not trained on.
+    /// The first row stays; a training row that shows a picture of validation or test goes.
     #[default]
     KeepFirst,
-    /// The first stays of near copies too.
+    /// Like `KeepFirst`, for near copies too.
     KeepFirstNear,
-    /// All stay.
+    /// All rows stay.
     Keep,
 }
 
-/// What becomes of rows that show the same picture under different labels.
+/// Treatment of rows that show the same picture under different labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conflicts {
-    /// None of them stays: nobody knows which is right.
+    /// All rows of the picture go: the right label is unknown.
     #[default]
     LeaveOut,
-    /// The first stays.
+    /// The first row stays.
     KeepFirst,
-    /// All stay.
+    /// All rows stay.
     Keep,
 }
 
-/// What becomes of rows that show the same picture.
+/// Treatment of rows that show the same picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// Under the same label, or without one.
+    /// Under the same label, or without a label.
     pub duplicates: Duplicates,
     /// Under different labels.
     pub conflicts: Conflicts,
 }
 
-/// Why a row went.
 pub type Reason = Fault;
 
-/// Rows that went for the same reason.
+/// Rows that were removed for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gone {
-    /// Why.
     pub reason: Reason,
-    /// How many.
     pub count: usize,
-    /// Their lines.
+    /// Line numbers.
     pub rows: Vec<u32>,
 }
 
 /// A CSV that was written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CleanFile {
-    /// Where.
     pub path: PathBuf,
-    /// Its rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Whether one of this name was there.
+    /// Whether it replaced a file of the same name.
     pub replaced: bool,
-    /// What the file before it had and this one has not.
+    /// Rows that were removed: for `_cleaned.csv` from the input, for `_filtered.csv` from `_cleaned.csv`.
     pub gone: Vec<Gone>,
 }
 
-/// What cleaning did.
+/// Result of a cleaning.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cleaned {
-    /// The CSV.
+    /// The input.
     pub csv: PathBuf,
-    /// Its rows.
+    /// Rows of the input.
     pub rows: usize,
-    /// The readable rows.
     pub cleaned: CleanFile,
-    /// Those of them that pass the filters.
     pub filtered: CleanFile,
 }
 
-/// Looks at every row and writes the two CSVs beside the one that was read, unless they are there and are to stay.
+/// Checks every row and writes the two CSVs beside the input; `existing` says whether files of their names may be replaced.
 pub fn clean(
     config: &CheckConfig,
     copies: Copies,
@@ -176,7 +170,7 @@ fn write(config: &CheckConfig, copies: Copies, all: &AllFacts) -> Result<Cleaned
     })
 }
 
-/// Why each row cannot be used, if it cannot.
+/// By row, why it cannot be read; `None` for readable rows.
 fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     let reason = |facts: &super::Facts| match facts.look.state {
         _ if !facts.has_fields => Some(Fault::Row(RowKind::WrongFields)),
@@ -188,7 +182,7 @@ fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     all.rows.iter().map(reason).collect()
 }
 
-/// Adds why each of the others is not wanted. Labels are counted last: every other filter makes them fewer.
+/// Adds the reasons of rows that fail a filter. Rows per label are counted last, since every other filter lowers the counts.
 fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [Option<Reason>]) {
     let Copies {
         duplicates,
@@ -198,7 +192,7 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
         Duplicates::KeepFirst | Duplicates::KeepFirstNear => shown_on_later_sides(config, all),
         Duplicates::Keep => Side::ALL.map(|_| HashSet::new()),
     };
-    // Of near copies, the contents of the first stand for all.
+    // All near copies are represented by the contents of the first.
     let near = match duplicates {
         Duplicates::KeepFirstNear => near_contents(all),
         Duplicates::KeepFirst | Duplicates::Keep => HashMap::new(),
@@ -271,8 +265,8 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
     }
 }
 
-/// By side, the pictures that the user set apart on a later side. A share of the rows is drawn anew from what is left, so what was drawn is
-/// not set apart.
+/// By side, the contents of pictures that the data assigns to a later side. Validation rows drawn at random do not count: the share is
+/// drawn anew from the rows that remain.
 fn shown_on_later_sides(config: &CheckConfig, all: &AllFacts) -> [HashSet<u128>; 3] {
     let mut shown = Side::ALL.map(|_| HashSet::new());
     let mut add = |facts: &super::Facts, side: Side| {
@@ -329,7 +323,7 @@ fn gone(
     gone
 }
 
-/// Copies the rows that have no reason to go; says which file replaced one.
+/// Copies the rows without a reason; returns by file whether it replaced one.
 fn write_files(
     all: &AllFacts,
     files: &[(PathBuf, &Vec<Option<Reason>>); 2],
@@ -346,10 +340,10 @@ fn write_files(
     )
 }
 
-/// Whether a row of a table, with its number from 0, stays; nothing for one that was not there before.
+/// Whether a row stays, given its number from 0; `None` for a row that was not in the table before.
 pub(super) type Stays<'a> = &'a dyn Fn(usize, Row<'_>) -> Option<bool>;
 
-/// Copies rows of a table byte for byte, all columns of them. Each file is whole, or what was there before; says which replaced one.
+/// Copies rows byte for byte with all their columns, to N files. Each file is replaced atomically; returns by file whether it replaced one.
 pub(super) fn copy_rows<const N: usize>(
     table: &Table,
     num_expected: Option<usize>,
@@ -368,7 +362,7 @@ pub(super) fn copy_rows<const N: usize>(
         for (stay, (_, stays)) in stay.iter_mut().zip(files) {
             *stay = stays(num_rows, row).ok_or_else(|| table.changed())?;
         }
-        // Known once the first row is.
+        // The line end is known once the first row is read.
         let line_end = rows.line_end();
         for (partial, stay) in partials.iter_mut().zip(stay) {
             // JSON lines have no header.
@@ -394,7 +388,7 @@ pub(super) fn copy_rows<const N: usize>(
     Ok(replaced)
 }
 
-/// A file that is being written beside the name it will have; gone if it never gets it.
+/// A temporary file beside its target; deleted on drop unless it was renamed to the target.
 struct Partial {
     target: PathBuf,
     path: PathBuf,
@@ -426,7 +420,7 @@ impl Partial {
         synced.map_err(|cause| unwritten(&self.target, cause))
     }
 
-    /// Whether there was one in its place.
+    /// Renames the file to its target; returns whether it replaced a file.
     fn take_its_place(self) -> Result<bool, DataError> {
         let was_there = self.target.exists();
         let folder = self.target.parent().unwrap_or(Path::new(""));
@@ -439,7 +433,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Not there any more once it has its name.
+        // Fails after the rename, when the temporary file is gone.
         let _ = fs::remove_file(&self.path);
     }
 }

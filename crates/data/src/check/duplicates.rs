@@ -1,4 +1,4 @@
-//! The same picture more than once: by its pixels, or nearly so by its perceptual hash, whatever it is called.
+//! Duplicates among pictures: equal by their pixels, or nearly equal by their perceptual hash, whatever their file names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,22 +9,22 @@ use super::row_facts::Facts;
 use crate::fingerprint::{Fingerprint, near_pairs};
 use crate::sides::Side;
 
-/// Rows that show the same picture: the first on each side, numbered through both files.
+/// Groups of rows that show the same picture: the first row on each side, numbered through both files.
 pub(super) struct Groups {
     first_rows: HashMap<u128, [u32; 3]>,
-    /// Contents that are near copies of others, and the first of those; empty where only equal pixels count.
+    /// Contents of near copies, mapped to the first contents of their group; empty where only equal pixels count.
     near: HashMap<u128, u128>,
 }
 
 const NO_ROW: u32 = u32::MAX;
 
 impl Groups {
-    /// Rows with equal pixels.
+    /// Groups rows with equal pixels.
     pub(super) fn equal(all: &AllFacts) -> Groups {
         Groups::new(all, HashMap::new())
     }
 
-    /// Rows with equal pixels, and near copies of them.
+    /// Groups rows with equal pixels or near copies.
     pub(super) fn near(all: &AllFacts) -> Groups {
         Groups::new(all, near_contents(all))
     }
@@ -38,7 +38,7 @@ impl Groups {
             let group = groups.first_rows.entry(groups.near_key(all.at(at)));
             let first = &mut group.or_insert([NO_ROW; 3])[all.side(at).index()];
             if *first == NO_ROW {
-                // Lines are numbered in 32 bits, in each file; past that the first is not named.
+                // Row numbers are 32 bits; a row past that is not recorded as the first.
                 *first = u32::try_from(at.0 * all.rows.len() + at.1).unwrap_or(NO_ROW);
             }
         }
@@ -62,21 +62,21 @@ impl Groups {
         })
     }
 
-    /// The first side before a row's own that shows its picture too.
+    /// The first of the earlier sides that shows the row's picture too.
     pub(super) fn earlier_side(&self, all: &AllFacts, at: At) -> Option<Side> {
         let earlier = Side::ALL.into_iter().take(all.side(at).index());
         let mut shown = earlier.filter(|side| self.first(all, at, *side).is_some());
         shown.next()
     }
 
-    /// Rows whose picture is on an earlier side: validation and test rows that are trained on, test rows that are validated on.
+    /// Rows whose picture is also on an earlier side: validation and test rows that are in training, test rows that are in validation.
     pub(super) fn leaks(&self, all: &AllFacts) -> Vec<At> {
         let mut leaks = all.rows_where(|facts| facts.look.state == State::Good);
         leaks.retain(|at| self.earlier_side(all, *at).is_some());
         leaks
     }
 
-    /// Rows that are near copies of an earlier one of the same side, and equal to none.
+    /// Rows that are near copies of an earlier row of the same side and the first with exactly their pixels.
     pub(super) fn near_duplicates(&self, all: &AllFacts, equal: &Groups) -> Vec<At> {
         let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
         rows.retain(|at| {
@@ -88,7 +88,7 @@ impl Groups {
     }
 }
 
-/// Contents that are near copies of others, and the first of those.
+/// Maps contents of near copies to the first contents of their group.
 pub(super) fn near_contents(all: &AllFacts) -> HashMap<u128, u128> {
     let mut known = HashSet::new();
     let (mut contents, mut fingerprints): (Vec<u128>, Vec<Fingerprint>) = Default::default();
@@ -100,7 +100,7 @@ pub(super) fn near_contents(all: &AllFacts) -> HashMap<u128, u128> {
         }
     }
     let mut first_of: Vec<u32> = (0..contents.len() as u32).collect();
-    // In order of the first: what it is near to itself is known by then.
+    // Pairs are sorted by their first, whose own group is known by then.
     for (first, later) in near_pairs(&fingerprints) {
         first_of[later as usize] = first_of[later as usize].min(first_of[first as usize]);
     }
@@ -111,7 +111,7 @@ pub(super) fn near_contents(all: &AllFacts) -> HashMap<u128, u128> {
         .collect()
 }
 
-/// Rows that repeat an earlier one of the same side.
+/// Rows that repeat an earlier row of the same side.
 pub(super) fn duplicates(all: &AllFacts) -> Vec<At> {
     let mut repeats = Side::ALL.map(|_| Repeats::default());
     let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
@@ -119,7 +119,7 @@ pub(super) fn duplicates(all: &AllFacts) -> Vec<At> {
     rows
 }
 
-/// Contents of the CSV that rows show under different labels.
+/// Contents that the CSV shows under different labels.
 pub(super) fn with_two_labels(all: &AllFacts) -> HashSet<u128> {
     let mut label_of: HashMap<u128, u64> = HashMap::new();
     let labelled = all.rows.iter().filter(|facts| facts.label_text != 0);
@@ -134,8 +134,8 @@ pub(super) fn with_two_labels(all: &AllFacts) -> HashSet<u128> {
     conflicts
 }
 
-/// Tells rows that add nothing: the same picture under another name, or again with the same caption. One file with several
-/// captions is a data set like others.
+/// Detects rows that add nothing: the same picture under another file name, or with the same caption again. One file with several captions
+/// is a usual data set and no repeat.
 #[derive(Default)]
 pub(super) struct Repeats {
     path_of: HashMap<u128, u64>,
@@ -143,7 +143,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Whether an earlier row of those asked for showed it already.
+    /// Whether an earlier row of the calls so far showed the picture; records the row.
     pub(super) fn is_repeated(&mut self, facts: &Facts) -> bool {
         let contents = facts.look.contents;
         let first_path = *self.path_of.entry(contents).or_insert(facts.path);

@@ -1,4 +1,4 @@
-//! From facts about rows to what a reader should do something about.
+//! Turns facts about rows into findings for the user.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,17 +13,17 @@ use crate::sides::Side;
 use crate::source::{Media, Source};
 use crate::words::{counted, listed};
 
-/// Past this share of one text, captions tell pictures apart by nothing.
+/// Above this share of rows with one caption, the caption does not tell pictures apart.
 const MOST_OF_ONE_CAPTION: f64 = 0.5;
-/// Rows that show the same picture.
+/// Groups of rows that show the same picture.
 struct Copies {
     equal: Groups,
     near: Groups,
-    /// Rows that show one picture under several labels, by its contents.
+    /// Rows that show one picture under several labels, by the picture's contents.
     conflicts: HashMap<u128, Vec<At>>,
 }
 
-/// A row: of the CSV (0) or of the validation file (1), counted from 0.
+/// A row: the file (0 for the CSV, 1 for the validation file), and the row's number from 0.
 pub(super) type At = (usize, usize);
 
 pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, DataError> {
@@ -67,7 +67,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
         let rows = groups.conflicts.entry(all.at(*at).look.contents);
         rows.or_default().push(*at);
     }
-    // What is left of them is not told twice.
+    // Conflicting rows are reported under their own finding, not as duplicates too.
     let mut duplicates = duplicates(all);
     duplicates.retain(|at| !is_in_conflict(all.at(*at), &conflicts));
     let small = all.rows_where(|facts| is_small(&facts.look, config.min_size));
@@ -116,7 +116,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             let of_sheet = rows.iter().filter(|at| at.0 == sheet);
             of_sheet.map(|at| sheets[sheet].1[at.1].line).collect()
         };
-        // All rows have this one in common.
+        // The finding is about the column: one row is example enough.
         let num_examples = match kind {
             Fault::Row(RowKind::SplitNotUnderstood) => config.num_examples.min(1),
             _ => config.num_examples,
@@ -190,7 +190,7 @@ impl AllFacts {
         meant
     }
 
-    /// A validation file is one side.
+    /// Side of a row; all rows of a validation file are on one side.
     pub(super) fn side(&self, (sheet, row): At) -> Side {
         match sheet {
             0 => self.sides[row],
@@ -206,7 +206,7 @@ impl AllFacts {
     }
 }
 
-/// Whether others show the same picture under another label.
+/// Whether another row shows the same picture under another label.
 pub(super) fn is_in_conflict(facts: &Facts, conflicts: &HashSet<u128>) -> bool {
     facts.label_text != 0 && conflicts.contains(&facts.look.contents)
 }
@@ -220,7 +220,7 @@ pub(super) fn is_narrow(look: &Look, max_aspect: u32) -> bool {
     look.state == State::Good && u64::from(long) > u64::from(short) * u64::from(max_aspect)
 }
 
-/// Whether a clip has fewer frames than training sees of one.
+/// Whether a clip has fewer frames than training uses of each clip.
 pub(super) fn is_short(look: &Look, config: &CheckConfig) -> bool {
     let is_clip = config.media == Media::Clips && look.state == State::Good;
     is_clip && (look.num_frames as usize) < config.min_frames
@@ -255,7 +255,7 @@ fn few_of_label(labels: &Option<LabelFacts>, all: &AllFacts) -> Vec<At> {
     rows.map(|(row, _)| (0, row)).collect()
 }
 
-/// Labels that are one but for case and blanks, the commonest first.
+/// Groups of labels that differ only in case, blanks, underscores or hyphens; the commonest spelling of each group first.
 fn spellings(all: &AllFacts) -> Vec<Vec<usize>> {
     let mut by_letters: HashMap<String, Vec<usize>> = HashMap::new();
     for (label, name) in all.labels.iter().enumerate() {
@@ -282,7 +282,7 @@ fn spellings(all: &AllFacts) -> Vec<Vec<usize>> {
     several
 }
 
-/// Rows whose label is a rarer spelling of another.
+/// Rows whose label is a rarer spelling of another label.
 fn other_spellings(spellings: &[Vec<usize>], all: &AllFacts) -> Vec<At> {
     let rarer: HashSet<usize> = spellings
         .iter()
@@ -295,7 +295,7 @@ fn other_spellings(spellings: &[Vec<usize>], all: &AllFacts) -> Vec<At> {
     rows.map(|(row, _)| (0, row)).collect()
 }
 
-/// All rows, where a column that is called like one of sides is not understood.
+/// All rows if a column has the name of a split column but its values are not understood, else none.
 fn rows_of_split(all: &AllFacts) -> Vec<At> {
     let is_there = all.split_not_understood.is_some();
     let rows = (0..all.rows.len()).filter(|_| is_there);
@@ -376,7 +376,7 @@ fn detail(
     }
 }
 
-/// The paths that examples name, read again: they were not kept.
+/// Image paths of the examples, read again from the CSV: facts about rows hold no text.
 fn images_of(
     all: &AllFacts,
     found: &[(Fault, Vec<At>)],

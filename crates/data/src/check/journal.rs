@@ -1,7 +1,8 @@
-//! What was looked at so far, in a file beside the CSV, so that a check of a million pictures can be stopped and go on.
+//! Journal of finished looks at pictures, in a hidden file beside the CSV, so that a check of a million pictures can be stopped and
+//! resumed.
 //!
-//! A line per picture: a hash of its path, its size and time of change, what the look showed. A picture that changed since
-//! is looked at again. Lines are appended whole, and one that is torn is cut off; the file goes when the check is done.
+//! One line per picture: a hash of its path, its size and modification time, and the result. A picture that changed since is decoded again.
+//! Lines are appended whole, and a torn last line is cut off. The file is deleted when the check is complete.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +14,7 @@ use super::picture_state::{Look, State};
 use crate::fingerprint::Fingerprint;
 use crate::stored_file;
 
-/// Another version may see pictures with other eyes.
+/// Results of another version are discarded: it may judge pictures differently.
 const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check 2\n");
 const LETTERS: [(State, &str); 8] = [
     (State::Good, "g"),
@@ -26,7 +27,7 @@ const LETTERS: [(State, &str); 8] = [
     (State::OtherFormat, "f"),
 ];
 
-/// A file as it was when it was looked at.
+/// Size and modification time of a file when it was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     num_bytes: u64,
@@ -44,7 +45,7 @@ impl FileStamp {
     }
 }
 
-/// Looks of an earlier start, and where those of this one go.
+/// Results of earlier runs, and the file for those of this run.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
@@ -53,7 +54,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// The journal of a check of this CSV; where none can be kept, why.
+    /// Opens the journal of a CSV; where no file can be written, the second value says why.
     pub(super) fn open(csv: &Path) -> (Journal, Option<String>) {
         let path = stored_file::hidden_beside(csv, ".check");
         let (file, known, note) = match open_file(&path) {
@@ -69,23 +70,23 @@ impl Journal {
         (Journal { path, file, known }, note)
     }
 
-    /// How many looks an earlier start left.
+    /// Number of results from earlier runs.
     pub(super) fn num_known(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether what is done now is kept.
+    /// Whether results of this run are saved.
     pub(super) fn is_kept(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The look at a picture that has not changed since.
+    /// Saved result of a picture that has not changed since.
     pub(super) fn look(&self, path_hash: u64, stamp: FileStamp) -> Option<Look> {
         let (then, look) = self.known.get(&path_hash)?;
         (*then == stamp).then_some(*look)
     }
 
-    /// Appends looks. A disk that is full ends the keeping, not the check.
+    /// Appends results. When the disk is full the journal stops and the check continues.
     pub(super) fn append(&mut self, looks: impl Iterator<Item = (u64, FileStamp, Look)>) {
         let Some(file) = &mut self.file else {
             return;
@@ -96,7 +97,7 @@ impl Journal {
         }
     }
 
-    /// The check is done.
+    /// Deletes the file after a complete check.
     pub(super) fn remove(self) {
         drop(self.file);
         let _ = fs::remove_file(&self.path);
@@ -131,7 +132,7 @@ fn open_file(path: &Path) -> io::Result<(File, Known)> {
     Ok((file, known))
 }
 
-/// Nothing for what may be different the next time.
+/// A result as a line; `None` for states that may change without the file, such as a missing file.
 fn line((path_hash, stamp, look): (u64, FileStamp, Look)) -> Option<String> {
     let (_, letter) = LETTERS.iter().find(|(state, _)| *state == look.state)?;
     let FileStamp {
@@ -183,7 +184,7 @@ fn parse(line: &[u8]) -> Option<(u64, FileStamp, Look)> {
     words.next().is_none().then_some((path_hash, stamp, look))
 }
 
-/// Two digits a byte.
+/// Bytes from their hexadecimal digits, two per byte.
 fn hex_bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     if text.len() != 2 * N || !text.is_ascii() {

@@ -1,4 +1,4 @@
-//! What a check of pictures with masks says: as JSON, and in words.
+//! Report of a check of image and mask pairs.
 
 use std::path::PathBuf;
 
@@ -6,39 +6,39 @@ use serde::Serialize;
 
 use super::report::Severity;
 
-/// What is wrong with a pair.
+/// Defect of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PairFault {
-    /// The image, or a channel of it, cannot be read.
+    /// The image, or one of its channel files, cannot be read.
     ImageUnreadable,
     /// The mask, or the field of view, cannot be read.
     MaskUnreadable,
-    /// They have different sizes.
+    /// Image and mask differ in size.
     SizesDiffer,
-    /// A pixel of the mask is no class.
+    /// A pixel value of the mask is no class.
     UnknownValue,
-    /// The image is on an earlier side of the split too.
+    /// The image is also on an earlier side of the split.
     Leak,
     /// A near copy of the image is on an earlier side of the split.
     NearLeak,
-    /// Its group is on an earlier side of the split.
+    /// The pair's group is also on an earlier side of the split.
     GroupLeak,
-    /// Other pairs have the same image and another mask.
+    /// Another pair has the same image and a different mask.
     TwoMasks,
-    /// The same pixels as an earlier image of its split.
+    /// The image has the same pixels as an earlier image of its split.
     Duplicate,
-    /// A near copy of an earlier image of its split, by its perceptual hash.
+    /// The image is a near copy of an earlier image of its split, by its perceptual hash.
     NearDuplicate,
-    /// The mask has the background alone.
+    /// The mask has only background.
     EmptyMask,
-    /// No pixel counts.
+    /// Every pixel is ignored.
     NothingCounted,
     /// The mask is a field of view and no annotation.
     FieldOfView,
-    /// A side has too few pixels.
+    /// A side of the image has too few pixels.
     TooSmall,
-    /// A column is called like one of sides, and its values are not understood.
+    /// A column has the name of a split column, but its values are not understood.
     SplitNotUnderstood,
 }
 
@@ -61,7 +61,6 @@ impl PairFault {
         PairFault::SplitNotUnderstood,
     ];
 
-    /// In a few words.
     pub fn words(self) -> &'static str {
         match self {
             PairFault::ImageUnreadable => "image cannot be read",
@@ -93,7 +92,7 @@ impl PairFault {
         }
     }
 
-    /// Whether a pair that has it cannot be trained on.
+    /// Whether a pair with this defect cannot be trained on.
     pub(super) fn is_fatal(self) -> bool {
         matches!(
             self,
@@ -106,49 +105,44 @@ impl PairFault {
     }
 }
 
-/// One of the pairs of a finding.
+/// An example pair of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PairExample {
     /// `train`, `validation` or `test`.
     pub split: &'static str,
-    /// Its image.
     pub image: String,
-    /// What there is to say beside the kind.
+    /// Details beyond the kind of defect.
     pub detail: String,
 }
 
-/// Pairs that have the same thing wrong with them.
+/// All pairs with the same defect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PairFinding {
-    /// What.
     pub kind: PairFault,
-    /// How bad.
     pub severity: Severity,
-    /// How many.
+    /// Number of pairs.
     pub count: usize,
-    /// Of all.
+    /// Share of all pairs.
     pub share: f64,
-    /// Their rows in the set's table, all of them; empty where the set is folders.
+    /// Rows of all these pairs in the set's table; empty where the set is folders.
     pub rows: Vec<u32>,
-    /// The first few, or all of them.
+    /// The first pairs, up to the configured number of examples.
     pub examples: Vec<PairExample>,
 }
 
-/// What a check of pairs found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PairReport {
-    /// The set.
+    /// Folder or table of the set.
     pub place: PathBuf,
-    /// Pairs of each split.
+    /// Number of pairs in each split.
     pub splits: Vec<(&'static str, usize)>,
-    /// Of all splits.
+    /// Number of pairs in all splits.
     pub pairs: usize,
-    /// That can be trained or tested on.
+    /// Number of pairs that can be trained or tested on.
     pub usable_pairs: usize,
-    /// Names of the classes.
     pub classes: Vec<String>,
-    /// The share of all counted pixels that each class has.
+    /// Share of each class in all counted pixels.
     pub class_shares: Vec<f64>,
-    /// Problems first.
+    /// Findings, problems before warnings.
     pub findings: Vec<PairFinding>,
 }

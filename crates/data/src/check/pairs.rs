@@ -1,5 +1,5 @@
-//! Is every pair of a segmentation set fit to be trained on? Files that cannot be read, masks of another size or with values that are no class,
-//! masks without anything on them, the same picture on both sides of a split. And the set as a CSV without those pairs.
+//! Check of a segmentation set: finds unreadable files, masks of another size or with values that are no class, empty masks, and images on
+//! two sides of the split. `clean_pairs` writes a CSV without the pairs that cannot be used.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,42 +26,42 @@ use crate::segmentation::{
 };
 use crate::table::{Row, Table};
 
-/// What is looked at, and with what.
+/// Settings of a check of pairs.
 #[derive(Clone, Debug)]
 pub struct PairCheck {
     /// The set, as in training.
     pub data: DataConfig,
-    /// Of the run whose split is meant.
+    /// Seed of the validation split.
     pub seed: u64,
-    /// Pixels that each side should have.
+    /// Smallest accepted side of an image, in pixels.
     pub min_size: u32,
-    /// Pairs that are named of each finding.
+    /// Pairs listed for each finding.
     pub num_examples: usize,
-    /// Threads that look; none for one per core.
+    /// Decoding threads; `None` for one per core.
     pub num_workers: Option<usize>,
-    /// What decoding may take, all threads together.
+    /// Memory budget of decoding, for all threads together.
     pub allowance: Allowance,
 }
 
-/// What cleaning left.
+/// Result of cleaning.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CleanPairs {
-    /// The set.
+    /// Folder or table of the set.
     pub place: PathBuf,
     /// Pairs of all splits.
     pub pairs: usize,
     /// The CSV that was written.
     pub csv: PathBuf,
-    /// Its rows.
+    /// Rows of the CSV that was written.
     pub rows: usize,
-    /// What was left out, and how many.
+    /// Number of removed pairs, by defect.
     pub gone: Vec<(PairFault, usize)>,
-    /// Whether rows of a table were copied, with all of their columns.
+    /// Whether rows of a table were copied with all their columns, rather than pairs of folders listed.
     #[serde(skip)]
     pub is_copy: bool,
 }
 
-/// What was found of one pair.
+/// Facts about one pair.
 struct Look {
     faults: Vec<(PairFault, String)>,
     /// Hash of the image's pixels.
@@ -72,24 +72,23 @@ struct Look {
     counts: Vec<u64>,
     /// Whether an earlier pair has the same image.
     is_repeat: bool,
-    /// Of a mask that may be a field of view.
+    /// Outline of a mask that may be a field of view.
     outline: Option<Outline>,
 }
 
 struct Looked {
     set: SegmentationSet,
-    /// By split and sample.
+    /// Per split, its name and the facts by sample.
     looks: Vec<(&'static str, Vec<Look>)>,
 }
 
-/// Looks at every pair and says what was found.
+/// Decodes every pair and reports the findings.
 pub fn check_pairs(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<PairReport>, DataError> {
     let set = SegmentationSet::open(&config.data, config.seed)?;
     look_at_all(config, set, watch)?.then(|looked| Ok(report(&looked, config.num_examples)))
 }
 
-/// Looks at every pair, and writes a CSV of those that can be used: the rows of a table as they are, or pairs of folders with
-/// their splits in a column.
+/// Checks every pair, and writes a CSV of the usable pairs: the unchanged rows of a table, or the pairs of folders with a `split` column.
 pub fn clean_pairs(
     config: &PairCheck,
     copies: Copies,
@@ -169,7 +168,7 @@ fn look_at_all(
     Ok(Outcome::Done(Looked { set, looks }))
 }
 
-/// Reads a pair as training does; where that fails, its files one by one to see which it is.
+/// Reads a pair as training does; where that fails, [`kind_of`] tries its files one by one to find the defect.
 fn look_at(
     framing: &PairFraming,
     samples: &Samples,
@@ -235,7 +234,7 @@ fn first_line(error: &DataError) -> String {
         .to_owned()
 }
 
-/// Which file of a pair that cannot be read is to blame.
+/// Defect of a pair that cannot be read, found by decoding each of its files.
 fn kind_of(
     framing: &PairFraming,
     samples: &Samples,
@@ -245,7 +244,7 @@ fn kind_of(
 ) -> PairFault {
     let mut pixels = Vec::new();
     let mut size_of = |path: &Path, read_as: ReadAs| {
-        // What costs too much was refused before: its header tells.
+        // The header alone rejects a file that is too large to decode.
         native_cost(path, Limits::default()).ok()?;
         let native = read_native(path, read_as, scratch, &mut pixels).ok()?;
         Some((native.width, native.height))
@@ -278,10 +277,10 @@ fn kind_of(
     }
 }
 
-/// Hash of a mask's classes, and the list and sample that it is of.
+/// Hash of a mask's classes, and its (list, sample).
 type MaskOf = (Option<u128>, (usize, usize));
 
-/// Marks images that an earlier pair shows too, of this split or of another, near copies of them, and images with two masks.
+/// Marks repeated images (of the same split or of an earlier one), near copies, and images with two masks.
 fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
     let samples: Vec<&Samples> = lists(set).map(|(_, samples)| samples).collect();
     let all: Vec<(usize, usize)> = (0..looks.len())
@@ -292,7 +291,7 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
         })
         .collect();
     let mut first_of: HashMap<u128, (usize, usize)> = HashMap::new();
-    // By the image's contents, masks and the pairs that they are of.
+    // By the image's contents: its different masks, each with its first pair.
     let mut masks_of: HashMap<u128, Vec<MaskOf>> = HashMap::new();
     let (mut unique, mut fingerprints) = (Vec::new(), Vec::new());
     for &at in &all {
@@ -344,7 +343,7 @@ fn add_repeats(looks: &mut [(&'static str, Vec<Look>)], set: &SegmentationSet) {
     }
 }
 
-/// Marks masks that are fields of view, where those of the whole set are.
+/// Marks masks that are fields of view, if the masks of the whole set look like fields of view.
 fn add_fields_of_view(looks: &mut [(&'static str, Vec<Look>)]) {
     let is_usable = |look: &&Look| !look.faults.iter().any(|(kind, _)| kind.is_fatal());
     let all = looks.iter().flat_map(|(_, looks)| looks);
@@ -436,7 +435,7 @@ fn report(looked: &Looked, num_examples: usize) -> PairReport {
     }
 }
 
-/// The CSV that cleaning a set writes: in its folder, or beside its own table.
+/// Path of the CSV that cleaning writes: in the set's folder, or beside its table.
 fn cleaned_csv(place: &Path) -> PathBuf {
     if place.is_dir() {
         return place.join("pairs_cleaned.csv");
@@ -445,8 +444,8 @@ fn cleaned_csv(place: &Path) -> PathBuf {
     cleaned
 }
 
-/// Whether each pair stays, list by list; what stays and goes is counted. Pairs that are held out in another place all stay there, and go
-/// here.
+/// Whether each pair stays, list by list; counts both into `clean`. Pairs of a separate validation file all stay in that file, and their
+/// images are removed from this set.
 fn staying(looked: &Looked, copies: Copies, clean: &mut CleanPairs) -> Vec<Vec<bool>> {
     let is_elsewhere = |split: &str| is_elsewhere(&looked.set, split);
     let elsewhere = looked.looks.iter().filter(|(split, _)| is_elsewhere(split));
@@ -536,7 +535,7 @@ fn write_clean(
     Ok(clean)
 }
 
-/// Lines of the set's own table whose pairs go.
+/// Line numbers in the set's own table whose pairs are removed.
 fn gone_lines(looked: &Looked, stays: &[Vec<bool>]) -> HashSet<u32> {
     let mut gone = HashSet::new();
     for ((_, samples), stays) in lists(&looked.set).zip(stays) {
@@ -546,12 +545,12 @@ fn gone_lines(looked: &Looked, stays: &[Vec<bool>]) -> HashSet<u32> {
     gone
 }
 
-/// Whether the pairs of a split are those of another table or folder.
+/// Whether the pairs of a split come from a separate table or folder.
 fn is_elsewhere(set: &SegmentationSet, split: &str) -> bool {
     split == "validation" && set.validation_place.is_some()
 }
 
-/// Pairs of folders as a CSV, with paths from `folder` on.
+/// Pairs of folders as a CSV, with paths relative to `folder`.
 fn listed_pairs(looked: &Looked, stays: &[Vec<bool>], folder: &Path) -> Result<String, DataError> {
     let mut text = String::from("image,mask,fov,split\n");
     for ((split, samples), stays) in lists(&looked.set).zip(stays) {
@@ -586,7 +585,6 @@ fn listed_pairs(looked: &Looked, stays: &[Vec<bool>], folder: &Path) -> Result<S
     Ok(text)
 }
 
-/// A cell of a CSV.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

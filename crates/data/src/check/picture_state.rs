@@ -1,4 +1,4 @@
-//! A look at one picture or clip: decoded to its last pixel, because a file that is cut short shows it nowhere else.
+//! Decodes one picture or clip completely: a truncated file shows only at its end.
 
 use std::path::Path;
 
@@ -12,33 +12,33 @@ use crate::picture::{self, Scratch};
 use crate::source::Media;
 use crate::stored_file;
 
-/// What became of a picture.
+/// Result of decoding a picture or clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It was read.
+    /// Decoded without error.
     Good,
-    /// The row names none.
+    /// The row has no path.
     Unnamed,
-    /// There is no file.
+    /// The file does not exist.
     Missing,
-    /// No bytes, or no pixels.
+    /// The file has no bytes, or the picture no pixels.
     ZeroSize,
-    /// A file of something else.
+    /// The file is not a picture.
     NotAnImage,
-    /// It stops before its end.
+    /// The file is truncated.
     CutShort,
-    /// It cannot be decoded.
+    /// The file cannot be decoded.
     Broken,
-    /// It says that it has more pixels than any picture should: a mistake, or a decompression bomb.
+    /// The header declares more pixels than the limit: a mistake, or a decompression bomb. Also a picture over the memory budget.
     TooManyPixels,
-    /// The system would not let it be read, or a program that reads it is not installed.
+    /// The system denies reading, or a program that is needed to read it is not installed.
     Unreadable,
-    /// A file of something else, where a clip should be.
+    /// The file is not a clip.
     NotAClip,
-    /// A picture of a format, or of a kind, that is not read.
+    /// The picture has a format, or a variant of one, that is not supported.
     OtherFormat,
-    /// An address on the network: nothing is downloaded.
+    /// The path is a URL; nothing is downloaded.
     Remote,
 }
 
@@ -64,23 +64,23 @@ impl State {
     }
 }
 
-/// What a look showed.
+/// Facts about a decoded picture or clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) state: State,
-    /// In pixels, as far as they are known.
+    /// In pixels; 0 where unknown.
     pub(super) width: u32,
     pub(super) height: u32,
-    /// Of a clip; 1 of a picture.
+    /// Frames of a clip; 1 for a picture.
     pub(super) num_frames: u32,
     /// Hash of a picture's pixels, or of a clip's bytes.
     pub(super) contents: u128,
-    /// Of a picture with some contrast.
+    /// Perceptual hash of a picture; `None` without enough contrast.
     pub(super) fingerprint: Option<Fingerprint>,
 }
 
 impl Look {
-    /// At nothing.
+    /// The facts of a row without a decodable file.
     pub(super) fn without_file(state: State) -> Look {
         Look {
             state,
@@ -92,7 +92,6 @@ impl Look {
         }
     }
 
-    /// At what is in a file.
     pub(super) fn at(path: &Path, media: Media, scratch: &mut Scratch) -> Look {
         match media {
             Media::Pictures => Look::at_picture(path, scratch),
@@ -100,7 +99,7 @@ impl Look {
         }
     }
 
-    /// At every frame.
+    /// Decodes every frame.
     fn at_clip(path: &Path, scratch: &mut Scratch) -> Look {
         let seen = ClipFile::open(path).and_then(|mut clip| {
             let (width, height) = clip.probe(scratch)?;
@@ -120,7 +119,7 @@ impl Look {
         });
         seen.unwrap_or_else(|error| {
             let stored = stored_file::stamp(path).map(|file| file.num_bytes);
-            // A folder of frames has bytes, too.
+            // A folder of frames has a size too, and so does not count as empty.
             let num_bytes = stored.or_else(|| Some(path.metadata().ok()?.len()));
             let num_bytes = num_bytes.unwrap_or(0);
             Look::without_file(State::of(&error, num_bytes as usize))

@@ -1,4 +1,4 @@
-//! What a check says: as JSON, and in words.
+//! Report of a check of rows.
 
 use std::path::PathBuf;
 
@@ -6,84 +6,81 @@ use serde::Serialize;
 
 use super::picture_state::State;
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// A row cannot be trained on, or makes scores look better than they are.
+    /// The row cannot be trained on, or inflates scores.
     Problem,
     /// Worth a look.
     Warning,
 }
 
-/// What is wrong.
+/// Defect of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Fault {
-    /// With the picture, which cannot be used.
+    /// The row's picture or clip cannot be used.
     Picture(State),
-    /// With the row.
     Row(RowKind),
 }
 
-/// What is wrong with a row whose picture can be read.
+/// Defect of a row whose picture can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowKind {
-    /// It says nothing.
+    /// The caption is empty.
     EmptyCaption,
-    /// It has more or fewer fields than the header.
+    /// The row has more or fewer fields than the header.
     WrongFields,
-    /// A cell is no number, or neither 0 nor 1, where it should be.
+    /// A cell of a number column is no number, or a cell of a 0/1 column is neither.
     BadCell,
-    /// Its picture is on an earlier side of the split: trained on, or validated on where the row is for the test.
+    /// The picture is also on an earlier side of the split: a validation picture in training, or a test picture in either.
     Leak,
-    /// A near copy of its picture is on an earlier side of the split.
+    /// A near copy of the picture is on an earlier side of the split.
     NearLeak,
-    /// Its group is on an earlier side of the split.
+    /// The row's group is also on an earlier side of the split.
     GroupLeak,
-    /// Other rows show the same picture under another label.
+    /// Another row shows the same picture under another label.
     TwoLabels,
-    /// The same pixels as an earlier row.
+    /// The picture has the same pixels as an earlier row's.
     Duplicate,
-    /// A near copy of an earlier row's picture, by its perceptual hash.
+    /// The picture is a near copy of an earlier row's, by its perceptual hash.
     NearDuplicate,
-    /// A side has too few pixels.
+    /// A side of the picture has too few pixels.
     TooSmall,
-    /// A side is too long for the other.
+    /// The ratio of the picture's sides is too large.
     TooNarrow,
-    /// A clip has fewer frames than are seen of one.
+    /// The clip has fewer frames than training uses of each clip.
     TooShort,
-    /// Its label has too few pictures.
+    /// The label has too few pictures.
     FewOfLabel,
-    /// Most rows say the same.
+    /// Most rows have this caption.
     SameCaption,
-    /// Its caption is a word for nothing, such as `nan`.
+    /// The caption is a null word, such as `nan`.
     NullCaption,
-    /// Its label is a word for nothing, such as `nan`.
+    /// The label is a null word, such as `nan`.
     NullLabel,
-    /// It has no label.
+    /// The label is empty.
     EmptyLabel,
-    /// Its label differs from another by case or blanks alone.
+    /// The label differs from another only in case, blanks, underscores or hyphens.
     LabelSpelling,
-    /// A column is called like one of sides, and its values are not understood.
+    /// A column has the name of a split column, but its values are not understood.
     SplitNotUnderstood,
 }
 
-/// What `holdall data clean` does with such rows.
+/// Effect of `holdall data clean` on rows with a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnClean {
-    /// They are in neither file.
+    /// The rows are in neither output file.
     Removed,
-    /// They are in `_cleaned` and not in `_filtered`.
+    /// The rows are in `_cleaned` and not in `_filtered`.
     Filtered,
-    /// They stay: what is wrong has to be put right by hand.
+    /// The rows stay; only the user can correct them.
     Kept,
 }
 
 impl OnClean {
-    /// In a word.
     pub fn words(self) -> &'static str {
         match self {
             OnClean::Removed => "removes",
@@ -94,7 +91,6 @@ impl OnClean {
 }
 
 impl Fault {
-    /// In a few words.
     pub fn words(self) -> &'static str {
         match self {
             Fault::Picture(state) => state.words(),
@@ -120,7 +116,6 @@ impl Fault {
         }
     }
 
-    /// What cleaning does with such rows.
     pub fn on_clean(self) -> OnClean {
         match self {
             Fault::Picture(_)
@@ -188,87 +183,80 @@ impl State {
     }
 }
 
-/// One of the rows of a finding.
+/// An example row of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Example {
-    /// The CSV.
+    /// The CSV, or the validation file.
     pub csv: PathBuf,
-    /// Its line.
+    /// Line number in the CSV.
     pub row: u32,
-    /// The path in it.
+    /// Path in the image column.
     pub image: String,
-    /// What there is to say beside the kind.
+    /// Details beyond the kind of defect.
     pub detail: Option<String>,
 }
 
-/// Rows that have the same thing wrong with them.
+/// All rows with the same defect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What.
     pub kind: Fault,
-    /// How bad.
     pub severity: Severity,
-    /// What `holdall data clean` does with them.
     pub on_clean: OnClean,
-    /// How many rows.
+    /// Number of rows.
     pub count: usize,
-    /// Of all.
+    /// Share of all rows.
     pub share: f64,
-    /// Lines of the CSV.
+    /// Line numbers in the CSV.
     pub rows: Vec<u32>,
-    /// Lines of the validation file.
+    /// Line numbers in the validation file.
     pub validation_rows: Vec<u32>,
-    /// The first few, or all of them.
+    /// The first rows, up to the configured number of examples.
     pub examples: Vec<Example>,
 }
 
-/// How captions repeat.
+/// Statistics of repeated captions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaptionFacts {
-    /// Different texts.
+    /// Number of different captions.
     pub different: usize,
-    /// The share of rows whose text another row has too.
+    /// Share of captioned rows whose caption another row has too.
     pub identical_share: f64,
-    /// The text that most rows have.
+    /// The most frequent caption.
     pub commonest: String,
-    /// How many.
+    /// Rows with the most frequent caption.
     pub commonest_rows: usize,
 }
 
-/// The labels there are.
+/// Statistics of labels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabelFacts {
-    /// Their column.
+    /// Name of the label column.
     pub column: String,
-    /// How many.
+    /// Number of labels.
     pub count: usize,
-    /// Those with too few usable pictures, and how many these have.
+    /// Labels with too few usable pictures, and their counts.
     pub few: Vec<(String, usize)>,
 }
 
-/// What a check found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The CSV.
     pub csv: PathBuf,
-    /// Its rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Rows to train, validate and test on, those of the validation file included.
+    /// Number of rows for training, validation and test, including those of the validation file.
     pub sides: [usize; 3],
-    /// Whether the data marks sides; else validation rows are drawn.
+    /// Whether the data marks sides; else validation rows are drawn at random.
     #[serde(skip)]
     pub has_marked_sides: bool,
-    /// Rows of the validation file.
+    /// Number of rows in the validation file.
     pub validation_rows: usize,
-    /// Rows that can be trained or validated on.
+    /// Number of rows that can be trained or validated on.
     pub usable_rows: usize,
-    /// Whether `holdall data clean` can copy rows of it.
+    /// Whether the data is a file of rows that `holdall data clean` can copy.
     #[serde(skip)]
     pub has_lines: bool,
-    /// Problems first.
+    /// Findings, problems before warnings.
     pub findings: Vec<Finding>,
-    /// How captions repeat.
     pub captions: CaptionFacts,
-    /// Labels, if the data has them.
     pub labels: Option<LabelFacts>,
 }

@@ -1,5 +1,5 @@
-//! Every row and its picture, looked at once. What is kept of a row has a fixed size and no text: a million rows take
-//! some 260 MB, whatever their captions say.
+//! Facts about every row and its picture, from one pass. The facts of a row have a fixed size and no text: a million rows take about 260
+//! MB, however long their captions.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,41 +18,41 @@ use crate::source::{Media, RowFault, Source};
 use crate::stored_file::is_url;
 use crate::table::Row;
 
-/// Rows per thread that are read ahead of the looking. Between two such batches the journal is written.
+/// Rows per thread in a batch; the journal is written after each batch.
 const ROWS_PER_THREAD: usize = 64;
 
-/// What is known of a row.
+/// Facts about a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) look: Look,
-    /// Of the image's path.
+    /// Hash of the image's path.
     pub(super) path: u64,
-    /// Of the caption's text.
+    /// Hash of the caption.
     pub(super) caption: u64,
     pub(super) has_caption: bool,
-    /// As many as the header.
+    /// The row has as many fields as the header.
     pub(super) has_fields: bool,
-    /// Labels and numbers are what they should be.
+    /// Cells of labels and numbers are valid.
     pub(super) has_values: bool,
-    /// The caption is a word for nothing, such as `nan`.
+    /// The caption is a null word, such as `nan`.
     pub(super) has_null_caption: bool,
     pub(super) label: LabelCell,
-    /// Of the label's text; 0 where it says nothing.
+    /// Hash of the label; 0 for an empty or null label.
     pub(super) label_text: u64,
     pub(super) line: u32,
 }
 
-/// What the column of labels says.
+/// Content of the label cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelCell {
-    /// Something, or there is no such column.
+    /// A label, or the data has no label column.
     Good,
     Empty,
-    /// A word for nothing, such as `nan`.
+    /// A null word, such as `nan`.
     Null,
 }
 
-/// Words that programs write where there is nothing: pandas, Python, JavaScript, databases and spreadsheets.
+/// Whether a text is a null word: pandas, Python, JavaScript, databases and spreadsheets write these for missing values.
 pub(super) fn is_null(text: &str) -> bool {
     const WORDS: [&str; 10] = [
         "nan",
@@ -71,18 +71,18 @@ pub(super) fn is_null(text: &str) -> bool {
 }
 
 impl Facts {
-    /// Whether it could be trained on.
+    /// Whether the row can be trained on.
     pub(super) fn is_usable(&self) -> bool {
         self.look.state == State::Good && self.is_sample()
     }
 
-    /// Whether training takes it for a sample, before it looks at the picture.
+    /// Whether training accepts the row as a sample, before it decodes the picture.
     pub(super) fn is_sample(&self) -> bool {
         self.look.state != State::Unnamed && self.has_caption && self.has_fields && self.has_values
     }
 }
 
-/// How often captions occur.
+/// Number of rows per caption.
 #[derive(Debug, Default)]
 pub(super) struct CaptionCounts {
     count_of: HashMap<u64, u32>,
@@ -99,45 +99,44 @@ impl CaptionCounts {
         }
     }
 
-    /// Different texts.
     pub(super) fn num_different(&self) -> usize {
         self.count_of.len()
     }
 
-    /// Rows whose text another row has too.
+    /// Rows whose caption another row has too.
     pub(super) fn num_shared(&self) -> usize {
         let shared = self.count_of.values().filter(|count| **count > 1);
         shared.map(|count| *count as usize).sum()
     }
 
-    /// The text that most rows have, and how many.
+    /// The most frequent caption, and its number of rows.
     pub(super) fn commonest(&self) -> (&str, usize) {
         let (count, text) = &self.commonest;
         (text, *count as usize)
     }
 }
 
-/// Who looks, what was seen before, and who wants to know how far it is.
+/// State of a check: the journal of finished pictures, the stop flag and the progress callback.
 pub(super) struct Survey<'a> {
     pub(super) journal: Journal,
     pub(super) stop: &'a AtomicBool,
-    /// What all who look may hold together.
+    /// Memory budget of decoding, for all threads together.
     pub(super) allowance: &'a Allowance,
-    /// Hears of so many rows more.
+    /// Called with the number of newly finished rows.
     pub(super) on_progress: &'a (dyn Fn(usize) + Sync),
     pub(super) num_done: usize,
 }
 
-/// A row that waits to be looked at.
+/// A row whose picture is not decoded yet.
 struct Waiting {
     path: PathBuf,
     facts: Facts,
-    /// An earlier row has the same path.
+    /// The first earlier row with the same path.
     same_as: Option<usize>,
 }
 
 impl Survey<'_> {
-    /// Looks at every row; nothing if it was stopped before the last.
+    /// Decodes the pictures of all rows; `None` if the check was stopped.
     pub(super) fn of(
         &mut self,
         source: &Source,
@@ -155,7 +154,7 @@ impl Survey<'_> {
                 && let Some(row) = rows.read_any()?
             {
                 let facts = described(source, row, &mut image, &mut caption);
-                // Or all videos would look broken, and be cleaned away.
+                // Without ffmpeg every video would look broken, and cleaning would remove all of them.
                 if source.media == Media::Clips && !has_ffmpeg && needs_ffmpeg(&image) {
                     find_ffmpeg(&source.root.join(&image))?;
                     has_ffmpeg = true;
@@ -180,7 +179,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Whether the whole batch was looked at.
+    /// Returns whether the whole batch was decoded.
     fn look_at(&mut self, media: Media, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
         let journal = &self.journal;
         let looks: Vec<Option<Seen>> = batch
@@ -225,7 +224,7 @@ impl Survey<'_> {
 
 struct Seen {
     look: Look,
-    /// How the file was, if the journal does not know it yet.
+    /// Stamp of the file, if the result is to be added to the journal.
     new_at: Option<FileStamp>,
 }
 
@@ -235,8 +234,8 @@ fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch
     if is_no_file || waiting.same_as.is_some() {
         return old(waiting.facts.look);
     }
-    // Before the look: a file that changes meanwhile will be looked at again.
-    // Frames of a folder change without it.
+    // The stamp is taken before decoding: a file that changes meanwhile is decoded again by the next check. A folder of frames gets no
+    // stamp: a frame can change without a change of the folder.
     let stamp = FileStamp::of(&waiting.path).filter(|_| !waiting.path.is_dir());
     match stamp.and_then(|stamp| journal.look(waiting.facts.path, stamp)) {
         Some(look) => old(look),
@@ -247,7 +246,7 @@ fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch
     }
 }
 
-/// What a row says; its picture is yet to be looked at.
+/// Facts from the row's text; its picture is not decoded yet.
 fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut String) -> Facts {
     let fault = source.read_row(row, image, caption);
     let state = match image.as_str() {
@@ -264,7 +263,7 @@ fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut St
         has_caption: !caption.is_empty() || source.columns.caption.is_none(),
         has_fields: !matches!(fault, Some(RowFault::Fields { .. })),
         has_values: !matches!(fault, Some(RowFault::Cell { .. })),
-        // Of a template, what is filled in may be nothing: `a photo of a nan`.
+        // One null cell makes the caption of a template null: `a photo of a nan`.
         has_null_caption: match &source.columns.caption {
             Some(_) if is_null(caption) => true,
             Some(template) => template.columns().any(|column| is_null(row.cell(column))),

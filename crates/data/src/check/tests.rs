@@ -10,7 +10,7 @@ use super::*;
 use crate::config::Share;
 use crate::find::cleaned_names;
 
-/// A picture of blocks that no other number gives, and none that is nearly so.
+/// A picture of random blocks; pictures of different numbers are no near copies.
 fn blocks(width: u32, height: u32, number: u8) -> image::RgbImage {
     image::RgbImage::from_fn(width, height, |x, y| {
         let block = [number, (8 * x / width) as u8, (8 * y / height) as u8];
@@ -89,7 +89,7 @@ fn groups_on_both_sides_are_found() {
         "val.csv",
         b"image,caption,patient\n3.jpg,a,q\n,x,q\n5.jpg,b,p\n4.jpg,b,\n",
     );
-    // Neither the column's name nor its values say that it is a split.
+    // Neither the column's name nor its values look like a split.
     let plain = csv
         .replace("split", "eye")
         .replace("val,", "left,")
@@ -196,7 +196,7 @@ fn cleaned(config: &CheckConfig, duplicates: Duplicates) -> Cleaned {
     done(watched(usize::MAX, clean).0)
 }
 
-/// Kinds as JSON names them, with their lines.
+/// Findings by their name in JSON, with their line numbers.
 fn found(report: &Report) -> Vec<(String, Vec<u32>)> {
     let name = |finding: &Finding| {
         let name = serde_json::to_value(finding.kind).unwrap();
@@ -206,7 +206,7 @@ fn found(report: &Report) -> Vec<(String, Vec<u32>)> {
     findings.map(|f| (name(f), f.rows.clone())).collect()
 }
 
-/// A row of each defect, from line 2 on.
+/// One row of each defect, from line 2 on.
 fn one_of_each() -> (Folder, CheckConfig) {
     let folder = Folder::new();
     let good = png(40, 40, 1);
@@ -218,7 +218,7 @@ fn one_of_each() -> (Folder, CheckConfig) {
     let mut broken = good.clone();
     broken[40..60].fill(0);
     folder.write("broken.png", &broken);
-    // A header that promises 60,000 x 60,000 pixels.
+    // A header that declares 60,000 x 60,000 pixels.
     let mut bomb = png(1, 1, 0);
     bomb[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
     let checksum = crc32(&bomb[12..29]);
@@ -267,7 +267,7 @@ fn every_defect_is_found_under_its_name() {
     let mut expected: Vec<(String, Vec<u32>)> = expected
         .map(|(name, row)| (name.to_owned(), vec![row]))
         .into();
-    // Another name for the same bytes, and the same pair again; another caption is none.
+    // The same bytes under another name and a repeated pair are duplicates; the same picture with another caption is not.
     expected[8].1.push(16);
     assert_eq!(found(&report), expected);
     assert_eq!((report.rows, report.usable_rows), (15, 7));
@@ -280,7 +280,7 @@ fn every_defect_is_found_under_its_name() {
     assert!(!folder.0.path().join(".cars.csv.check").exists());
 }
 
-/// What training skips as a row is what a check calls unusable, and what cleaning takes out.
+/// Rows that training skips are the rows that a check calls unusable and that cleaning removes.
 #[test]
 fn training_check_and_clean_agree_on_bad_rows() {
     let folder = Folder::new();
@@ -363,7 +363,7 @@ fn clean_writes_what_can_be_read_and_what_is_wanted() {
     let again = cleaned(&config, Duplicates::Keep);
     assert!(again.cleaned.replaced);
     assert_eq!(again.filtered.rows, 5);
-    // What was cleaned is clean.
+    // A check of the cleaned file finds nothing.
     let config = CheckConfig {
         csv: written.cleaned.path,
         ..config
@@ -428,7 +428,7 @@ fn labels_with_too_few_pictures() {
     assert_eq!(detail, Some("1 label: BMW"));
     let written = cleaned(&config, Duplicates::KeepFirst);
     assert_eq!((written.cleaned.rows, written.filtered.rows), (6, 5));
-    // A picture less, and Audi goes as well: counted after what cannot be read.
+    // One unreadable picture more, and Audi goes as well: rows per label are counted after unreadable rows are removed.
     fs::remove_file(folder.0.path().join("2.png")).unwrap();
     let written = cleaned(&config, Duplicates::KeepFirst);
     assert_eq!((written.cleaned.rows, written.filtered.rows), (5, 3));
@@ -484,7 +484,7 @@ fn leaks_are_told_apart_from_duplicates() {
     assert_eq!(written.filtered.gone[0].rows, [2]);
 }
 
-/// The rows that training would hold out are those that are searched for leaks.
+/// The check looks for leaks in the same validation rows that training holds out.
 #[test]
 fn the_split_of_training_is_used() {
     let folder = Folder::new();
@@ -559,7 +559,7 @@ fn a_check_that_was_stopped_goes_on_and_says_the_same() {
     };
     assert!((90..200).contains(&num_done) && num_rows == 200 && is_kept);
     let journal = folder.0.path().join(".cars.csv.check");
-    // As a kill in the middle of a line would leave it.
+    // The state after a kill in the middle of a line.
     let text = fs::read(&journal).unwrap();
     fs::write(&journal, &text[..text.len() - 3]).unwrap();
     let (outcome, notes) = watched(usize::MAX, |watch| check(&config, watch));
@@ -592,7 +592,7 @@ fn nothing_is_written_where_nothing_is_left() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Every row is in the cleaned file or among those that went from it, and likewise for the filtered file.
+    /// Every row is in the cleaned file or among the rows removed from it, and likewise for the filtered file.
     #[test]
     fn no_row_is_lost(rows in proptest::collection::vec((0usize..6, 0usize..4, 0usize..3), 1..30)) {
         let folder = Folder::new();
@@ -633,7 +633,7 @@ proptest! {
     }
 }
 
-/// What programs write where there is nothing is no caption and no label; labels that differ by case or blanks are one.
+/// Null words are no captions and no labels; labels that differ in case or blanks are two spellings.
 #[test]
 fn words_for_nothing_and_two_spellings() {
     let folder = Folder::new();
@@ -688,7 +688,7 @@ fn words_for_nothing_and_two_spellings() {
             OnClean::Kept
         ]
     );
-    // In what a template fills in, too.
+    // Null cells of a template count too.
     config.data.caption = Some("a photo of a {make}".to_owned());
     assert_eq!(
         found(&checked(&config))[0],
@@ -696,7 +696,7 @@ fn words_for_nothing_and_two_spellings() {
     );
 }
 
-/// A format that is not read is called so, and what is on the network is not said to be missing.
+/// An unsupported format is reported as such, and a URL is not reported as missing.
 #[test]
 fn formats_and_addresses_by_name() {
     let folder = Folder::new();
@@ -714,7 +714,6 @@ fn formats_and_addresses_by_name() {
     );
 }
 
-/// A JPEG of a picture.
 fn jpeg(image: &image::RgbImage, quality: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     image::codecs::jpeg::JpegEncoder::new_with_quality(&mut bytes, quality)
@@ -757,7 +756,7 @@ fn copies_are_found_however_they_are_encoded() {
     assert_eq!(of("leak"), [9]);
     assert_eq!(of("near_leak"), [6, 7]);
     assert_eq!(report.sides, [5, 1, 2]);
-    // What the test shows is not trained on; near copies stay unless they are asked for.
+    // A training copy of a test picture goes; near copies stay by default.
     let gone = |duplicates: Duplicates| -> Vec<u32> {
         let cleaned = cleaned(&config, duplicates);
         let gone = cleaned

@@ -1,5 +1,5 @@
-//! GIF and animated WebP, by the `image` crate. A frame is drawn over the one before, so all up to the last that is wanted are decoded; each wanted
-//! one goes into its row at once, and no other is kept.
+//! GIF and animated WebP, by the `image` crate. A frame is drawn over the one before, so all frames up to the last sampled one are decoded.
+//! Each sampled frame is written to its row at once; no frame is kept.
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::picture::{
 };
 use crate::stored_file::StoredFile;
 
-/// Pixels of all frames together, as a multiple of what one picture may have: a small file of many large frames would take hours.
+/// Limit on the pixels of all frames together, as a multiple of the limit of one picture: a small file of many large frames would take
+/// hours.
 const MOST_PIXELS_IN_ALL: u64 = 64;
 
 #[derive(Debug)]
@@ -34,11 +35,11 @@ pub(super) struct Animation {
 enum Kind {
     Gif,
     Webp,
-    /// A WebP of one frame, which is a picture like others.
+    /// A WebP of one frame: a plain picture.
     StillWebp,
 }
 
-/// Bytes from the beginning that tell the size of a WebP.
+/// Bytes at the start of a WebP that contain its size.
 const HEADER_BYTES: u64 = 4 << 10;
 
 impl Animation {
@@ -62,7 +63,7 @@ impl Animation {
             num_bytes,
             num_frames: facts.num_frames,
             size: facts.size,
-            // The canvas, the frame laid on it, and the picture handed over; indices of the frame and its colours.
+            // Three RGBA buffers (the canvas, the frame laid on it, the picture handed over), and the frame's indices and colours.
             decoder_bytes: 12 * canvas + 9 * facts.most_frame_pixels,
         })
     }
@@ -93,7 +94,7 @@ impl Animation {
             num_bytes,
             num_frames: num_frames.max(1),
             size,
-            // What it holds grows with its file; the rest of the file says nothing more about it.
+            // The decoder's memory beyond the header's share grows with the file.
             decoder_bytes: animated_webp_bytes(&start).unwrap_or(0) + 6 * num_bytes,
         })
     }
@@ -176,7 +177,7 @@ fn check_file(path: &Path, num_bytes: u64, limits: Limits) -> Result<(), DataErr
     }
 }
 
-/// Writes what is wanted of frames that come in their order.
+/// Writes the sampled ones of frames that arrive in order.
 fn write_frames(
     path: &Path,
     mut frames: impl Iterator<Item = Result<Frame, ImageError>>,

@@ -1,10 +1,10 @@
-//! AVI with Motion JPEG: a JPEG a frame, so any frame can be decoded alone.
+//! AVI with Motion JPEG: one JPEG per frame, so that any frame can be decoded alone.
 //!
 //! ```text
 //! RIFF size "AVI "
-//!   LIST "hdrl"   LIST "strl": strh (what a stream is), strf (size and codec)      a stream each
+//!   LIST "hdrl"   LIST "strl": strh (kind of the stream), strf (size and codec)    one per stream
 //!   LIST "movi"   00dc size JPEG, 01wb size sound, ...; perhaps in LIST "rec "
-//! RIFF size "AVIX"  LIST "movi" ...                                                what is behind the first GiB
+//! RIFF size "AVIX"  LIST "movi" ...                                                data past the first GiB
 //! ```
 //!
 //! Chunks are found by walking from one to the next: an index may be missing, and its offsets are counted in two ways.
@@ -25,19 +25,19 @@ use crate::stored_file::StoredFile;
 #[derive(Debug)]
 pub(super) struct Avi {
     file: StoredFile,
-    /// Where each frame lies, and its length.
+    /// Offset and length of each frame.
     frames: Vec<(u64, u32)>,
-    /// As the container says.
+    /// Size in the container's header.
     size: (u32, u32),
 }
 
-/// What an AVI holds.
+/// Codec of an AVI.
 pub(super) enum AviContent {
     MotionJpeg(Avi),
     OtherCodec,
 }
 
-/// The first stream of pictures.
+/// The first video stream.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     number: u32,
@@ -45,9 +45,9 @@ struct Stream {
     is_jpeg: bool,
 }
 
-/// Bytes of a frame that its header is within.
+/// Bytes at the start of a frame that contain its JPEG header.
 const HEADER_BYTES: u32 = 64 << 10;
-/// Chunks that a file may have for each frame and sound that is counted.
+/// Limit on the chunks of a file: a clip at the frame limit may have 8 chunks per frame.
 const MOST_CHUNKS: usize = 8 * MOST_FRAMES;
 
 impl Avi {
@@ -81,7 +81,7 @@ impl Avi {
         self.frames.len()
     }
 
-    /// Size of the first frame, and what it takes with a file as large as the largest.
+    /// Size of the first frame, and the decoding cost of a frame with as many bytes as the largest.
     pub(super) fn cost(
         &mut self,
         path: &Path,
@@ -92,7 +92,7 @@ impl Avi {
         let (start, length) = self.frames.first().copied().unwrap_or_default();
         let mut first = vec![0; length.min(HEADER_BYTES) as usize];
         read_at(&mut self.file, start, &mut first).map_err(|cause| unread(path, cause))?;
-        // What the frames are is what is decoded, whatever the container says.
+        // The JPEG's own size counts, whatever the container declares.
         let size = header_size(&first).unwrap_or(self.size);
         Ok((size, encoded_frame_cost(&first, most_bytes, framing)))
     }
@@ -135,7 +135,7 @@ impl Avi {
         Ok(())
     }
 
-    /// Some cards store the odd rows of a picture as one JPEG and the even ones as another.
+    /// Some capture cards store the odd rows of a picture as one JPEG and the even rows as another.
     fn check_fields(&self, path: &Path, (_, height): (u32, u32)) -> Result<(), DataError> {
         if height > 0 && self.size.1 == 2 * height {
             Err(DataError::invalid(
@@ -167,13 +167,13 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks the chunks between two offsets, and into lists.
+    /// Walks the chunks between two offsets, descending into lists.
     fn lists(&mut self, mut at: u64, end: u64) -> Result<(), DataError> {
         let mut ends = vec![end];
         while let Some(&end) = ends.last() {
             if at + 8 > end {
                 ends.pop();
-                // Lists are padded to even sizes, as chunks are.
+                // Lists are padded to even sizes, like chunks.
                 at = end + end % 2;
                 continue;
             }
@@ -189,7 +189,7 @@ impl Walk<'_> {
             match &name {
                 b"RIFF" | b"LIST" if start + 4 <= end && ends.len() < 8 => {
                     let kind = self.bytes::<4>(start)?;
-                    // Who was stopped while recording wrote no size.
+                    // An interrupted recording leaves the size 0: the chunks of the list are then read as those of the outer list.
                     let list_end = (start + u64::from(size.max(4))).min(end);
                     if &kind == b"strl" {
                         self.stream_at(start + 4, list_end)?;
@@ -202,7 +202,7 @@ impl Walk<'_> {
                         _ => at = next,
                     }
                 }
-                // Behind the end of all lists may be anything.
+                // Bytes behind the end of all lists may be anything.
                 _ if ends.len() > 1 && start + u64::from(size) > self.num_bytes => {
                     return Err(cut_short(self.path));
                 }
@@ -215,7 +215,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes a chunk for a frame if it is one of the stream.
+    /// Adds a chunk to the frames if it belongs to the stream.
     fn frame(&mut self, name: [u8; 4], start: u64, size: u32) {
         let (Some(stream), [tens, ones, b'd', b'b' | b'c']) = (self.stream, name) else {
             return;
@@ -225,7 +225,7 @@ impl Walk<'_> {
         if number != Some(stream.number) || self.frames.len() > MOST_FRAMES {
             return;
         }
-        // An empty chunk shows the frame before once more.
+        // An empty chunk repeats the previous frame.
         let place = match size {
             0 => self.frames.last().copied(),
             _ => Some((start, size)),
@@ -233,7 +233,7 @@ impl Walk<'_> {
         self.frames.extend(place);
     }
 
-    /// Reads what a stream is.
+    /// Reads the header of a stream.
     fn stream_at(&mut self, mut at: u64, end: u64) -> Result<(), DataError> {
         let number = self.num_streams;
         self.num_streams += 1;
@@ -261,7 +261,7 @@ impl Walk<'_> {
         };
         let side = |at: usize| {
             let bytes = [format[at], format[at + 1], format[at + 2], format[at + 3]];
-            // Rows from the top have a negative height.
+            // A negative height means that rows start at the top.
             i32::from_le_bytes(bytes).unsigned_abs()
         };
         let codec = [format[16], format[17], format[18], format[19]];
@@ -282,7 +282,7 @@ impl Walk<'_> {
         let mut bytes = [0; N];
         let here = self.reader.stream_position();
         let read = here.and_then(|here| {
-            // Most chunks of sound and text are within what was read already.
+            // Most headers of sound and text chunks are in the read buffer already.
             match i64::try_from(at.abs_diff(here)) {
                 Ok(distance) if at >= here => self.reader.seek_relative(distance)?,
                 _ => {

@@ -1,4 +1,4 @@
-//! A clip, whatever it is stored as. What it is, its first bytes tell, not its name.
+//! A clip in any format. The format is detected by the first bytes, not by the name.
 
 use std::fs;
 use std::io::{self, Read};
@@ -20,31 +20,31 @@ use crate::picture::{
 use crate::stored_file::{self, StoredFile, extension};
 use crate::words::thousands;
 
-/// What names of clips end with that are files and no pictures, in any case.
+/// Extensions of clip files that `ffmpeg` is not needed for; pictures and WebP are not among them. Matched in any case.
 const CLIP_EXTENSIONS: [&str; 3] = ["avi", "gif", "npy"];
 
-/// What names of files end with that `ffmpeg` reads.
+/// Extensions of files that `ffmpeg` reads.
 const VIDEO_EXTENSIONS: [&str; 12] = [
     "mp4", "m4v", "mov", "mkv", "webm", "mpg", "mpeg", "wmv", "flv", "ts", "ogv", "3gp",
 ];
 
-/// Whether a name ends as those of clips do; a picture's is none.
+/// Whether a file name has the extension of a clip.
 pub fn is_clip_name(name: &str) -> bool {
     needs_ffmpeg(name) || CLIP_EXTENSIONS.contains(&extension(name).as_str())
 }
 
-/// Bytes and time of change of a clip that is a file or a part of one; nothing of a folder, or where there is none.
+/// Bytes and modification time of a clip that is a file or a part of one; `None` for a folder or a missing file.
 pub fn size_and_time(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let stored = stored_file::stamp(path)?;
     Some((stored.num_bytes, stored.modified))
 }
 
-/// Whether a name ends as those of files do that only `ffmpeg` reads.
+/// Whether a file name has the extension of a format that only `ffmpeg` reads.
 pub(crate) fn needs_ffmpeg(name: &str) -> bool {
     VIDEO_EXTENSIONS.contains(&extension(name).as_str())
 }
 
-/// A clip that was opened: what it is and how many frames it has is known.
+/// An opened clip, with known format and number of frames.
 #[derive(Debug)]
 pub struct ClipFile {
     path: PathBuf,
@@ -67,12 +67,12 @@ impl ClipFile {
         ClipFile::open_within(path, Limits::default())
     }
 
-    /// The same, within other limits than the usual ones.
+    /// Like [`ClipFile::open`], with limits other than the default.
     pub(crate) fn open_within(path: &Path, limits: Limits) -> Result<ClipFile, DataError> {
         ClipFile::open_by(path, limits, Video::open)
     }
 
-    /// The same, where `open_video` opens what no reader here knows.
+    /// Like [`ClipFile::open_within`]; `open_video` opens formats without a reader in this module.
     pub(crate) fn open_by(
         path: &Path,
         limits: Limits,
@@ -101,7 +101,7 @@ impl ClipFile {
         }
     }
 
-    /// Frames that it has; never none.
+    /// Number of frames; at least 1.
     pub fn num_frames(&self) -> usize {
         match &self.frames {
             Frames::Folder(folder) => folder.num_frames(),
@@ -112,7 +112,7 @@ impl ClipFile {
         }
     }
 
-    /// What reading any of its frames takes at its peak, and how large they are.
+    /// Peak memory of reading any of its frames, and the size of the frames.
     pub fn cost(&mut self, framing: Framing) -> Result<PictureCost, DataError> {
         let (path, limits) = (&self.path, self.limits);
         let of = |(width, height): (u32, u32), cost: crate::picture::Cost| {
@@ -135,7 +135,7 @@ impl ClipFile {
         }
     }
 
-    /// Writes the frames of these ascending numbers, one behind the other, as `view` sees them. A number that comes twice is decoded once.
+    /// Writes the frames of these ascending numbers to `out` one after another, transformed by `view`. A repeated number is decoded once.
     pub(crate) fn read(
         &mut self,
         numbers: &[usize],
@@ -147,7 +147,7 @@ impl ClipFile {
         self.read_into(numbers, FrameOutput::Rows { view, out }, scratch)
     }
 
-    /// The frames of these ascending numbers, resized and encoded.
+    /// Reads the frames of these ascending numbers, resized and encoded.
     pub(crate) fn smaller_frames(
         &mut self,
         numbers: &[usize],
@@ -185,9 +185,9 @@ impl ClipFile {
         }
     }
 
-    /// Decodes every frame and keeps none: whether it can be read at all. Width and height of its frames.
+    /// Decodes every frame to see whether the clip can be read, and returns the width and height of its frames.
     pub(crate) fn probe(&mut self, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
-        /// Smaller takes no less time, and larger is of no use.
+        /// Side of the discarded frames: a smaller one saves no time, a larger one wastes memory.
         const SIDE: u32 = 8;
         let framing = Framing::clip(SIDE);
         let view = FrameView::evaluated(framing);
@@ -198,7 +198,7 @@ impl ClipFile {
         Ok((cost.width, cost.height))
     }
 
-    /// A hash of its bytes, of all frames of a folder.
+    /// Hash of the file's bytes, or of all frames of a folder.
     pub(crate) fn contents(&self) -> io::Result<u128> {
         let Frames::Folder(folder) = &self.frames else {
             return hash(StoredFile::open(&self.path)?);
@@ -295,7 +295,7 @@ impl Frames {
     }
 }
 
-/// By the first bytes of MP4, MOV, MKV and WebM; of older formats by the name.
+/// Detects MP4, MOV, MKV and WebM by their first bytes, older formats by the file name.
 fn is_video(start: &[u8], path: &Path) -> bool {
     const EBML: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
     let is_known = start.get(4..8) == Some(b"ftyp") || start.starts_with(&EBML);
@@ -336,7 +336,7 @@ pub(super) fn cut_short(path: &Path) -> DataError {
     }
 }
 
-/// A clip that no reader makes sense of.
+/// Error for a clip that cannot be decoded.
 pub(super) fn broken_clip(path: &Path, found: impl std::fmt::Display) -> DataError {
     DataError::invalid(
         path.display(),
@@ -346,40 +346,40 @@ pub(super) fn broken_clip(path: &Path, found: impl std::fmt::Display) -> DataErr
     )
 }
 
-/// The wanted frames, in ascending order, and where they go.
+/// The frame numbers to read, in ascending order, and the output of their frames.
 pub(super) struct FrameRows<'a> {
     numbers: &'a [usize],
     output: FrameOutput<'a>,
-    /// Place of the next one among the wanted.
+    /// Index in `numbers` of the next frame to write.
     next: usize,
 }
 
-/// What frames become.
+/// Output of frames.
 enum FrameOutput<'a> {
-    /// Pixels as a model sees them, one frame behind the other.
+    /// Pixels for a model, one frame after another.
     Rows {
         view: &'a FrameView,
         out: &'a mut [u8],
     },
-    /// Frames that are stored again.
+    /// Resized and encoded frames, for packing.
     Smaller {
         smaller: SmallerFrames,
         frames: &'a mut Vec<SmallerFrame>,
     },
 }
 
-/// Where the pixels of a frame are.
+/// Source of a frame's pixels.
 enum FrameAt<'a> {
-    /// In a file of its own.
+    /// A file of its own.
     File(&'a Path),
-    /// Encoded, in `Scratch::file`; the path is for messages.
+    /// An encoded frame in `Scratch::file`; the path is for messages.
     Loaded(&'a Path),
-    /// In `Scratch::rgb`, of this size.
+    /// Pixels in `Scratch::rgb`, of this size; the path is for messages.
     Pixels(&'a Path, (u32, u32)),
 }
 
 impl FrameRows<'_> {
-    /// What a frame is resized to, by which its cost is counted.
+    /// Size that frames are resized to, for counting their cost.
     pub(super) fn framing(&self) -> Framing {
         match &self.output {
             FrameOutput::Rows { view, .. } => view.framing,
@@ -387,7 +387,7 @@ impl FrameRows<'_> {
         }
     }
 
-    /// Writes the frame that is wanted next, which is a file of its own.
+    /// Writes the next frame from a file of its own.
     pub(super) fn write_file(
         &mut self,
         path: &Path,
@@ -396,7 +396,7 @@ impl FrameRows<'_> {
         self.write(FrameAt::File(path), scratch)
     }
 
-    /// The same, of a frame whose file is in `Scratch::file`, and whose cost was claimed.
+    /// Writes the next frame from its encoded bytes in `Scratch::file`; the caller has claimed its cost.
     pub(super) fn write_loaded(
         &mut self,
         path: &Path,
@@ -405,7 +405,7 @@ impl FrameRows<'_> {
         self.write(FrameAt::Loaded(path), scratch)
     }
 
-    /// The same, of a frame whose pixels are in `Scratch::rgb`.
+    /// Writes the next frame from its pixels in `Scratch::rgb`.
     pub(super) fn write_pixels(
         &mut self,
         path: &Path,
@@ -415,19 +415,19 @@ impl FrameRows<'_> {
         self.write(FrameAt::Pixels(path, size), scratch)
     }
 
-    /// The number of the next frame that is wanted; none when all are there.
+    /// Number of the next frame to write; `None` when all are written.
     pub(super) fn wanted(&self) -> Option<usize> {
         self.numbers.get(self.next).copied()
     }
 
-    /// All numbers that are wanted, each once.
+    /// The frame numbers that remain, each once.
     pub(super) fn all_wanted(&self) -> Vec<usize> {
         let mut numbers = self.numbers[self.next..].to_vec();
         numbers.dedup();
         numbers
     }
 
-    /// Writes the frame that is wanted next, as often as it is.
+    /// Writes the next frame, as often as its number is repeated.
     fn write(&mut self, frame: FrameAt<'_>, scratch: &mut Scratch) -> Result<(), DataError> {
         let Some(number) = self.wanted() else {
             return Ok(());
@@ -455,12 +455,12 @@ impl FrameRows<'_> {
         Ok(())
     }
 
-    /// Whether any was written.
+    /// Whether any frame was written.
     pub(super) fn has_any(&self) -> bool {
         self.next > 0
     }
 
-    /// Writes the frame before once more in place of the next that is wanted.
+    /// Writes the previous frame once more as the next one.
     pub(super) fn repeat(&mut self) {
         match &mut self.output {
             FrameOutput::Rows { view, out } => {

@@ -1,9 +1,9 @@
-//! Frames as a file: an AVI of Motion JPEG, the smallest that players open, or an array as `numpy.save` writes it.
+//! Writers of clip files: a Motion JPEG AVI, the smallest that players open, or an array as `numpy.save` writes it.
 
-/// Frames a second.
+/// Frames per second.
 const RATE: u32 = 10;
 
-/// The bytes of a file of these JPEG of so many pixels.
+/// Bytes of an AVI of JPEG frames of this size.
 pub(crate) fn avi(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
     let num_frames = frames.len() as u32;
     let largest = frames.iter().map(Vec::len).max().unwrap_or(0) as u32;
@@ -11,7 +11,7 @@ pub(crate) fn avi(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
         1_000_000 / RATE,
         largest * RATE,
         0,
-        // It has an index.
+        // Flag: the file has an index.
         0x10,
         num_frames,
         0,
@@ -52,7 +52,7 @@ pub(crate) fn avi(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
     let (mut movie, mut index) = (Vec::new(), Vec::new());
     for frame in frames {
         index.extend(b"00dc");
-        // A key frame; offsets are counted from the name of the list.
+        // Flag: a key frame. Offsets are counted from the name of the list.
         index.extend(numbers(&[0x10, movie.len() as u32 + 4, frame.len() as u32]));
         movie.extend(chunk(b"00dc", frame));
     }
@@ -69,7 +69,7 @@ pub(crate) fn avi(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
     file
 }
 
-/// The bytes of an array of these pixels: a header that ends at a multiple of 64 bytes.
+/// Bytes of an array of these pixels; the header ends at a multiple of 64 bytes.
 pub(crate) fn npy(frames: &[Vec<u8>], (width, height): (u32, u32)) -> Vec<u8> {
     let mut header = format!(
         "{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {height}, {width}, 3), }}",

@@ -1,5 +1,5 @@
-//! A folder of frames: one picture a frame, in natural order. A frame goes the way of any picture: the same decoder, the same scaled decoding, the
-//! same limits.
+//! A folder of frames: one picture per frame, in natural order. Frames are read like any picture: same decoder, same scaled decoding, same
+//! limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(super) struct FrameFolder {
 }
 
 impl FrameFolder {
-    /// Lists a folder: at least one frame, and none twice. Files of other kinds, hidden ones too, are left alone.
+    /// Lists a folder: an error without frames, or with two of the same name. Hidden files and files of other formats are ignored.
     pub(super) fn open(root: &Path) -> Result<FrameFolder, DataError> {
         let failed = |cause| DataError::Io {
             path: root.to_owned(),
@@ -26,7 +26,7 @@ impl FrameFolder {
         };
         let mut names = Vec::new();
         for entry in fs::read_dir(root).map_err(failed)? {
-            // Not a look at each file: that takes longer than decoding a small one.
+            // No stat of each file: that takes longer than decoding a small frame.
             let name = entry.map_err(failed)?.file_name();
             let name = name.to_str().filter(|name| !name.starts_with('.'));
             names.extend(name.filter(|name| is_picture(name)).map(str::to_owned));
@@ -39,7 +39,7 @@ impl FrameFolder {
                 "; remove its row if it is no clip",
             ));
         }
-        // In natural order the two stand side by side.
+        // Natural order puts files of the same stem next to each other.
         for pair in names.windows(2) {
             if natural_order::is_same(stem(&pair[0]), stem(&pair[1])) {
                 return Err(DataError::invalid(
@@ -64,7 +64,7 @@ impl FrameFolder {
         self.root.join(&self.names[frame])
     }
 
-    /// Of its first, middle and last frame: frames of a clip are alike, and each is held to the budget when it is read.
+    /// Largest cost of the first, middle and last frame: frames of a clip are alike, and each is held to the budget when it is read.
     pub(super) fn cost(&self, framing: Framing) -> Result<PictureCost, DataError> {
         let last = self.names.len() - 1;
         let mut largest = picture::cost(&self.frame_path(0), framing)?;

@@ -1,4 +1,4 @@
-//! A sample's clips to a row: frames one behind the other, all cut out and coloured alike.
+//! Writes a sample's clips to a row of the loader: frames one after another, all with the same crop and colours.
 
 use super::file::ClipFile;
 use super::sampling::{FrameChoice, chosen_videos};
@@ -7,32 +7,32 @@ use crate::error::DataError;
 use crate::picture::{CHANNELS, FrameView, Framing, Occasion, PictureCost, Scratch};
 use crate::samples::Samples;
 
-/// How a sample becomes a row.
+/// Settings that turn a sample into a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClipFraming {
-    /// How a frame becomes a square.
+    /// Crop and resize of a frame to a square.
     pub framing: Framing,
-    /// Frames that are seen of a clip.
+    /// Frames per clip.
     pub frames: usize,
-    /// How far apart they are.
+    /// Distance between sampled frames.
     pub stride: Stride,
-    /// Where training begins.
+    /// First sampled frame in training.
     pub start: ClipStart,
-    /// Clips of a sample.
+    /// Clips per sample.
     pub num_videos: usize,
-    /// What stands for frames and clips that are not there.
+    /// Whether missing frames and clips are masked or repeated.
     pub padding: ShortClips,
-    /// What training does to all frames of a sample alike.
+    /// Random changes in training, the same for all frames of a sample.
     pub augment: Augment,
-    /// How much of a frame training decodes.
+    /// Whether training decodes frames at full size.
     pub decode: Decode,
 }
 
 impl ClipFraming {
-    /// Frames that a clip is seen by where neither the config nor the model says.
+    /// Frames per clip where neither the config nor the model sets a number.
     pub const DEFAULT_FRAMES: usize = 8;
 
-    /// As the config says; `frames` where it does not say how many.
+    /// Settings of a config; `frames` is the default number of frames.
     pub fn new(config: &DataConfig, framing: Framing, frames: usize) -> ClipFraming {
         ClipFraming {
             framing,
@@ -51,18 +51,16 @@ impl ClipFraming {
         self.frames * self.num_videos
     }
 
-    /// Bytes of a frame.
     pub fn frame_bytes(&self) -> usize {
         let size = self.framing.size as usize;
         size * size * CHANNELS
     }
 
-    /// Bytes of a row.
     pub fn row_bytes(&self) -> usize {
         self.num_frames() * self.frame_bytes()
     }
 
-    /// What reading a sample takes at its peak, from headers alone, and the size of its largest frames.
+    /// Peak memory of reading a sample, estimated from headers alone, and the size of its largest frames.
     pub fn cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
         let mut largest: Option<PictureCost> = None;
         for path in samples.clip_paths(sample) {
@@ -78,10 +76,10 @@ impl ClipFraming {
         }))
     }
 
-    /// Writes a row of a sample: as evaluation sees it, or as training does on an occasion. Returns how many of its frames are there; the others
-    /// show the last one again.
+    /// Writes a row of a sample: for evaluation without an occasion, for training with one. Returns how many frames the model may attend
+    /// to; the row behind them repeats the last frame, or the clips of a sample with too few.
     ///
-    /// Of several clips a short one shows its last frame again, unless it is the last clip: frames that are not there are at the end of a row.
+    /// In a row of several clips a short one repeats its last frame, except the last clip: masked frames are only at the end of a row.
     ///
     /// # Panics
     /// If `row` has another length.
@@ -125,7 +123,7 @@ impl ClipFraming {
     }
 }
 
-/// Fills what is behind the first `end` bytes with the last `period` of them, again and again.
+/// Fills `bytes` behind the first `end` by repeating the last `period` bytes before them.
 fn repeat_last(bytes: &mut [u8], end: usize, period: usize) {
     let mut at = end;
     while at < bytes.len() {

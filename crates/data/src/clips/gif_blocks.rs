@@ -1,17 +1,16 @@
-//! The blocks of a GIF, counted without decoding any: how many frames there are, and how large the canvas and the largest frame are.
+//! Counts the blocks of a GIF without decoding: number of frames, size of the canvas and of the largest frame.
 //!
 //! ```text
 //! "GIF89a", width, height, flags, background, aspect [, colours]
 //! 0x2c, left, top, width, height, flags [, colours], code size, pieces      a frame
-//! 0x21, label, pieces                                                       anything else
+//! 0x21, label, pieces                                                       an extension
 //! 0x3b                                                                      the end
 //! ```
 //!
-//! Pieces are a length and as many bytes, until a length of 0.
+//! Each piece is a length and as many bytes; a length of 0 ends them.
 
 use std::io::{self, BufReader, Read, Seek};
 
-/// What the blocks say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GifFacts {
     pub size: (u32, u32),
@@ -20,7 +19,7 @@ pub(super) struct GifFacts {
     pub most_frame_pixels: u64,
 }
 
-/// Reads to the end, or to where there is more than `most_frames`. A file that stops before its last block is an unexpected end.
+/// Reads to the end, or until there are more than `most_frames`. A file that stops within a block is an unexpected end.
 pub(super) fn count<R: Read + Seek>(file: R, most_frames: usize) -> io::Result<GifFacts> {
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let [.., w0, w1, h0, h1, flags, _, _] = bytes::<13, _>(&mut reader)?;
@@ -32,7 +31,7 @@ pub(super) fn count<R: Read + Seek>(file: R, most_frames: usize) -> io::Result<G
     skip_colours(&mut reader, flags)?;
     while facts.num_frames <= most_frames {
         let block = match bytes::<1, _>(&mut reader) {
-            // Some programs leave the last block out.
+            // Some programs omit the end block.
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => break,
             block => block?,
         };
@@ -50,7 +49,7 @@ pub(super) fn count<R: Read + Seek>(file: R, most_frames: usize) -> io::Result<G
                 bytes::<1, _>(&mut reader)?;
                 skip_pieces(&mut reader)?;
             }
-            // The end, or what no reader knows.
+            // The end block, or an unknown block.
             _ => break,
         }
     }

@@ -1,13 +1,14 @@
-//! Frames of a Motion JPEG: JPEG without Huffman tables, as cameras and the AVI of old write it, because all of them would have the same.
+//! Frames of Motion JPEG: JPEG without Huffman tables, as cameras and old AVI files store it, because all frames would have the same
+//! tables.
 
 /// Tables of the standard (ITU-T T.81, annex K), as a segment `DHT`: class and number, how many codes have each length, their values.
 #[rustfmt::skip]
 const TABLES: [(u8, [u8; 16], &[u8]); 4] = [
-    // Luminance, constant parts
+    // Luminance, DC
     (0x00, [0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0], &[
         0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b,
     ]),
-    // Luminance, the others
+    // Luminance, AC
     (0x10, [0, 2, 1, 3, 3, 2, 4, 3, 5, 5, 4, 4, 0, 0, 1, 125], &[
         0x01, 0x02, 0x03, 0x00, 0x04, 0x11, 0x05, 0x12, 0x21, 0x31, 0x41, 0x06, 0x13, 0x51, 0x61, 0x07,
         0x22, 0x71, 0x14, 0x32, 0x81, 0x91, 0xa1, 0x08, 0x23, 0x42, 0xb1, 0xc1, 0x15, 0x52, 0xd1, 0xf0,
@@ -21,11 +22,11 @@ const TABLES: [(u8, [u8; 16], &[u8]); 4] = [
         0xe3, 0xe4, 0xe5, 0xe6, 0xe7, 0xe8, 0xe9, 0xea, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7, 0xf8,
         0xf9, 0xfa,
     ]),
-    // Colours, constant parts
+    // Chrominance, DC
     (0x01, [0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0], &[
         0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b,
     ]),
-    // Colours, the others
+    // Chrominance, AC
     (0x11, [0, 2, 1, 2, 4, 4, 3, 4, 7, 5, 4, 4, 0, 1, 2, 119], &[
         0x00, 0x01, 0x02, 0x03, 0x11, 0x04, 0x05, 0x21, 0x31, 0x06, 0x12, 0x41, 0x51, 0x07, 0x61, 0x71,
         0x13, 0x22, 0x32, 0x81, 0x08, 0x14, 0x42, 0x91, 0xa1, 0xb1, 0xc1, 0x09, 0x23, 0x33, 0x52, 0xf0,
@@ -44,12 +45,12 @@ const TABLES: [(u8, [u8; 16], &[u8]); 4] = [
 /// Bytes that [`add_huffman_tables`] adds at most.
 pub(super) const TABLE_BYTES: usize = 4 + 4 * 17 + 12 + 162 + 12 + 162;
 
-/// Where the pixels of a JPEG begin, if no table comes before them.
+/// Offset of the scan of a JPEG; `None` if a Huffman table comes before it.
 fn start_without_tables(jpeg: &[u8]) -> Option<usize> {
     let mut at = 2;
     loop {
         match *jpeg.get(at..at + 2)? {
-            // Filling.
+            // A fill byte.
             [0xff, 0xff] => at += 1,
             [0xff, 0xc4] => return None,
             [0xff, 0xda] => return Some(at),
@@ -63,7 +64,7 @@ fn start_without_tables(jpeg: &[u8]) -> Option<usize> {
     }
 }
 
-/// Puts the standard tables before the pixels of a JPEG that has none.
+/// Inserts the standard tables before the scan of a JPEG that has none.
 pub(super) fn add_huffman_tables(jpeg: &mut Vec<u8>) {
     let Some(start) = start_without_tables(jpeg) else {
         return;

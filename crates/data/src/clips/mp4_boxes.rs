@@ -1,19 +1,19 @@
-//! What an MP4 or MOV says of its first stream of pictures: how many there are and how large. A look takes some reads, where asking `ffprobe` takes a
-//! process: data sets have ten thousands of clips, and all are looked at before the first step.
+//! Number and size of the frames in the first video stream of an MP4 or MOV. Reading boxes takes a few reads, `ffprobe` takes a process:
+//! data sets have tens of thousands of clips, and all are opened before the first step.
 //!
 //! ```text
-//! moov > trak > mdia > hdlr                what a stream is
+//! moov > trak > mdia > hdlr                kind of the stream
 //!                    > minf > stbl > stsd  codec and size
 //!                                  > stsz  number of samples
 //! ```
 //!
-//! A box is its size, its name and its contents; a size of 1 has 64 bits behind the name, one of 0 goes to the end. Where anything is not as usual (parts
-//! that come in fragments, boxes in odd places), nothing is returned, and `ffprobe` is asked.
+//! A box is its size, its name and its contents; a size of 1 is followed by 64 bits behind the name, a size of 0 extends to the end. For an
+//! unusual file (fragmented, or with boxes in odd places) the result is `None`, and the caller uses `ffprobe`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
-/// Boxes that are looked at; more are no usual file.
+/// Limit on the boxes that are read; a file with more is unusual.
 const MOST_BOXES: usize = 10_000;
 
 /// Number of frames, width and height.
@@ -32,7 +32,7 @@ pub(super) fn first_video<R: Read + Seek>(
         }
         let media = walk.find(contents, b"mdia")?;
         let handler = walk.find(media.clone(), b"hdlr")?;
-        // Version and flags, four bytes without a meaning, then what it handles.
+        // The contents of `hdlr`: version and flags, four bytes without a meaning, then the kind of the stream.
         if &walk.bytes::<4>(handler.start + 8)? != b"vide" {
             continue;
         }
@@ -60,7 +60,7 @@ impl<R: Read + Seek> Walk<'_, R> {
         (count > 0 && size.0 > 0 && size.1 > 0).then_some((count as usize, size))
     }
 
-    /// Contents of the first box of this name.
+    /// Contents of the first box with a name.
     fn find(&mut self, within: Range<u64>, name: &[u8; 4]) -> Option<Range<u64>> {
         let mut at = within.start;
         while at < within.end {
@@ -73,7 +73,7 @@ impl<R: Read + Seek> Walk<'_, R> {
         None
     }
 
-    /// Name and contents of the box at the beginning of a range; none where it does not fit into it.
+    /// Name and contents of the box at the start of a range; `None` where it is longer than the range.
     fn header(&mut self, within: Range<u64>) -> Option<([u8; 4], Range<u64>)> {
         self.num_boxes += 1;
         if self.num_boxes > MOST_BOXES {

@@ -1,4 +1,4 @@
-//! An array that numpy saved: `[t, h, w, 3]`, `[t, h, w, 1]` or `[t, h, w]` of bytes. Only the frames that are wanted are read.
+//! An array that numpy saved: `[t, h, w, 3]`, `[t, h, w, 1]` or `[t, h, w]` of bytes. Only the sampled frames are read.
 //!
 //! ```text
 //! 0x93 "NUMPY", version, length of the header     a Python dictionary: descr, fortran_order, shape
@@ -16,7 +16,7 @@ use crate::stored_file::StoredFile;
 #[derive(Debug)]
 pub(super) struct Npy {
     file: StoredFile,
-    /// Where the values begin.
+    /// Offset of the values.
     start: u64,
     pub(super) num_frames: usize,
     pub(super) size: (u32, u32),
@@ -24,7 +24,7 @@ pub(super) struct Npy {
     channels: usize,
 }
 
-/// Headers are a line of text.
+/// Limit on the header, which is one line of text.
 const MOST_HEADER_BYTES: u64 = 64 << 10;
 
 impl Npy {
@@ -98,7 +98,7 @@ impl Npy {
             let values = &mut pixels[..frame_bytes as usize];
             self.file.read_exact(values).map_err(failed)?;
             if self.channels == 1 {
-                // From the end: a grey is read before its colours are written over it.
+                // From the end, so that each grey value is read before its pixel's colours overwrite it.
                 for pixel in (0..num_pixels).rev() {
                     let grey = pixels[pixel];
                     pixels[pixel * CHANNELS..][..CHANNELS].fill(grey);
@@ -146,7 +146,7 @@ fn layout(path: &Path, header: &str) -> Result<([u64; 3], usize), DataError> {
         .map(|(dims, _)| dims);
     let dims: Option<Vec<u64>> = dims.map(|dims| {
         let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-        // What is no number is a shape of no clip.
+        // A dimension that is not a number becomes 0, which no clip has.
         dims.map(|dim| dim.parse().unwrap_or(0)).collect()
     });
     let dims = dims.unwrap_or_default();
@@ -168,7 +168,7 @@ fn layout(path: &Path, header: &str) -> Result<([u64; 3], usize), DataError> {
     }
 }
 
-/// What stands behind a key of the header.
+/// Text behind a key of the header.
 fn value_of<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let quoted = [format!("'{key}'"), format!("\"{key}\"")];
     let at = quoted.iter().find_map(|key| {
@@ -176,7 +176,7 @@ fn value_of<'a>(header: &'a str, key: &str) -> Option<&'a str> {
         Some(start + key.len())
     })?;
     let value = header[at..].trim_start().strip_prefix(':')?;
-    // A shape has commas of its own.
+    // A shape contains commas of its own.
     Some(if value.trim_start().starts_with('(') {
         value
     } else {

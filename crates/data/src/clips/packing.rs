@@ -1,7 +1,7 @@
-//! A clip as a smaller file: the frames that are seen, resized once.
+//! Packs a clip as a smaller file: the sampled frames, resized once.
 //!
-//! Which frames are kept is what [`FrameChoice`] would see of the clip in an evaluation, each once. Of frames that are spread over the clip, training on
-//! the smaller file sees the same ones: of `f` kept frames, `floor(i (f - 1) / (f - 1)) = i`; a clip that has fewer keeps all of them.
+//! The packed frames are those that [`FrameChoice`] samples in evaluation, each once. With `stride: spread`, training on the packed file
+//! sees the same frames: of `f` packed frames, `floor(i (f - 1) / (f - 1)) = i`; a clip with fewer frames keeps all of them.
 
 use std::path::Path;
 
@@ -12,19 +12,19 @@ use crate::config::{ClipStart, DataConfig};
 use crate::error::DataError;
 use crate::picture::{FrameCoding, Scratch, SmallerFrame, SmallerFrames};
 
-/// A clip is held until it is written.
+/// Limit on a packed clip, which is held in memory until it is written.
 const MOST_BYTES: usize = 256 << 20;
 
-/// How clips are packed.
+/// Settings of packing clips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClipPacking {
-    /// How frames are chosen; nothing keeps all of them.
+    /// Choice of frames; `None` keeps all frames.
     choice: Option<FrameChoice>,
     frames: SmallerFrames,
 }
 
 impl ClipPacking {
-    /// Frames as the config says.
+    /// Settings of a config.
     pub(crate) fn new(data: &DataConfig, frames: SmallerFrames) -> ClipPacking {
         let choice = data.frames.map(|frames| FrameChoice {
             frames: frames as usize,
@@ -35,7 +35,7 @@ impl ClipPacking {
         ClipPacking { choice, frames }
     }
 
-    /// The ending and the bytes of a clip's smaller file.
+    /// Extension and bytes of the packed file of a clip.
     pub(crate) fn smaller_clip(
         &self,
         path: &Path,
@@ -49,7 +49,7 @@ impl ClipPacking {
         numbers.dedup();
         let mut frames: Vec<SmallerFrame> = Vec::new();
         let mut num_bytes = 0;
-        // Piece by piece, so that a film is refused before all of it is in memory.
+        // In pieces, so that a film is refused before all of it is in memory.
         for piece in numbers.chunks(PIECE) {
             let part = clip.smaller_frames(piece, self.frames, scratch)?;
             num_bytes += part.iter().map(|frame| frame.bytes.len()).sum::<usize>();
@@ -77,5 +77,5 @@ impl ClipPacking {
     }
 }
 
-/// Frames that are decoded before their bytes are counted. Formats whose frames build on each other begin anew with each piece.
+/// Frames decoded before their bytes are counted. GIF, WebP and videos are decoded from the start again for each piece.
 const PIECE: usize = 256;

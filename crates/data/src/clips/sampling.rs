@@ -1,17 +1,16 @@
-//! Which frames of a clip are seen.
+//! Choice of the frames of a clip.
 //!
 //! ```text
 //! spread     frame i is number floor(i (t - 1) / (f - 1)): linspace(0, t - 1, f), rounded down
-//! stride s   frame i is number start + i s, as long as there is one
+//! stride s   frame i is number start + i s, as long as the clip has that frame
 //! ```
 //!
-//! `t` frames of the clip, `f` frames that are seen.
+//! `t` frames of the clip, `f` frames that are sampled.
 
 use crate::config::{ClipStart, ShortClips, Stride};
 use crate::picture::Occasion;
 use crate::random::{Purpose, Random};
 
-/// How frames are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameChoice {
     pub frames: usize,
@@ -21,9 +20,10 @@ pub(super) struct FrameChoice {
 }
 
 impl FrameChoice {
-    /// Numbers of the frames that are seen of a clip of `num_frames`, ascending: `frames` of them, or fewer where there are no more.
+    /// Numbers of the sampled frames of a clip of `num_frames`, ascending: `frames` numbers, or fewer for a short clip that is masked or
+    /// strided.
     ///
-    /// `video` tells clips of a sample apart. Without an occasion it is an evaluation, which takes the middle.
+    /// `video` is the clip's index in its sample. Evaluation has no occasion and takes the middle.
     pub(super) fn of(
         &self,
         num_frames: usize,
@@ -32,7 +32,7 @@ impl FrameChoice {
     ) -> Vec<usize> {
         let (frames, last) = (self.frames, num_frames.saturating_sub(1));
         match self.stride {
-            // What is masked must not be shown twice.
+            // A masked clip must not repeat a frame.
             Stride::Spread if num_frames < frames && self.padding == ShortClips::Mask => {
                 (0..num_frames).collect()
             }
@@ -63,7 +63,8 @@ fn start(occasion: Occasion, video: usize, spare: usize) -> usize {
     Random::new(Purpose::ClipStart, &[seed, epoch, sample, video as u64]).below(spare + 1)
 }
 
-/// Which of `num_there` clips a sample shows: all, or `num_videos` of them in their order; the first for an evaluation.
+/// Indices of the clips that a sample shows of its `num_there`: all, or `num_videos` of them in ascending order; evaluation takes the
+/// first.
 pub(super) fn chosen_videos(
     num_there: usize,
     num_videos: usize,
@@ -106,7 +107,7 @@ mod tests {
         }
     }
 
-    /// As `numpy.linspace(0, t - 1, f).astype(int)`.
+    /// Like `numpy.linspace(0, t - 1, f).astype(int)`.
     #[test]
     fn frames_are_spread_as_linspace_spreads_them() {
         let spread = |t, f| choice(f, Stride::Spread).of(t, None, 0);

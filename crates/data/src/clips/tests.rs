@@ -40,7 +40,7 @@ fn has_ffmpeg() -> bool {
     find_ffmpeg(Path::new("x.mp4")).is_ok()
 }
 
-/// `tests/fixtures/make_clips.py` wrote what Pillow, numpy and ffmpeg see in each clip.
+/// `tests/fixtures/make_clips.py` wrote the frames that Pillow, numpy and ffmpeg decode from each clip.
 #[test]
 fn frames_are_those_that_others_see() {
     let cases = fs::read_to_string(fixture("expected.json")).unwrap();
@@ -104,7 +104,7 @@ fn sample_set(count: usize, frames: usize, format: ClipFormat) -> (TempDir, Movi
 
 #[test]
 fn every_format_shows_the_frames_that_were_drawn() {
-    // Palettes of a GIF and the colours of a JPEG are near the drawn ones, the others equal.
+    // GIF palettes and JPEG colours are near the drawn ones, all other formats are equal.
     for (format, end, worst) in [
         (ClipFormat::Frames, "", 60),
         (ClipFormat::Avi, ".avi", 60),
@@ -131,14 +131,14 @@ fn every_format_shows_the_frames_that_were_drawn() {
     }
 }
 
-/// Frames of cameras have no Huffman tables: all would have the same.
+/// Frames of cameras have no Huffman tables, since all would have the same.
 #[test]
 fn motion_jpeg_without_tables_is_read_as_with_them() {
     let (folder, _) = sample_set(1, 3, ClipFormat::Avi);
     let path = folder.path().join("clips/000000.avi");
     let with = fs::read(&path).unwrap();
     let expected = frames_of(&path, &[0, 1, 2]).unwrap();
-    // Segments of tables become comments: nothing moves.
+    // The table segments become comment segments, so that no offset changes.
     let mut without = with.clone();
     let mut num_tables = 0;
     for at in 0..without.len() - 1 {
@@ -286,7 +286,7 @@ fn short_clips_repeat_or_mask_their_end() {
     assert_eq!((again, count), (repeated, 3));
 }
 
-/// A clip that stands still stays so, whatever is drawn: crop, mirror and colours are those of the whole clip.
+/// A clip of equal frames stays so under augmentation: crop, mirror and colours are drawn once per clip.
 #[test]
 fn all_frames_of_a_clip_are_augmented_alike() {
     let (folder, config) = sample_set(1, 4, ClipFormat::Frames);
@@ -356,7 +356,7 @@ fn clips_of_a_group_are_one_row() {
     assert_eq!(count, 6);
     assert_eq!(found[..video_bytes], first);
     assert_eq!(found[video_bytes..2 * video_bytes], second);
-    // The clips that are there, again.
+    // The clips that exist, repeated.
     assert_eq!(found[2 * video_bytes..], first);
     let masked = ClipFraming {
         padding: ShortClips::Mask,
@@ -440,7 +440,7 @@ fn a_gif_of_many_large_frames_is_refused() {
     let gif = fs::read(&path).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("many.gif");
-    // The same blocks again and again, without the end.
+    // The same blocks many times, without the end block.
     let start = 13 + 3 * (2 << (gif[10] & 7));
     let blocks = &gif[start..gif.len() - 1];
     let many = [&gif[..start], &blocks.repeat(20), &[0x3b][..]].concat();
@@ -451,7 +451,7 @@ fn a_gif_of_many_large_frames_is_refused() {
     assert!(error.contains("140 frames of 960 pixels"), "{error}");
 }
 
-/// What is packed of a clip, as a part of a larger file.
+/// A clip's packed file, as a part of a larger file.
 fn packed(clip: &Path, frames: Option<u32>, size: u32, coding: FrameCoding) -> (TempDir, PathBuf) {
     let data = DataConfig {
         frames,
@@ -469,7 +469,7 @@ fn packed(clip: &Path, frames: Option<u32>, size: u32, coding: FrameCoding) -> (
     (folder, part)
 }
 
-/// Which frames of a clip training sees, as pixels.
+/// The frames that training samples from a clip, as pixels.
 fn seen(clip: &Path, frames: usize) -> Vec<u8> {
     let choice = sampling::FrameChoice {
         frames,
@@ -492,7 +492,7 @@ fn a_packed_clip_shows_the_frames_that_are_seen_of_it() {
         let (folder, _) = sample_set(1, 11, format);
         let clip = fs::read_dir(folder.path().join("clips")).unwrap();
         let clip = clip.last().unwrap().unwrap().path();
-        // Fewer than there are, all, and more.
+        // Fewer than the clip has, all, and more.
         for frames in [1, 4, 11, 16] {
             let (_folder, part) = packed(&clip, Some(frames), 32, FrameCoding::Pixels);
             let num_frames = ClipFile::open(&part).unwrap().num_frames();
@@ -523,7 +523,7 @@ fn packed_frames_are_as_small_as_asked() {
     }
 }
 
-/// A video within a shard is read where it lies, too.
+/// A video within a shard is read in place, too.
 #[test]
 fn a_video_in_a_shard_is_read_by_ffmpeg() {
     if !has_ffmpeg() {

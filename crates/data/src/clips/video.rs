@@ -1,8 +1,8 @@
-//! MP4, MOV, MKV and what else an installed `ffmpeg` reads. It runs as a process of its own, once per clip: only the wanted frames come back, and it
-//! stops behind the last of them.
+//! MP4, MOV, MKV and all other formats that an installed `ffmpeg` reads. It runs as a separate process, once per clip: it outputs only the
+//! sampled frames, and stops after the last of them.
 //!
-//! Files come from anywhere: arguments are passed as a list, the file is named with its protocol (no `concat:`, no `http:`), only files may be
-//! opened, and what comes back is read up to a limit.
+//! Files are untrusted: arguments are passed as a list, the file is named with its protocol (no `concat:`, no `http:`), only files may be
+//! opened, and output is read up to a limit.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,14 +23,14 @@ use crate::stored_file::{self, FilePart, StoredFile};
 const FFMPEG: &str = "ffmpeg";
 const FFPROBE: &str = "ffprobe";
 
-/// What `ffprobe` may say of a file.
+/// Limit on the output of `ffprobe`.
 const MOST_PROBE_BYTES: u64 = 64 << 10;
-/// What is kept of what a program complains about.
+/// Limit on the kept error output.
 const MOST_COMPLAINT_BYTES: u64 = 4 << 10;
-/// Seconds of processor time that `ffmpeg` may take for a clip.
+/// Limit on the processor time of `ffmpeg` per clip, in seconds.
 const TIME_LIMIT: &str = "600";
 
-/// What `ffmpeg` holds: its code, buffers of the container, and the pictures that others refer to.
+/// Estimated memory of `ffmpeg`: its code and container buffers, and reference pictures.
 const PROCESS_BYTES: u64 = 48 << 20;
 const REFERENCE_PICTURES: u64 = 24;
 
@@ -41,10 +41,10 @@ pub(crate) struct Video {
     pub(super) size: (u32, u32),
 }
 
-/// A file as it was when it was looked at.
+/// Key of a probed file: hash of its path, bytes, modification time.
 type Stamp = (u64, u64, Option<std::time::SystemTime>);
 
-/// Looking takes as long as decoding some frames, and a clip is read once an epoch.
+/// Cache of probed videos: a probe takes as long as decoding several frames, and a clip is opened once per epoch.
 static LOOKED_AT: LazyLock<Mutex<HashMap<Stamp, Video>>> = LazyLock::new(Mutex::default);
 
 impl Video {
@@ -82,7 +82,7 @@ impl Video {
             let Some(size) = picture_header(path, &mut process.output, limits)? else {
                 break;
             };
-            // A video that is turned, or changes its size, is within the limits too.
+            // A frame of a rotated video, or of one that changes its size, counts with its own size.
             let mut cost = self.cost(rows.framing());
             cost.pixels = cost.pixels.max(u64::from(size.0) * u64::from(size.1) * 3);
             scratch.claim_frame(path, size, cost)?;
@@ -95,7 +95,7 @@ impl Video {
         if !rows.has_any() {
             return Err(refused(path, &complaint));
         }
-        // Containers count packets, and the last ones may show nothing.
+        // Containers count packets, and the last packets may show no frame: the last decoded frame is repeated.
         while rows.wanted().is_some() {
             rows.repeat();
         }
@@ -110,18 +110,18 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((hasher.finish(), file.num_bytes, file.modified))
 }
 
-/// `ffmpeg` where it is installed, or what to install.
+/// Checks that `ffmpeg` and `ffprobe` are installed.
 pub(crate) fn find_ffmpeg(path: &Path) -> Result<(), DataError> {
     for program in [FFPROBE, FFMPEG] {
         let mut process = Process::start(path, program, &["-version".into()])?;
-        // It says more than it has to, and would wait for someone to listen.
+        // Drains the output: a full pipe would block the process.
         let _ = io::copy(&mut process.output, &mut io::sink());
         process.end();
     }
     Ok(())
 }
 
-/// What may be opened: files, and parts of them.
+/// Protocols that `ffmpeg` may open: files, and parts of files.
 const PROTOCOLS: &str = "file,subfile";
 
 /// With its protocol in front, no name is taken for an option or for another protocol.
@@ -146,10 +146,10 @@ fn arguments(words: &[&str]) -> Vec<std::ffi::OsString> {
 
 fn decode_arguments(path: &Path, wanted: &[usize]) -> Vec<std::ffi::OsString> {
     let chosen: Vec<String> = wanted.iter().map(|n| format!("eq(n\\,{n})")).collect();
-    // At an even pace: what follows would repeat and drop frames to get one.
+    // Timestamps are evenly spaced: otherwise `ffmpeg` would repeat and drop frames to reach its constant rate.
     let filters = format!("select={},setpts=N/(25*TB)", chosen.join("+"));
     let mut all = arguments(&["-v", "error", "-nostdin", "-protocol_whitelist", PROTOCOLS]);
-    // One thread: workers read several clips at once.
+    // One thread per process: loader workers read several clips at once.
     all.extend(arguments(&["-threads", "1", "-i"]));
     all.push(file_argument(path));
     all.extend(arguments(&["-map", "0:v:0", "-vf", &filters, "-r", "25"]));
@@ -160,7 +160,7 @@ fn decode_arguments(path: &Path, wanted: &[usize]) -> Vec<std::ffi::OsString> {
     all
 }
 
-/// `P6 width height 255`, which `ffmpeg` writes before the pixels of a frame; nothing at the end.
+/// Reads `P6 width height 255`, the header that `ffmpeg` writes before the pixels of a frame; `None` at the end.
 fn picture_header(
     path: &Path,
     output: &mut impl BufRead,
@@ -217,7 +217,7 @@ fn look_at(path: &Path) -> Result<Video, DataError> {
     if let Some((num_frames, size)) = found {
         return Ok(Video { num_frames, size });
     }
-    // Most containers say how many frames they have; of others all packets are counted.
+    // Most containers store their number of frames; for the others all packets are counted.
     for counting in [&[][..], &["-count_packets"]] {
         let mut all = arguments(&["-v", "error", "-protocol_whitelist", PROTOCOLS]);
         all.extend(arguments(counting));
@@ -250,7 +250,7 @@ fn look_at(path: &Path) -> Result<Video, DataError> {
     Err(broken_clip(path, "a video without frames"))
 }
 
-/// What `ffmpeg` said, in one line.
+/// Error with the last line of `ffmpeg`'s messages.
 fn refused(path: &Path, complaint: &str) -> DataError {
     let said = complaint.lines().last().unwrap_or_default().trim();
     match said {
@@ -259,7 +259,7 @@ fn refused(path: &Path, complaint: &str) -> DataError {
     }
 }
 
-/// A program at work. It ends when this is dropped.
+/// A running program; killed on drop.
 struct Process {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -290,7 +290,7 @@ impl Process {
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(failed(io::Error::other("its output is not there")));
         };
-        // Or it would wait for someone to read them.
+        // A thread drains stderr: a full pipe would block the process.
         let complaints = std::thread::Builder::new()
             .name("complaints of ffmpeg".to_owned())
             .spawn(move || complaints(errors))
@@ -302,7 +302,7 @@ impl Process {
         })
     }
 
-    /// Ends it, and returns what it complained about.
+    /// Ends the process and returns its error output.
     fn end(mut self) -> String {
         self.stop();
         let complaints = self.complaints.take();
@@ -311,7 +311,7 @@ impl Process {
     }
 
     fn stop(&mut self) {
-        // It may have ended by itself.
+        // Fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -323,7 +323,7 @@ impl Drop for Process {
     }
 }
 
-/// The beginning of what is said; the rest is read and dropped.
+/// The start of the error output; the rest is read and dropped.
 fn complaints(mut errors: ChildStderr) -> String {
     let mut text = Vec::new();
     let _ = (&mut errors)

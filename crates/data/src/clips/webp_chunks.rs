@@ -1,9 +1,9 @@
-//! The chunks of a WebP, counted without decoding any: `RIFF size WEBP`, then `name size payload`, padded to even sizes; a frame of an animation is
-//! a chunk `ANMF`.
+//! Counts the frames of a WebP without decoding: `RIFF size WEBP`, then chunks `name size payload`, padded to even sizes. A frame of an
+//! animation is a chunk `ANMF`.
 
 use std::io::{self, BufReader, Read, Seek};
 
-/// Frames of an animation; none where it is a still picture.
+/// Number of frames of an animation; 0 for a still picture.
 pub(super) fn count_frames<R: Read + Seek>(file: R, most_frames: usize) -> io::Result<usize> {
     let mut reader = BufReader::with_capacity(1 << 12, file);
     reader.seek_relative(12)?;

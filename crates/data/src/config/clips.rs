@@ -1,23 +1,23 @@
-//! Keys of the `data` section for clips: which frames of a clip are seen, and how many clips make a sample.
+//! Keys of the `data` section for clips: frames per clip, clips per sample, and the separator of a CSV.
 
 use serde::{Deserialize, Serialize};
 
 use super::DataConfig;
 use crate::error::DataError;
 
-/// Frames of a clip that can be asked for.
+/// Largest accepted `frames`.
 const MOST_FRAMES: u32 = 1024;
-/// Clips of a sample that can be asked for.
+/// Largest accepted `num_videos`.
 const MOST_VIDEOS: u32 = 64;
 
-/// How far apart the frames are that are seen: `stride: 2`, or `stride: spread`.
+/// Distance between sampled frames: `stride: 2`, or `stride: spread`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StrideKeys", into = "StrideKeys")]
 pub enum Stride {
     /// Evenly over the whole clip, its first and last frame included: `linspace(0, num_frames - 1, frames)`, rounded down.
     #[default]
     Spread,
-    /// Every so-many-th frame, from a start on.
+    /// Every n-th frame, beginning at the [`ClipStart`].
     Every(u32),
 }
 
@@ -54,47 +54,42 @@ impl From<Stride> for StrideKeys {
     }
 }
 
-/// Where training begins in a clip that is longer than what is seen of it. Evaluation takes the middle.
+/// First sampled frame in training, for a clip longer than the sampled span. Evaluation takes the middle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClipStart {
-    /// Anywhere: a function of (seed, epoch, sample).
+    /// Random: a function of (seed, epoch, sample).
     #[default]
     Random,
-    /// So that as much is left out before as behind.
+    /// The sampled span is in the middle of the clip.
     #[serde(alias = "center", alias = "centre", alias = "centered")]
     Centred,
 }
 
-/// What stands for the frames that a short clip does not have.
+/// Treatment of clips with fewer frames than are sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShortClips {
-    /// Its last frame again.
+    /// The last frame is repeated.
     #[default]
     Repeat,
-    /// Nothing: such frames count neither for pooling nor for attention.
+    /// Missing frames are masked out of pooling and attention.
     Mask,
 }
 
-/// What stands between the columns of a CSV.
+/// Separator of a CSV's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Separator {
-    /// `,`
     Comma,
-    /// `;`
     Semicolon,
-    /// A tab.
     Tab,
-    /// `|`
     Bar,
-    /// `α`
     Alpha,
 }
 
 impl Separator {
-    /// All of them; where a header has as many of two, the first is meant.
+    /// All separators; where a header has equally many of two, the earlier in this list is used.
     pub const ALL: [Separator; 5] = [
         Separator::Comma,
         Separator::Semicolon,
@@ -103,7 +98,7 @@ impl Separator {
         Separator::Alpha,
     ];
 
-    /// As it stands in a file.
+    /// The separator's text in a file.
     pub fn text(self) -> &'static str {
         match self {
             Separator::Comma => ",",
@@ -114,7 +109,7 @@ impl Separator {
         }
     }
 
-    /// In words.
+    /// The separator's name in messages.
     pub fn words(self) -> &'static str {
         match self {
             Separator::Comma => "commas",
@@ -153,7 +148,7 @@ impl From<Separator> for String {
 }
 
 impl DataConfig {
-    /// Clips of a sample: 1 without a `group`.
+    /// Clips per sample: 1 without a `group`.
     pub fn num_videos(&self) -> usize {
         self.num_videos.unwrap_or(1) as usize
     }

@@ -1,5 +1,5 @@
-//! `data: {targets: {...}}`: what is to be learnt of each picture, in the order of the config. The first one leads: its metric says which model
-//! is the best where nobody asks for another.
+//! `data: {targets: {...}}`: training targets of each picture, in the order of the config. The metric of the first target selects the best
+//! model unless the config names another metric.
 
 use std::fmt;
 
@@ -9,17 +9,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::target::TargetConfig;
 
-/// Targets by name, as they were written.
+/// Targets by name, in the order of the config.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedTargets(Vec<(String, TargetConfig)>);
 
 impl NamedTargets {
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a target behind the others, or takes the place of the one of that name.
+    /// Appends a target, or replaces the target of the same name.
     pub fn insert(&mut self, name: String, target: TargetConfig) {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some((_, known)) => *known = target,

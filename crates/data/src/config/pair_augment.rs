@@ -1,45 +1,45 @@
-//! What training does to pictures and their masks.
+//! Augmentation of pictures together with their masks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
 
-/// What a pair goes through in training: a function of (seed, epoch, sample) alone. Geometry is that of picture and mask; the rest is the
-/// picture's. The default suits retinal vessels: an eye may lie any way round, and colours differ little between cameras.
+/// Augmentation of a training pair: a function of (seed, epoch, sample) alone. Geometric changes apply to picture and mask, all others to
+/// the picture only. The default suits retinal vessels: an eye may have any orientation, and colours differ little between cameras.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PairAugment {
-    /// Mirror every second pair left to right.
+    /// Mirror left to right with probability 1/2.
     pub flip: bool,
-    /// Mirror every second pair upside down.
+    /// Mirror upside down with probability 1/2.
     pub vertical_flip: bool,
-    /// Turn by 0, 90, 180 or 270 degrees; by 0 or 180 where pictures are not square.
+    /// Rotate by 0, 90, 180 or 270 degrees; by 0 or 180 where pictures are not square.
     pub quarter_turns: bool,
-    /// Turn by up to so many degrees, either way.
+    /// Rotate by up to this many degrees, either way.
     pub rotation: Spread,
     /// Enlarge or shrink by up to this share: 0.4 is a factor of 1/1.4 to 1.4.
     pub scale: Spread,
-    /// Multiply by 1 - x to 1 + x.
+    /// Multiply pixel values by 1 - x to 1 + x.
     pub brightness: Spread,
-    /// Move away from the picture's mean, or towards it, by a factor of 1 - x to 1 + x.
+    /// Multiply the distance from the picture's mean by 1 - x to 1 + x.
     pub contrast: Spread,
-    /// Raise to a power of 1/(1 + x) to 1 + x.
+    /// Raise pixel values to a power of 1/(1 + x) to 1 + x.
     pub gamma: Spread,
-    /// Add noise of a standard deviation of up to this share of white.
+    /// Add noise with a standard deviation of up to this share of white.
     pub noise: Spread,
-    /// Blur by a Gaussian of up to so many pixels.
+    /// Blur by a Gaussian of up to this many pixels.
     pub blur: Spread,
-    /// Show with fewer pixels, by a factor of up to 1 + x.
+    /// Reduce the resolution by a factor of up to 1 + x.
     pub low_resolution: Spread,
 }
 
-/// How far something strays, and for which share of the samples: `0.2`, or `{most: 0.2, chance: 0.5}`.
+/// Range of an augmentation, and the probability that a sample gets it: `0.2`, or `{most: 0.2, chance: 0.5}`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "SpreadKeys", into = "SpreadKeys")]
 pub struct Spread {
-    /// At most.
+    /// Largest change.
     pub most: f64,
-    /// The share of samples; the others stay as they are.
+    /// Share of samples that are changed.
     pub chance: f64,
 }
 
@@ -54,7 +54,7 @@ impl Spread {
         Spread { most, chance }
     }
 
-    /// Not at all.
+    /// For no sample.
     pub const NONE: Spread = Spread::always(0.0);
 }
 
@@ -106,7 +106,7 @@ impl Default for PairAugment {
 }
 
 impl PairAugment {
-    /// Pairs stay as they are.
+    /// No augmentation.
     pub const NONE: PairAugment = PairAugment {
         flip: false,
         vertical_flip: false,
@@ -121,7 +121,7 @@ impl PairAugment {
         low_resolution: Spread::NONE,
     };
 
-    /// What nnU-Net does in two dimensions, as near as these keys come.
+    /// The augmentation of nnU-Net's 2D configuration, as near as these keys allow.
     pub const NNUNET: PairAugment = PairAugment {
         flip: true,
         vertical_flip: true,
@@ -136,7 +136,6 @@ impl PairAugment {
         low_resolution: Spread::sometimes(1.0, 0.25),
     };
 
-    /// Checks ranges.
     pub fn validate(&self) -> Result<(), DataError> {
         let most_of = |key, spread: Spread, most: f64, hint| {
             let is_share = (0.0..=1.0).contains(&spread.chance);
@@ -201,7 +200,7 @@ impl PairAugment {
         )
     }
 
-    /// Whether a second buffer of pixels is needed.
+    /// Whether augmentation needs a second pixel buffer.
     pub(crate) fn has_filters(&self) -> bool {
         self.blur.most > 0.0 || self.low_resolution.most > 0.0
     }

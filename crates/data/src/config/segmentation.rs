@@ -1,4 +1,4 @@
-//! Keys of segmentation sets.
+//! Keys of the `data` section for segmentation sets.
 
 use serde::de::{Error, MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum FieldOfViewChoice {
-    /// Where the set has fields of view, they do not.
+    /// They are ignored if the set has fields of view.
     #[default]
     Auto,
-    /// They do.
+    /// All pixels count.
     None,
-    /// They do not: this folder, or this column of a CSV, has the fields of view.
+    /// They are ignored; this folder, or this column of a CSV, has the fields of view.
     Named(String),
 }
 
@@ -37,20 +37,17 @@ impl From<FieldOfViewChoice> for String {
     }
 }
 
-/// What pictures of a segmentation set are resized to: `1024`, `[584, 565]` (height, width), `none` or `auto`.
+/// Size that pictures of a segmentation set are resized to: `1024`, `[584, 565]` (height, width), `none` or `auto`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ImageSizeKeys", into = "ImageSizeKeys")]
 pub enum ImageSize {
-    /// What suits the model.
+    /// A size that suits the model.
     #[default]
     Auto,
-    /// Nothing: they are padded to one size.
+    /// Pictures are not resized, but padded to one size.
     None,
-    /// This size.
     Exactly {
-        /// Pixels down.
         height: u32,
-        /// Pixels across.
         width: u32,
     },
 }
@@ -101,29 +98,27 @@ impl From<ImageSize> for ImageSizeKeys {
     }
 }
 
-/// The share of a run's parts of pictures that are laid around the foreground.
+/// Share of patches that are placed around the foreground.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Foreground(pub f64);
 
 impl Default for Foreground {
-    /// nnU-Net's.
+    /// nnU-Net's share.
     fn default() -> Foreground {
         Foreground(0.33)
     }
 }
 
-/// The colour of each class, in the order in which the config has them: `"#ff0000"` or `[255, 0, 0]`.
+/// Colour of each class, in the order of the config: `"#ff0000"` or `[255, 0, 0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassColours(Vec<(String, [u8; 3])>);
 
 impl ClassColours {
-    /// These.
     pub fn new(colours: Vec<(String, [u8; 3])>) -> ClassColours {
         ClassColours(colours)
     }
 
-    /// Names and colours.
     pub fn list(&self) -> Vec<(String, [u8; 3])> {
         self.0.clone()
     }

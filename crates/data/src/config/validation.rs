@@ -1,4 +1,4 @@
-//! `data.validation`: which rows are held out.
+//! `data.validation`: the choice of validation rows.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,46 +9,44 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Share, percentage};
 
-/// What is held out for validation. With a `group`, all rows that say the same in that column belong on one side.
+/// Choice of the validation rows. With a `group`, all rows of equal value in that column belong on one side of the split.
 ///
-/// Rows that a column, folders or shards mark as test are neither trained nor validated on, except with [`Validation::Unsplit`].
+/// Rows that a column, folders or shards mark as test are in neither training nor validation, except with [`Validation::Unsplit`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Validation {
-    /// What the data itself marks as validation; else a tenth of the rows.
+    /// The rows that the data itself marks as validation; without such marks a tenth of the rows.
     Auto {
-        /// A column: its rows of equal value stay together.
+        /// Column whose rows of equal value stay together.
         group: Option<String>,
     },
     /// This share of the rows, stratified by label.
     Share {
         /// More than 0, less than 1.
         share: f64,
-        /// A column: its rows of equal value stay together.
+        /// Column whose rows of equal value stay together.
         group: Option<String>,
     },
     /// Another CSV, or another folder of class folders.
     File {
-        /// Where.
         path: PathBuf,
-        /// A column whose values should not be in both files.
+        /// Column whose values should not be in both files.
         group: Option<String>,
     },
-    /// Rows that say so: `train`, `validation` or `test` in their usual spellings, or the number of a fold.
+    /// Rows marked by a column: `train`, `validation` or `test` in their usual spellings, or the number of a fold.
     Column {
-        /// The column.
         column: String,
-        /// Rows with this value are held out, the others are trained on.
+        /// Value of the validation rows; all other rows are for training.
         value: Option<String>,
-        /// Rows with this value are left for the test.
+        /// Value of the test rows.
         test: Option<String>,
-        /// A column whose values should not be on both sides.
+        /// Column whose values should not be on both sides.
         group: Option<String>,
     },
-    /// Nothing.
+    /// No validation.
     None,
-    /// Every row is on one side, whatever the data marks: for commands that train nothing. Not written in a config.
+    /// Every row is on one side, whatever the data marks: for commands without training. Not available in a config.
     Unsplit {
-        /// A column of groups that is read.
+        /// Column of groups, for the caller to read.
         group: Option<String>,
     },
 }
@@ -60,15 +58,15 @@ impl Default for Validation {
 }
 
 impl Validation {
-    /// The share of the rows that is held out where nothing says otherwise.
+    /// Validation share where neither the config nor the data marks rows.
     pub const DEFAULT_SHARE: f64 = 0.1;
 
-    /// This share of the rows.
+    /// A share of the rows, without a group.
     pub fn share(share: f64) -> Validation {
         Validation::Share { share, group: None }
     }
 
-    /// Another file.
+    /// Another file, without a group.
     pub fn file(path: impl Into<PathBuf>) -> Validation {
         Validation::File {
             path: path.into(),
@@ -76,7 +74,7 @@ impl Validation {
         }
     }
 
-    /// Rows that this column marks.
+    /// Rows marked by a column, without a group.
     pub fn column(column: impl Into<String>) -> Validation {
         Validation::Column {
             column: column.into(),
@@ -86,7 +84,7 @@ impl Validation {
         }
     }
 
-    /// Every row on one side.
+    /// Every row on one side, without a group.
     pub const UNSPLIT: Validation = Validation::Unsplit { group: None };
 
     /// The column whose rows of equal value belong on one side.
@@ -101,7 +99,7 @@ impl Validation {
         }
     }
 
-    /// The share of the training rows that is drawn, where rows that are marked for validation are there or not.
+    /// Share of the rows to draw for validation; `has_marked` says whether the data marks validation rows.
     pub(crate) fn drawn_share(&self, has_marked: bool) -> Option<f64> {
         match self {
             Validation::Share { share, .. } => Some(*share),
@@ -113,7 +111,7 @@ impl Validation {
     }
 }
 
-/// A validation section as it is written.
+/// The `validation` section in a config.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ValidationSection {
@@ -131,7 +129,7 @@ struct ValidationSection {
     group: Option<String>,
 }
 
-/// A cell's text, which YAML may take for a number.
+/// Text of a cell, which YAML may parse as a number.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum CellText {
@@ -150,7 +148,7 @@ impl From<CellText> for String {
     }
 }
 
-/// What `validation` may be, in messages.
+/// Accepted forms of `validation`, for messages.
 const VALIDATION_FORMS: &str =
     "10%, a CSV, {column: NAME}, {column: NAME, value: VALUE}, {group: NAME}, auto or none";
 

@@ -4,7 +4,7 @@ fn path() -> PathBuf {
     PathBuf::from("data/cars.csv")
 }
 
-/// Every message has its subject and what it should say, and ends with a hint.
+/// Checks that a message contains all expected parts and ends with a hint.
 #[track_caller]
 fn says(error: DataError, expected: &[&str]) {
     let text = error.to_string();

@@ -21,7 +21,7 @@ fn read(text: &str) -> Result<ImageProcessor, DataError> {
     ImageProcessor::read(folder_with(FILE_NAME, text).path(), SIDE)
 }
 
-/// OpenAI's, with these keys besides or instead.
+/// OpenAI's settings, with keys added or replaced.
 fn clip_with(more: Value) -> Result<ImageProcessor, DataError> {
     let mut json: Value = serde_json::from_str(ImageProcessor::clip(SIDE).text()).unwrap();
     let Value::Object(more) = more else { panic!() };
@@ -29,7 +29,7 @@ fn clip_with(more: Value) -> Result<ImageProcessor, DataError> {
     read(&json.to_string())
 }
 
-/// `tests/fixtures/make_processors.py` wrote the numbers that `transformers` hands to the model.
+/// `tests/fixtures/make_processors.py` wrote the numbers that `transformers` passes to the model.
 #[test]
 fn numbers_are_those_of_transformers() {
     let mut wrong = Vec::new();
@@ -69,8 +69,8 @@ fn numbers_are_those_of_transformers() {
             let mean = sum / num_values as f32;
             let stem = file.file_stem().unwrap().display();
             println!("{stem}, {name}: worst {worst:.3}, mean {mean:.3}");
-            // Pillow 13 resizes high pictures down first, and at hard edges that shows; of two pixels that are equally near
-            // it takes the one that its sums of steps fall on.
+            // Pillow 13 reduces tall pictures before resizing, which shows at hard edges; of two pixels that are equally near it takes the
+            // one that its accumulated steps hit.
             let is_wrong = match (stem.to_string().as_str(), *name) {
                 ("nearest", "high") => mean > 1.0,
                 (_, "high") => worst > 6.01 || mean > 0.25,
@@ -132,7 +132,7 @@ fn a_vit_without_one_has_its_own_numbers() {
         (vit.framing.resize, vit.framing.filter, vit.mean),
         (exactly, Filter::Bilinear, [0.5; 3])
     );
-    // DeiT's class, without a key: 256 x 256, of which 224 x 224 is kept.
+    // DeiT's class without further keys: resized to 256 x 256, cropped to 224 x 224.
     let deit = folder_with(
         FILE_NAME,
         "{\"image_processor_type\": \"DeiTImageProcessor\"}",
@@ -164,7 +164,7 @@ fn a_nested_one_counts_as_in_transformers() {
     assert_eq!(processor.framing.filter, Filter::Bilinear);
     // Written back as a file of its own.
     assert_eq!(read(processor.text()).unwrap().framing, processor.framing);
-    // A file of older days has nothing nested in it.
+    // A file of older versions has no nested image processor.
     fs::write(folder.path().join(NESTING_FILE), "{\"processor_class\": 1}").unwrap();
     let processor = ImageProcessor::read(folder.path(), SIDE).unwrap();
     assert_eq!(processor.framing.filter, Filter::Bicubic);

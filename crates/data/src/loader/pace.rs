@@ -1,4 +1,4 @@
-//! Where the time goes, and how many workers that calls for.
+//! Measures waiting times, and derives the number of workers.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Workers, seconds_since};
 
-/// What workers did, added up over all of them.
+/// Times of all workers, summed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
     pub busy: f64,
@@ -16,47 +16,47 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Adds a picture that a worker has read, or could not.
+    /// Counts a picture that a worker has read or failed to read.
     pub fn count(&mut self, seconds: f64) {
         self.busy += seconds;
         self.pictures += 1;
     }
 }
 
-/// Who waited for whom.
+/// Waiting times of the trainer and of the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
-    /// Seconds looked at.
+    /// Measured time, in seconds.
     pub seconds: f64,
-    /// Seconds of them in which the trainer waited for pictures.
+    /// Seconds in which the trainer waited for pictures.
     pub for_data: f64,
-    /// Seconds in which workers read, all added up.
+    /// Seconds in which workers read, summed over workers.
     pub reading: f64,
-    /// Seconds in which workers waited for rows, all added up.
+    /// Seconds in which workers waited for free rows, summed over workers.
     pub for_room: f64,
     /// Pictures read.
     pub pictures: u64,
-    /// Pixels decoded for them; none where they need no decoding, or it was not counted.
+    /// Pixels decoded; 0 where pictures need no decoding, or were not counted.
     pub pixels: u64,
-    /// Threads at work, now.
+    /// Number of active workers, now.
     pub workers: usize,
 }
 
-/// What holds a run up.
+/// The limit on a run's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bottleneck {
-    /// Computing: pictures are there before they are wanted.
+    /// Computing: pictures are ready before the trainer needs them.
     Compute,
     /// Reading: all workers together read no faster than the trainer could compute.
     Reading,
-    /// Too little is read ahead: now the trainer waits, now the workers do.
+    /// Read-ahead: too few rows, so that trainer and workers wait in turns.
     Room,
 }
 
-/// A trainer that waits less than this share of its time is not held up.
+/// A trainer that waits less than this share of its time is not limited by data.
 const HELD_UP: f64 = 0.02;
-/// Where all workers together read no more than this much faster than pictures are wanted, reading is what holds the trainer up.
+/// Reading is the bottleneck if all workers together read at most this much faster than the trainer computes.
 const LITTLE_TO_SPARE: f64 = 1.1;
 
 impl Waits {
@@ -65,22 +65,22 @@ impl Waits {
         self.for_data / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Share of their time, idle threads aside, that workers spent reading.
+    /// Share of the active workers' time that was spent reading.
     pub fn busy(&self) -> f64 {
         self.reading / (self.reading + self.for_room).max(f64::MIN_POSITIVE)
     }
 
-    /// Seconds that one picture takes one worker.
+    /// Seconds of one worker per picture.
     pub fn seconds_per_picture(&self) -> Option<f64> {
         (self.pictures > 0).then(|| self.reading / self.pictures as f64)
     }
 
-    /// Workers that would read as fast as the trainer computes when it does not wait.
+    /// Number of workers that would read as fast as the trainer computes when it does not wait.
     pub fn needed_workers(&self) -> f64 {
         self.reading / (self.seconds - self.for_data).max(f64::MIN_POSITIVE)
     }
 
-    /// What holds the run up. How long workers waited for rows does not tell: they also do while a checkpoint is written.
+    /// The limit on the run's speed. It ignores how long workers waited for rows: they also wait while a checkpoint is written.
     pub fn bottleneck(&self) -> Bottleneck {
         if self.waiting() <= HELD_UP {
             Bottleneck::Compute
@@ -92,14 +92,14 @@ impl Waits {
     }
 }
 
-/// A look at the clock every so many seconds.
+/// Interval of measurements, in seconds.
 const LOOK_EVERY: f64 = 1.0;
 
-/// Looks in a row that must find workers idle before some are sent home: a checkpoint that is being written is no habit. A trainer
-/// that waits gets all of them back at once.
+/// Consecutive measurements that must find workers idle before some are paused: writing a checkpoint idles workers only for a while. A
+/// trainer that waits gets all of them back at once.
 const IDLE_LOOKS: usize = 10;
 
-/// Keeps count, and proposes how many workers there should be.
+/// Adds up waiting times, and proposes a number of workers.
 pub(super) struct Pace {
     workers: usize,
     allowed: Workers,
@@ -157,7 +157,7 @@ impl Pace {
         }
     }
 
-    /// Hears how long a batch was waited for; says how many workers there should be from here on, if not as many.
+    /// Takes the waiting time of a batch; returns the new number of workers if it changes.
     pub(super) fn observe(&mut self, waited: f64, times: &Times) -> Option<usize> {
         self.for_data += waited;
         self.for_data_since += waited;
@@ -184,7 +184,7 @@ impl Pace {
     }
 }
 
-/// All of them where the trainer waits; where they mostly wait for room, twice as many as the work needs.
+/// All workers where the trainer waits; where workers are mostly idle, twice as many as the work needs.
 fn wished(waits: &Waits, Workers { least, most, .. }: Workers) -> usize {
     let now = waits.workers;
     if waits.bottleneck() != Bottleneck::Compute {
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(by_turns.bottleneck(), Bottleneck::Room);
         assert_eq!(wished(&by_turns, up_to(8)), 8);
         assert_eq!(wished(&starved, Workers::exactly(2, 0)), 2);
-        // They read all the while that anyone wanted pictures; that they rested during checkpoints is not the reason for waiting.
+        // The workers read whenever the trainer needed pictures; their idle time during checkpoints is not why it waited.
         let decoding = waits(16, 6.3, 56.0, 104.0);
         assert_eq!(decoding.bottleneck(), Bottleneck::Reading);
     }
@@ -239,9 +239,9 @@ mod tests {
         let idle = waits(8, 0.0, 12.0, 68.0);
         assert_eq!(idle.bottleneck(), Bottleneck::Compute);
         assert_eq!(wished(&idle, up_to(8)), 3);
-        // Enough to do: they stay.
+        // Busy workers stay.
         assert_eq!(wished(&waits(3, 0.0, 20.0, 10.0), up_to(8)), 3);
-        // One is always left, and as many as were asked for.
+        // At least one worker stays, or the configured minimum.
         assert_eq!(wished(&waits(4, 0.0, 0.001, 40.0), up_to(8)), 1);
         assert_eq!(wished(&idle, Workers::exactly(8, 0)), 8);
     }
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(look(&mut pace, 0.0), Some(2));
         assert_eq!(pace.workers(), 2);
         assert_eq!(look(&mut pace, 0.5), Some(8));
-        // A pause begins anew.
+        // After a pause the count of idle measurements restarts.
         for _ in 1..IDLE_LOOKS {
             assert_eq!(look(&mut pace, 0.0), None);
         }

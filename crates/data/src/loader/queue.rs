@@ -1,4 +1,4 @@
-//! What workers and the trainer share: free rows, what is being read, what was read. One lock: it is held for
+//! State shared by workers and trainer: free rows, and a queue of pictures being read or ready. One lock is enough: it is held for
 //! microseconds, and a picture takes milliseconds.
 
 use std::any::Any;
@@ -20,10 +20,10 @@ use crate::picture::{Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
 use crate::segmentation::PairCache;
 
-/// How many frames a clip has, where the row is one.
+/// Number of frames of a row of clips that are not masked.
 type Frames = Option<u32>;
 
-/// What is done to every picture of a course.
+/// Settings of every picture of a course.
 #[derive(Clone)]
 pub(super) struct Pass {
     pub view: View,
@@ -31,21 +31,21 @@ pub(super) struct Pass {
 }
 
 enum Outcome<R> {
-    /// The sample that was read.
+    /// Sample, row, number of frames.
     Good(u32, R, Frames),
-    /// Neither the picture of the place nor one that could stand in for it can be read.
+    /// Neither the picture of the place nor any substitute can be read.
     Missing,
     Panicked(Box<dyn Any + Send>),
 }
 
-/// A place in the queue: without an outcome while it is being read.
+/// A place in the queue; it has no outcome while its picture is being read.
 struct Ticket<R> {
     outcome: Option<Outcome<R>>,
-    /// What was tried for it in vain.
+    /// Pictures of the place that could not be read.
     skipped: Vec<Skipped>,
 }
 
-/// Something to read, and where to.
+/// A picture to read, and the row to read it into.
 struct Job<R> {
     course: u64,
     number: u64,
@@ -56,7 +56,7 @@ struct Job<R> {
 }
 
 struct State<R> {
-    /// Counts courses: what was begun in an earlier one is of no use when it is done.
+    /// Incremented by every [`Shared::begin`]; results of an older course are dropped.
     course: u64,
     stream: Option<Stream>,
     pass: Option<Pass>,
@@ -64,31 +64,31 @@ struct State<R> {
     queue: VecDeque<Ticket<R>>,
     /// Number of the first ticket in the queue.
     first: u64,
-    /// Places that someone waits for now.
+    /// Pictures that the trainer is waiting for.
     wanted: usize,
     ahead: usize,
     employed: usize,
-    /// Of every list of samples that was read from, which are broken.
+    /// Unreadable samples, one set per sample list.
     broken: Vec<(Arc<Samples>, HashSet<u32>)>,
-    /// The list at hand.
+    /// Index in `broken` of the current list.
     at: usize,
-    /// Batches of the course that were handed over.
+    /// Batches of the course delivered so far.
     delivered: u64,
     times: Times,
-    /// Waiting before this moment does not count.
+    /// Start of the measurement of waiting times.
     counted_from: Instant,
     is_closed: bool,
 }
 
 pub(super) struct Shared<R> {
     state: Mutex<State<R>>,
-    /// For workers: there may be something to do.
+    /// Wakes workers: there may be a job.
     work: Condvar,
-    /// For the trainer: something was read.
+    /// Wakes the trainer: a picture is ready.
     done: Condvar,
-    /// Pairs that stay in memory.
+    /// Cache of decoded pairs.
     pub cache: PairCache,
-    /// Hears of every picture that a worker is done with.
+    /// Called for every picture that a worker has finished.
     pub on_read: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -120,7 +120,7 @@ impl<R> Shared<R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<R>> {
-        // Nobody panics while holding it; what a decoder does happens outside.
+        // No code panics while it holds the lock; decoding happens outside.
         self.state.lock().unwrap_or_else(|error| error.into_inner())
     }
 
@@ -160,7 +160,7 @@ impl<R> Shared<R> {
         self.lock().times
     }
 
-    /// Counts from here on, those too that wait already.
+    /// Restarts the measurement, also for workers that are waiting already.
     pub(super) fn count_from_now(&self) -> Times {
         let mut state = self.lock();
         state.counted_from = Instant::now();
@@ -172,7 +172,7 @@ impl<R> Shared<R> {
         self.work.notify_all();
     }
 
-    /// Whether the next batch of a course of epochs is read.
+    /// Whether the next batch of a course of epochs is ready.
     pub(super) fn has_batch(&self) -> bool {
         let state = self.lock();
         let Some(places) = state.size_of_batch() else {
@@ -182,8 +182,8 @@ impl<R> Shared<R> {
         read.filter(|ticket| ticket.outcome.is_some()).count() == places
     }
 
-    /// Moves pictures from the head of the queue into `batch`: those of the next batch, or where there are no batches so many, or as
-    /// many as there are when it is to `stop`. Returns the seconds that it had to wait.
+    /// Moves pictures from the head of the queue into `batch`: all of the next batch, or `count` pictures where the course has no batches,
+    /// or those that are ready when `stop` is set. Returns the waiting time in seconds.
     pub(super) fn collect(&self, count: usize, batch: &mut Loaded<R>, stop: &AtomicBool) -> f64 {
         let began = Instant::now();
         let mut waited = 0.0;
@@ -202,7 +202,7 @@ impl<R> Shared<R> {
             if state.has_room() {
                 self.work.notify_all();
             }
-            // A file system that hangs rings no bell.
+            // A timeout, because a hanging file system never signals the condition.
             state = match self.done.wait_timeout(state, BETWEEN_LOOKS) {
                 Ok((state, _)) => state,
                 Err(error) => error.into_inner().0,
@@ -211,12 +211,12 @@ impl<R> Shared<R> {
         }
         state.wanted = 0;
         state.delivered += 1;
-        // What was delivered made room.
+        // The delivered pictures leave room in the queue.
         self.work.notify_all();
         waited
     }
 
-    /// Waits for something to do; `None` when all is over.
+    /// Waits for a job; `None` when the loader is closed.
     fn take(&self, index: usize, room: &mut Room) -> Option<Job<R>> {
         let mut state = self.lock();
         loop {
@@ -236,7 +236,7 @@ impl<R> Shared<R> {
                     if state.has_news() {
                         self.done.notify_all();
                     }
-                    // Who waits holds nothing: between two batches the memory of all pictures is free.
+                    // A waiting worker holds no buffer: between two batches all decoding memory is free.
                     room.scratch.free();
                     state = self.wait(state);
                     if !has_room {
@@ -265,7 +265,7 @@ impl<R> Shared<R> {
         let mut state = self.lock();
         state.times.count(seconds);
         state.times.pixels += pixels;
-        // A picture that was read well makes no room for others.
+        // A readable picture keeps its row and its place, so it leaves no room for others.
         let mut makes_room = !matches!(outcome, Outcome::Good(..));
         match state.ticket(job) {
             Some(ticket) => ticket.outcome = Some(outcome),
@@ -276,7 +276,7 @@ impl<R> Shared<R> {
                 makes_room = true;
             }
         }
-        // Pictures come out in their order: one that others are before is no news to who waits.
+        // Pictures are delivered in order: only the ticket at the head of the queue wakes the trainer.
         let is_waited_for = state.wanted > 0 && state.has_news();
         drop(state);
         if is_waited_for {
@@ -287,7 +287,7 @@ impl<R> Shared<R> {
         }
     }
 
-    /// Moves a place on from a picture that could not be read; whether there is another to try.
+    /// Moves a place to the substitute of an unreadable picture; returns whether one is left.
     fn move_on(&self, job: (u64, u64), place: &mut Place, error: DataError, seconds: f64) -> bool {
         self.tell_read();
         let mut state = self.lock();
@@ -303,14 +303,14 @@ impl<R> Shared<R> {
         is_another
     }
 
-    /// A row that nothing was read into.
+    /// Returns an unused row.
     fn free(&self, row: R) {
         self.lock().free.push_front(row);
     }
 }
 
 impl<R> State<R> {
-    /// Where it is kept what is broken of a list.
+    /// Index in `broken` of a sample list, which is added if it is new.
     fn known(&mut self, samples: &Arc<Samples>) -> usize {
         let found = self
             .broken
@@ -327,7 +327,7 @@ impl<R> State<R> {
         self.stream.as_ref()?.size_of_batch(self.delivered)
     }
 
-    /// Moves a place on as long as its picture is known to be broken; whether there is one to try.
+    /// Moves a place past pictures that are known to be broken; returns whether one is left to try.
     fn pass_broken(&self, place: &mut Place) -> bool {
         let broken = &self.broken[self.at].1;
         while broken.contains(&place.sample()) {
@@ -338,7 +338,7 @@ impl<R> State<R> {
         true
     }
 
-    /// The ticket of a job, if it is of this course.
+    /// The ticket of a job, unless the job is of an older course.
     fn ticket(&mut self, (course, number): (u64, u64)) -> Option<&mut Ticket<R>> {
         if course == self.course {
             self.queue.get_mut((number - self.first) as usize)
@@ -351,7 +351,7 @@ impl<R> State<R> {
         !self.free.is_empty() && self.queue.len() < self.wanted + self.ahead
     }
 
-    /// Whether the head of the queue is something that the trainer can take, or the course is over.
+    /// Whether the trainer can take the head of the queue, or the queue is empty.
     fn has_news(&self) -> bool {
         self.queue
             .front()
@@ -384,7 +384,7 @@ impl<R> State<R> {
         None
     }
 
-    /// Moves what is ready into `batch` until no place is open any more; whether it has all that it will get.
+    /// Moves ready pictures into `batch` until no place is open; returns whether the batch is complete.
     fn deliver(&mut self, open: &mut usize, batch: &mut Loaded<R>) -> bool {
         let has_batches = self.size_of_batch().is_some();
         while *open > 0 {
@@ -407,7 +407,7 @@ impl<R> State<R> {
                     batch.samples.push(sample);
                     *open -= 1;
                 }
-                // A batch gets smaller; of a list, the next picture follows.
+                // A batch gets smaller; a list continues with its next picture.
                 Outcome::Missing => *open -= usize::from(has_batches),
                 Outcome::Panicked(panic) => std::panic::resume_unwind(panic),
             }
@@ -416,16 +416,16 @@ impl<R> State<R> {
     }
 }
 
-/// How often someone who waits for pictures looks whether to stop.
+/// Interval at which a waiting trainer checks `stop`.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// What one worker uses again for every picture.
+/// Buffers that a worker reuses for every picture.
 struct Room {
     scratch: Scratch,
     path: PathBuf,
 }
 
-/// A worker's life.
+/// Main function of a worker thread.
 pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: &Allowance) {
     let _keeping = Keeping::on_this_thread();
     let mut room = Room {

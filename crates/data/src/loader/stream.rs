@@ -1,15 +1,15 @@
-//! Which picture is read next, and which one takes the place of a picture that cannot be read.
+//! The order of pictures to read, and the substitutes of pictures that cannot be read.
 //!
-//! An epoch of training is a table: row `b` is the effective batch `b`, `T` places wide; the last row may be shorter. A place whose
-//! picture cannot be read is taken by the next readable picture below it in its column, from the top again behind the last row:
+//! An epoch of training is a table: row `b` is the effective batch `b`, `T` places wide; the last row may be shorter. An unreadable picture
+//! is replaced by the next readable picture below it in its column, continuing at the top behind the last row:
 //!
 //! ```text
-//! place p of batch b    p, p + T, p + 2T, ... of the epoch's order, round its end
+//! place p of batch b    p, p + T, p + 2T, ... of the epoch's order, wrapping at its end
 //! ```
 //!
-//! So the steps of an epoch keep their number and their size, no batch has a picture twice, and whoever reads a place decides without
-//! asking anyone: N processes that take a share of every batch read the batches of one. Where a whole column is broken, as where an
-//! epoch is a single step, the batch just gets smaller.
+//! So the steps of an epoch keep their number and their size, no batch has a picture twice, and a process can choose a substitute without
+//! communication: N processes that share every batch read the same batches as one process. Where a whole column is unreadable, for example
+//! in an epoch of a single step, the batch gets smaller.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::order::{Order, Sampling};
 use crate::random::{Purpose, Random};
 use crate::samples::Samples;
 
-/// Which part of every batch, or of a list, a process takes.
+/// The part of every batch, or of a list, that a process reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Counted from 0.
@@ -28,32 +28,32 @@ pub struct Share {
 }
 
 impl Default for Share {
-    /// All of it.
+    /// The whole batch.
     fn default() -> Share {
         Share { rank: 0, count: 1 }
     }
 }
 
 impl Share {
-    /// Its part of so many places. Those of all processes follow each other and are everything; where there are fewer places than
-    /// processes, some have none.
+    /// The process's range of places. The ranges of all processes are contiguous and cover all places; with fewer places than processes,
+    /// some ranges are empty.
     pub fn of(&self, places: usize) -> Range<usize> {
         let start = |rank: usize| (places as u128 * rank as u128 / self.count as u128) as usize;
         start(self.rank)..start(self.rank + 1)
     }
 }
 
-/// Where a run is in its data: enough to go on from there.
+/// Position of a run in its data, sufficient to resume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// Counted from 0.
     pub epoch: u64,
-    /// The effective batch of the epoch that is read next, counted from 0.
+    /// Next effective batch of the epoch, counted from 0.
     pub batch: u64,
 }
 
 impl Cursor {
-    /// After so many steps, where an epoch has `per_epoch` of them.
+    /// Position after `steps` steps, with `per_epoch` steps per epoch.
     pub fn after(steps: u64, per_epoch: u64) -> Cursor {
         Cursor {
             epoch: steps / per_epoch,
@@ -62,54 +62,53 @@ impl Cursor {
     }
 }
 
-/// How samples follow each other.
+/// Order of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// Each of a share once, in the order of the file.
+    /// Each sample of a share once, in file order.
     Once(Share),
-    /// Each from this one on, in the order of the file.
+    /// All samples from this one on, in file order.
     From {
-        /// The first.
+        /// The first sample.
         first: u32,
     },
-    /// So many of them, drawn with a seed: each at most once, in the order of the file.
+    /// A random subset of the samples, each at most once, in file order.
     Drawn {
-        /// How many; all, where there are fewer.
+        /// Size of the subset; all samples if the list has fewer.
         count: usize,
-        /// Which ones.
+        /// Seed of the subset.
         seed: u64,
-        /// The part of those that is read.
+        /// The part of the subset that is read.
         share: Share,
     },
     /// Epoch after epoch, batch after batch.
     Epochs(Epochs),
 }
 
-/// A course of training.
+/// Settings of a course of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epochs {
-    /// The run's.
+    /// The run's seed.
     pub seed: u64,
-    /// How samples are drawn.
     pub sampling: Sampling,
-    /// Samples of a whole effective batch.
+    /// Samples of an effective batch.
     pub batch: usize,
     /// The part of every batch that is read.
     pub share: Share,
-    /// Where to begin.
+    /// First batch.
     pub from: Cursor,
-    /// The epoch that there is no more of.
+    /// Epoch at which the course ends, exclusive.
     pub until: u64,
 }
 
 impl Epochs {
-    /// Places of a batch of an epoch with so many samples.
+    /// Places of a batch in an epoch of `num_samples` samples.
     fn places(&self, num_samples: usize, batch: u64) -> Range<usize> {
         let start = (batch as usize * self.batch).min(num_samples);
         start..(start + self.batch).min(num_samples)
     }
 
-    /// This process's places of it.
+    /// This process's places of a batch.
     fn share_of(&self, num_samples: usize, batch: u64) -> Range<usize> {
         let all = self.places(num_samples, batch);
         let share = self.share.of(all.len());
@@ -123,7 +122,7 @@ fn drawn(num_samples: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut open = count.min(num_samples);
     let mut taken = Vec::with_capacity(open);
     for sample in 0..num_samples {
-        // As many are still to be taken as `open` says, of all that are left.
+        // Selects this sample with probability `open` / (samples left).
         if random.below(num_samples - sample) < open {
             taken.push(sample as u32);
             open -= 1;
@@ -139,7 +138,7 @@ pub(super) struct Place {
     order: Arc<[u32]>,
     home: usize,
     at: usize,
-    /// How far apart the places of a column are; `None` where nothing stands in.
+    /// Distance of the places of a column; `None` where unreadable pictures have no substitute.
     column: Option<usize>,
 }
 
@@ -148,7 +147,7 @@ impl Place {
         self.order[self.at]
     }
 
-    /// Goes on to the picture that stands in for the one that cannot be read; whether there is one left.
+    /// Moves on to the substitute of an unreadable picture; returns whether one is left.
     pub(super) fn move_on(&mut self) -> bool {
         let Some(width) = self.column else {
             return false;
@@ -163,15 +162,15 @@ impl Place {
     }
 }
 
-/// The places of a course, one after the other.
+/// Iterates over the places of a course.
 pub(super) struct Stream {
     samples: Arc<Samples>,
     course: Course,
     epoch: u64,
     order: Arc<[u32]>,
-    /// Of the order, those that follow; of epochs, those of the batch at hand.
+    /// Remaining places: of the order, or of the current batch of an epoch.
     places: Range<usize>,
-    /// Of epochs, the batch that comes behind them.
+    /// The next batch of the epoch.
     next_batch: u64,
     is_over: bool,
 }
@@ -208,7 +207,7 @@ impl Stream {
         &self.samples
     }
 
-    /// Places of the batch that comes after so many others of this course; `None` where samples are simply counted.
+    /// Number of this process's places in the batch `after` batches into the course; `None` for a course without batches.
     pub(super) fn size_of_batch(&self, after: u64) -> Option<usize> {
         let Course::Epochs(epochs) = self.course else {
             return None;
@@ -221,7 +220,7 @@ impl Stream {
         Some(epochs.share_of(self.samples.len(), batch).len())
     }
 
-    /// Whether [`Stream::next`] has come to the end.
+    /// Whether [`Stream::next`] has reached the end.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -247,14 +246,14 @@ impl Stream {
         })
     }
 
-    /// Goes on to the next batch, which may have no place for this process; whether there is one.
+    /// Moves on to the next batch, which may have no place for this process; returns whether the course has one.
     fn begin_batch(&mut self) -> bool {
         let Course::Epochs(epochs) = self.course else {
             return false;
         };
         let num_samples = self.order.len();
         let last = num_samples.div_ceil(epochs.batch).saturating_sub(1) as u64;
-        // Of small batches a process may have no place at all.
+        // With small batches a process may have no place in any batch.
         let has_places = [0, last]
             .iter()
             .any(|&batch| !epochs.share_of(num_samples, batch).is_empty());
@@ -308,7 +307,7 @@ mod tests {
         })
     }
 
-    /// What a process gets of every batch of a course.
+    /// One process's share of every batch of a course.
     fn batches(
         samples: &Arc<Samples>,
         course: Course,
@@ -347,7 +346,7 @@ mod tests {
             assert!(some.is_sorted_by(|a, b| a < b));
             some.iter().for_each(|&one| counts[one as usize] += 1);
         }
-        // 500 each, give or take five standard deviations.
+        // 500 each, plus or minus five standard deviations.
         assert!(
             counts.iter().all(|count| (400..600).contains(count)),
             "{counts:?}"
@@ -409,8 +408,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each batch of one process is what N processes read of it together, whatever is broken and wherever they begin; no batch has
-        /// a sample twice, and it is smaller only where a whole column cannot be read.
+        /// N processes together read the batches of one process, whatever pictures are broken and wherever the course begins; no batch has
+        /// a sample twice, and a batch is smaller only where a whole column cannot be read.
         #[test]
         fn processes_read_the_batches_of_one(
             count in 1usize..60, batch in 1usize..20, processes in 1usize..5, step in 0u64..40,

@@ -14,7 +14,7 @@ use crate::segmentation::{Fit, MaskCoding, PixelDepth, RowShape};
 const SIZE: u32 = 8;
 const BYTES: usize = (SIZE * SIZE) as usize * 3;
 
-/// Pictures, each in a colour of its own; those that `is_bad` names are cut short.
+/// Pictures, each in a colour of its own; those that `is_bad` selects are truncated.
 fn pictures(folder: &Path, count: usize, is_bad: impl Fn(usize) -> bool) -> Arc<Samples> {
     let mut builder = SamplesBuilder::new(folder.to_owned());
     for index in 0..count {
@@ -64,7 +64,7 @@ fn format() -> PictureFormat {
     }
 }
 
-/// Samples, pixels and what was skipped, of every batch.
+/// Samples, pixels and skipped samples of a batch.
 type Batch = (Vec<u32>, Vec<Vec<u8>>, Vec<u32>);
 
 fn seen(
@@ -122,7 +122,8 @@ fn neither_workers_nor_room_change_what_is_read() {
     assert_eq!((skipped.len(), distinct), (3, HashSet::from([3, 10, 17])));
 }
 
-/// As much as one picture costs, then for all: the same pixels, never more than allowed; less than one costs: every one refused by name.
+/// With an allowance for exactly one picture: the same pixels, and never more bytes than allowed. With less: every picture is refused by
+/// name.
 #[test]
 fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +160,7 @@ fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
     );
 }
 
-/// Nobody writes into the FIFO, and the pictures after it are still read.
+/// The FIFO has no writer, and the pictures after it are still read.
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_is_left_out_by_name() {
@@ -200,7 +201,7 @@ fn what_is_no_file_is_left_out_by_name() {
     }
 }
 
-/// Who waits for pictures that do not come can be stopped.
+/// A wait for pictures that never arrive can be stopped.
 #[test]
 fn a_wait_ends_with_a_stop() {
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +253,7 @@ fn a_cursor_goes_on_where_it_stopped() {
     }
 }
 
-/// Three processes, each with a loader of its own, and the batches of one; each broken picture is told by whoever met it.
+/// Three processes, each with its own loader, read the batches of one; each broken picture is reported by the process that read it.
 #[test]
 fn loaders_of_several_processes_read_the_batches_of_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -329,7 +330,7 @@ fn evaluation_leaves_out_what_cannot_be_read_and_training_goes_on_behind_it() {
         loader.next(3, &mut batch);
         assert_eq!(batch.samples, trained);
     }
-    // The folder of these is gone: every picture is missing, and that is an end.
+    // The folder of these pictures is gone: every picture is missing, and the course ends.
     loader.begin(others, Course::Once(Share::default()), View::Evaluation);
     loader.next(3, &mut batch);
     assert!(batch.rows.is_empty());
@@ -432,7 +433,7 @@ fn pairs(folder: &Path, count: usize) -> (Arc<Samples>, PairFraming) {
     (Arc::new(builder.finish(Vec::new())), framing)
 }
 
-/// Nothing, some or all of the pairs in memory: the same rows, never more bytes than allowed.
+/// With none, some or all of the pairs cached: the same rows, and never more bytes than allowed.
 #[test]
 fn pairs_that_stay_in_memory_change_no_row() {
     let folder = tempfile::tempdir().unwrap();

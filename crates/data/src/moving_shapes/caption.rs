@@ -1,4 +1,4 @@
-//! A clip in words: some captions are short, some have two sentences. All say the shape, its first colour, the direction and the change.
+//! Captions of clips, some short, some of two sentences. All name the shape, its first colour, the direction and the change.
 
 use super::{Change, Direction, Speed, Story};
 use crate::random::Random;
@@ -23,7 +23,7 @@ pub(super) fn write(story: &Story, random: &mut Random) -> String {
     }
 }
 
-/// Without the speed.
+/// A caption without the speed.
 fn short(story: &Story, thing: &str) -> String {
     let change = match story.change {
         Change::Nothing => String::new(),

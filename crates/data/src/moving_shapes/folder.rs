@@ -22,10 +22,10 @@ use crate::drawn_file::write_drawn;
 const LABELS: &str = "clips.csv";
 const CLIPS: &str = "clips";
 const JPEG_QUALITY: u8 = 92;
-/// One clip of so many is for validation.
+/// One clip of this many is for validation.
 const VALIDATION: usize = 5;
 
-/// What clips are stored as.
+/// File format of clips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClipFormat {
     /// A folder of JPEG.
@@ -52,44 +52,36 @@ impl ClipFormat {
     }
 }
 
-/// What [`write()`] left on disk.
+/// Result of [`write()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClipsFolder {
-    /// The CSV; paths in it start at its folder.
+    /// The CSV; its paths are relative to its folder.
     pub labels: PathBuf,
-    /// Number of clips to train on.
     pub num_train: usize,
-    /// Number of clips for validation.
     pub num_validation: usize,
 }
 
-/// Why a set could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum MovingShapesError {
-    /// A CSV or a clip is there already, and not that of this set.
+    /// The folder holds a CSV or a clip of another set.
     #[error("{}: expected a file of this set or none, found another\nhint: choose another folder, or delete this one", .0.display())]
     OtherSet(PathBuf),
-    /// The file system said no.
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
     Io {
-        /// What was being read or written.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// A frame could not be encoded.
     #[error("a frame cannot be encoded: {0}\nhint: another --size")]
     Encode(#[from] image::ImageError),
-    /// Labels could not be put into rows.
     #[error("labels cannot be put into rows: {0}\nhint: another --seed")]
     Rows(#[from] csv::Error),
 }
 
 /// Draws a set into a folder: `clips/000000` and so on, then `clips.csv`.
 ///
-/// The CSV comes last and all at once, so a folder that has it has every clip it names. A folder that holds this set already is written again; one
-/// that holds another is refused before anything is touched. `on_progress` hears how many clips are done, from several threads, and says whether to
-/// go on; nothing where it did not.
+/// The CSV is written last and atomically, so a folder with a CSV has every clip that it names. A folder that holds this set already is
+/// written again; a folder with another set is refused before any file changes. Calls `on_progress` from several threads with the number of
+/// finished clips; when it returns false, writing stops and the result is `None`.
 pub fn write(
     folder: &Path,
     config: &MovingShapesConfig,
@@ -165,7 +157,7 @@ fn jpeg(pixels: &[u8], size: u32) -> Result<Vec<u8>, MovingShapesError> {
 fn gif(frames: &[Vec<u8>], size: u32) -> Result<Vec<u8>, MovingShapesError> {
     let mut bytes = Vec::new();
     {
-        // Faster is coarser; 10 is what most programs take.
+        // A higher speed gives coarser colours; 10 is the default of most programs.
         let mut encoder = GifEncoder::new_with_speed(&mut bytes, 10);
         for frame in frames {
             encoder.encode(frame, size, size, ExtendedColorType::Rgb8)?;
@@ -174,7 +166,7 @@ fn gif(frames: &[Vec<u8>], size: u32) -> Result<Vec<u8>, MovingShapesError> {
     Ok(bytes)
 }
 
-/// Whether the labels of this set are there; others are refused.
+/// Whether the CSV of this set exists already; a different CSV is an error.
 fn is_there(labels: &Path, rows: &[u8]) -> Result<bool, MovingShapesError> {
     match fs::read(labels) {
         Ok(present) if present == rows => Ok(true),
@@ -219,7 +211,7 @@ fn label_rows(config: &MovingShapesConfig) -> Result<Vec<u8>, MovingShapesError>
         .map_err(|error| MovingShapesError::Rows(error.into_error().into()))
 }
 
-/// Writes one file of the set.
+/// Writes one file of the set; a different file in its place is an error.
 fn replace_file(path: &Path, bytes: &[u8], is_own_set: bool) -> Result<(), MovingShapesError> {
     if write_drawn(path, bytes, is_own_set).map_err(at(path))? {
         Ok(())

@@ -1,13 +1,13 @@
-//! A story to pixels. Shapes are what is within a distance, so edges are smooth at any size; only sums, products and square roots, which every machine
-//! rounds alike.
+//! Draws a story's frames. Shapes are distance fields, so edges are smooth at any size; arithmetic is limited to sums, products and square
+//! roots, which every machine rounds alike.
 
 use super::story::{Change, Purpose, Shape, Story, describe, random};
 use super::{MAX_SIZE, MIN_SIZE, MovingShapesConfig};
 
-/// By how much a shape grows or shrinks, of its width at half the time, from the beginning to the end.
+/// Total change of a growing or shrinking shape's width over the clip, as a share of its width at half the time.
 const GROWTH: f64 = 0.9;
 
-/// The frames of the clip at an index of a set, one behind the other: red, green and blue of each pixel, row by row from the top.
+/// The frames of the clip at an index of a set: red, green and blue of each pixel, row by row from the top.
 pub fn draw(index: usize, config: &MovingShapesConfig) -> Vec<Vec<u8>> {
     let story = describe(index, config.seed);
     let size = config.size.clamp(MIN_SIZE, MAX_SIZE) as usize;
@@ -24,7 +24,7 @@ pub fn draw(index: usize, config: &MovingShapesConfig) -> Vec<Vec<u8>> {
     (0..config.frames).map(frame).collect()
 }
 
-/// A dark grey with a tint, darker at one side, with a grain that stands still: no paint is lost on it.
+/// Dark grey with a tint, darker at one side, with a static grain: every paint stands out from it.
 fn backdrop(index: usize, seed: u64, size: usize) -> Vec<u8> {
     let mut random = random(seed, Purpose::Look, index);
     let grey = 70.0 + 40.0 * random.unit();
@@ -78,7 +78,7 @@ fn paint(story: &Story, time: f64, size: usize, pixels: &mut [u8]) {
     }
 }
 
-/// Pixels from the edge of a shape around the origin, negative inside.
+/// Distance in pixels to the edge of a shape around the origin, negative inside.
 fn distance(shape: Shape, [x, y]: [f64; 2], radius: f64) -> f64 {
     let length = (x * x + y * y).sqrt();
     let within =

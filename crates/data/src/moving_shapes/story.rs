@@ -1,9 +1,9 @@
-//! What happens in a clip.
+//! Attributes of a clip.
 
 use super::caption;
 use crate::random::Random;
 
-/// What a stream of draws is for, so that two purposes never share numbers.
+/// Purpose of a random stream, so that two purposes never share numbers.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     Deck = 101,
@@ -18,21 +18,15 @@ pub(super) fn random(seed: u64, purpose: Purpose, index: usize) -> Random {
     Random::from_state(next(named ^ index as u64))
 }
 
-/// Which way a shape moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
-    /// To the left.
     Left,
-    /// To the right.
     Right,
-    /// Upwards.
     Up,
-    /// Downwards.
     Down,
 }
 
 impl Direction {
-    /// All of them.
     pub const ALL: [Direction; 4] = [
         Direction::Left,
         Direction::Right,
@@ -40,7 +34,6 @@ impl Direction {
         Direction::Down,
     ];
 
-    /// As the labels say it.
     pub fn name(self) -> &'static str {
         match self {
             Direction::Left => "left",
@@ -50,7 +43,7 @@ impl Direction {
         }
     }
 
-    /// Across and down.
+    /// Unit vector of the movement: x to the right, y down.
     pub(super) fn vector(self) -> [f64; 2] {
         match self {
             Direction::Left => [-1.0, 0.0],
@@ -61,20 +54,17 @@ impl Direction {
     }
 }
 
-/// How fast it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Speed {
-    /// A sixth of the picture during the clip.
+    /// Crosses a sixth of the picture during the clip.
     Slow,
-    /// Nearly a half.
+    /// Crosses nearly half of the picture during the clip.
     Fast,
 }
 
 impl Speed {
-    /// Both.
     pub const ALL: [Speed; 2] = [Speed::Slow, Speed::Fast];
 
-    /// As the labels say it.
     pub fn name(self) -> &'static str {
         match self {
             Speed::Slow => "slow",
@@ -82,7 +72,7 @@ impl Speed {
         }
     }
 
-    /// Pictures that it crosses during the clip.
+    /// Distance covered during the clip, in picture widths.
     pub(super) fn distance(self) -> f64 {
         match self {
             Speed::Slow => 0.16,
@@ -91,21 +81,17 @@ impl Speed {
     }
 }
 
-/// What becomes of it on the way.
+/// Change of the shape during the clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Change {
-    /// It stays as it is.
     Nothing,
-    /// It takes another colour.
+    /// The shape takes another colour.
     Colour(Paint),
-    /// It becomes larger.
     Grows,
-    /// It becomes smaller.
     Shrinks,
 }
 
 impl Change {
-    /// As the labels say it.
     pub fn name(self) -> &'static str {
         match self {
             Change::Nothing => "nothing",
@@ -116,25 +102,17 @@ impl Change {
     }
 }
 
-/// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Paint {
-    /// Red.
     Red,
-    /// Green.
     Green,
-    /// Blue.
     Blue,
-    /// Yellow.
     Yellow,
-    /// Purple.
     Purple,
-    /// White.
     White,
 }
 
 impl Paint {
-    /// All of them.
     pub const ALL: [Paint; 6] = [
         Paint::Red,
         Paint::Green,
@@ -144,7 +122,6 @@ impl Paint {
         Paint::White,
     ];
 
-    /// As captions and labels say it.
     pub fn name(self) -> &'static str {
         match self {
             Paint::Red => "red",
@@ -168,7 +145,6 @@ impl Paint {
     }
 }
 
-/// A shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shape {
     /// A disc.
@@ -184,7 +160,6 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All of them.
     pub const ALL: [Shape; 5] = [
         Shape::Circle,
         Shape::Square,
@@ -193,7 +168,6 @@ impl Shape {
         Shape::Cross,
     ];
 
-    /// As captions and labels say it.
     pub fn name(self) -> &'static str {
         match self {
             Shape::Circle => "circle",
@@ -205,33 +179,28 @@ impl Shape {
     }
 }
 
-/// What happens in a clip; what its labels say.
+/// Attributes of a clip, as its labels state them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Story {
-    /// What moves.
     pub shape: Shape,
-    /// Its colour at first.
+    /// First colour of the shape.
     pub paint: Paint,
-    /// Where it goes.
     pub direction: Direction,
-    /// How fast.
     pub speed: Speed,
-    /// What becomes of it.
     pub change: Change,
-    /// In words.
     pub caption: String,
-    /// When its colour changes, where it does: 0 is the beginning of the clip, 1 its end.
+    /// Time of a change of colour: 0 is the start of the clip, 1 its end.
     pub(super) change_time: f64,
-    /// Where it is at half the time, in pictures from the top left.
+    /// Position at half the time, in picture widths from the top left.
     pub(super) middle: [f64; 2],
-    /// Half its width at half the time, in pictures.
+    /// Half of the shape's width at half the time, in picture widths.
     pub(super) radius: f64,
 }
 
-/// Kinds of change that every direction and speed has as often.
+/// Kinds of change; each is equally frequent for every direction and speed.
 const NUM_CHANGES: usize = 4;
 
-/// The clip at an index of a set, without its frames.
+/// Attributes of the clip at an index of a set, without its frames.
 pub fn describe(index: usize, seed: u64) -> Story {
     let (direction, speed, change) = card(index, seed);
     let mut random = random(seed, Purpose::Story, index);
@@ -272,7 +241,7 @@ pub fn describe(index: usize, seed: u64) -> Story {
     story
 }
 
-/// Direction, speed and change: each combination once in every run of 32, in an order of its own.
+/// Direction, speed and change: every 32 consecutive clips have each combination once, in a shuffled order.
 fn card(index: usize, seed: u64) -> (Direction, Speed, usize) {
     let mut deck: Vec<usize> = (0..Direction::ALL.len() * Speed::ALL.len() * NUM_CHANGES).collect();
     let run = index / deck.len();

@@ -5,7 +5,7 @@ use image::{GrayImage, Luma, RgbImage};
 
 use super::*;
 
-/// Twelve pairs to train on and two to test on, with a defect each from the third on.
+/// Twelve pairs for training and two for testing; from the third on, each has one defect.
 fn set() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
@@ -113,7 +113,7 @@ fn each_defect_is_found_and_named() {
         "{details:?}"
     );
     assert_eq!(details[4], "train/images/01.png of train");
-    // Nine masks are white on a quarter, one nowhere.
+    // Nine masks are white on a quarter of their pixels, one has no white.
     assert!(
         (report.class_shares[1] - 0.225).abs() < 1e-9,
         "{:?}",
@@ -134,7 +134,7 @@ fn a_clean_csv_opens_as_the_same_set_without_them() {
         ..DataConfig::default()
     };
     let set = SegmentationSet::open(&of_csv, 0).unwrap();
-    // Of seven to train on, one is drawn for validation; the test stays apart.
+    // One of seven training pairs is drawn for validation; the test pairs stay apart.
     assert_eq!((set.train.len(), set.validation.unwrap().len()), (6, 1));
     assert_eq!(set.test.unwrap().len(), 1);
     assert!(set.train.mask_path(0).unwrap().is_file());
@@ -165,7 +165,7 @@ fn rows_of_a_table_keep_all_of_their_columns() {
     assert!(clean.is_copy && clean.csv.ends_with("train/all_cleaned.csv"));
     assert_eq!(fs::read_to_string(&clean.csv).unwrap(), expected);
     assert_eq!((clean.pairs, clean.rows), (5, 3));
-    // What is held out in another file stays there, and is not trained on.
+    // A validation pair stays in its own file, and cleaning removes its image from the training pairs.
     let held = folder.path().join("train/held.csv");
     fs::write(&held, "image,mask\nimages/01.png,masks/01.png\n").unwrap();
     config.data.validation = crate::config::Validation::File {
@@ -185,7 +185,7 @@ fn one_picture_with_two_masks_and_near_copies_are_found() {
     fs::copy(image(0), image(8)).unwrap();
     let other = GrayImage::from_fn(32, 20, |x, _| Luma([if x < 16 { 255 } else { 0 }]));
     other.save(root.join("train/masks/08.png")).unwrap();
-    // A little brighter, in another file.
+    // A slightly brighter copy, in another file.
     let mut near = image::open(image(1)).unwrap().to_rgb8();
     near.pixels_mut()
         .for_each(|pixel| pixel.0 = pixel.0.map(|value| value.saturating_add(2)));
