@@ -1,8 +1,7 @@
 //! The `losses` section of a config: loss weights of each task.
 //!
 //! CLIP and classification use every loss that their data allows, with a default weight. Segmentation uses the losses that are
-//! named;
-//! without any, `{bce: 1, dice: 1}`, or with several classes `{cross_entropy: 1, dice: 1}`.
+//! named; without any, `{bce: 1, dice: 1}`, or with several classes `{cross_entropy: 1, dice: 1}`.
 
 use std::collections::BTreeMap;
 

@@ -400,8 +400,8 @@ pub fn may_guess_label(config: &RunConfig, has_config_file: bool) -> bool {
     !has_config_file || config.task == Some(TaskName::Classify)
 }
 
-/// Without a config file, takes a column called `make` or `label` as the labels if it has two different values.
-/// Returns the log line about it.
+/// Without a config file, takes a column called `make` or `label` as the labels if it has two different values. Returns the log
+/// line about it.
 pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError> {
     let has_masks = match config.task {
         Some(task) => task == TaskName::Segment,

@@ -46,8 +46,7 @@ fn options(sizes: &Sizes) -> Options {
 }
 
 /// Ranks in both directions. A query's positive is its text; a text's positives are all queries that have it, and the best ranked
-/// one counts.
-/// Texts whose queries could not be read remain as distractors, and get no rank.
+/// one counts. Texts whose queries could not be read remain as distractors, and get no rank.
 pub(super) fn rank(
     queries: &[f32],
     texts: &Features<'_>,

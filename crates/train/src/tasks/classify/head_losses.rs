@@ -126,8 +126,7 @@ mod tests {
     }
 
     /// By hand, as `F.cross_entropy(torch.tensor([[1., 2., 0.], [0., 0., 3.]]), torch.tensor([1, 0]), weight=torch.tensor([2., 1.,
-    /// 1.]),
-    /// label_smoothing=e)`. Rows with an unknown label add nothing.
+    /// 1.]), label_smoothing=e)`. Rows with an unknown label add nothing.
     #[test]
     fn classes_as_pytorch_weighs_and_smooths_them() {
         let names = ["a", "b", "c"].map(str::to_owned).to_vec();

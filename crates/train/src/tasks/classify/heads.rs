@@ -88,8 +88,7 @@ impl Head {
     }
 
     /// Whether class weights are an input of the loss. Smoothing weighs the share of each class by that class's weight, which
-    /// weights
-    /// per sample cannot express.
+    /// weights per sample cannot express.
     pub(super) fn weighs_smoothing(&self) -> bool {
         let is_class = matches!(self.kind, TargetKind::Class { .. });
         is_class && self.smoothing > 0.0 && !self.class_weights.is_empty()

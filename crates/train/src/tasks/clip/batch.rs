@@ -95,8 +95,7 @@ pub(super) fn derive(name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
 }
 
 /// Fills `order` with the positions of all captions' tokens, sorted by id and then by position; the rest is -1. A caption has up
-/// to
-/// `tokens` tokens.
+/// to `tokens` tokens.
 pub(in crate::tasks) fn sort_places<'a>(
     captions: impl Iterator<Item = &'a [i64]>,
     tokens: usize,

@@ -1,8 +1,8 @@
 //! `samples.json`: a dozen validation pictures with their predictions, for the report.
 //!
 //! The evaluation decodes every picture and encodes every caption anyway. [`Examples`] keeps a few pictures as small JPEGs, with
-//! the
-//! label head's best labels and the nearest captions. It adds only a dozen similarities per caption, and does not affect training.
+//! the label head's best labels and the nearest captions. It adds only a dozen similarities per caption, and does not affect
+//! training.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,10 +1,8 @@
 //! Evaluation of a segmentation model: one forward pass over every picture, scored at the picture's own size.
 //!
 //! Metrics without a prefix are means over pictures; `pooled` metrics count the pixels of all pictures together. Pixels outside
-//! the field
-//! of view and ignored pixels count in neither. With one class, metrics use the model's threshold. The evaluation also finds the
-//! threshold
-//! with the highest mean Dice; training saves the one of its validation pictures with the model.
+//! the field of view and ignored pixels count in neither. With one class, metrics use the model's threshold. The evaluation also
+//! finds the threshold with the highest mean Dice; training saves the one of its validation pictures with the model.
 
 use holdall_data::samples::Samples;
 use holdall_metrics::segmentation::{
@@ -205,7 +203,7 @@ struct OwnImages {
     counts: Vec<u64>,
     thresholds: Vec<u64>,
     losses: Vec<f64>,
-    /// Of all pictures of the process together.
+    /// Over all pictures of the process.
     odds: Vec<u64>,
     /// Number of pictures that were read, and number of those without a mask.
     others: [u64; 2],
@@ -310,8 +308,7 @@ fn class_rows(task: &SegmentTask, classes: &[PerImageAndPooled]) -> Value {
 pub(super) const TUNED_DICE: &str = "dice_at_best_threshold";
 
 /// Whether the model that is best by this metric is saved with the best threshold of its evaluation: for Dice at that threshold,
-/// and for
-/// metrics without a threshold. Other metrics are computed at the model's own threshold, which the model keeps.
+/// and for metrics without a threshold. Other metrics are computed at the model's own threshold, which the model keeps.
 pub(super) fn tunes_threshold(best_metric: Option<&str>) -> bool {
     best_metric.is_none_or(|metric| [TUNED_DICE, "auc", "pooled.auc", LOSS].contains(&metric))
 }

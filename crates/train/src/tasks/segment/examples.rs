@@ -1,6 +1,5 @@
 //! `segmentation.json`: scores of every picture, the Dice curve over thresholds, and overlays of the best, the median and the
-//! worst picture.
-//! The overlays' pictures are predicted again once all scores are known, so that no prediction is kept until then.
+//! worst picture. The overlays' pictures are predicted again once all scores are known, so that no prediction is kept until then.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -257,8 +256,7 @@ impl Overlay {
 }
 
 /// A PNG of the picture's own size that marks true positives, false negatives and false positives. Without a mask: the predicted
-/// classes in
-/// their colours.
+/// classes in their colours.
 pub fn overlay_png(picture: &WholePicture, predicted: &[u8]) -> Vec<u8> {
     let truth = picture.mask.as_deref();
     let pixels: Vec<u8> = (0..picture.num_pixels())

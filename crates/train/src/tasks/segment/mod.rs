@@ -6,8 +6,7 @@
 //!   ```
 //!
 //! Pixel losses are separable. Dice and Tversky over the batch are coupled through sums, so they are losses of the whole effective
-//! batch
-//! however it is split: see `loss_terms`.
+//! batch however it is split: see `loss_terms`.
 
 mod batch;
 mod evaluate;

@@ -1,8 +1,7 @@
 //! Losses of evaluated pictures, from their probabilities at their own size.
 //!
 //! Pixel losses are means over the labelled pixels of all pictures. Dice and Tversky over the batch treat all pictures as one
-//! batch; over each
-//! image, they are means over pictures. With deep supervision only the full-size head is evaluated.
+//! batch; over each image, they are means over pictures. With deep supervision only the full-size head is evaluated.
 
 use holdall_graph::ops::overlap::OverlapLoss;
 

@@ -9,10 +9,8 @@
 //!   ```
 //!
 //! The size of a row depends on its picture and the task, never on the budget or on other pictures. So a picture gets the same
-//! probabilities
-//! at any budget and in any company. Reading, resizing and the caller's `work` run in parallel on the device's threads; results
-//! are collected
-//! in the order of the samples.
+//! probabilities at any budget and in any company. Reading, resizing and the caller's `work` run in parallel on the device's
+//! threads; results are collected in the order of the samples.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,8 +99,7 @@ fn in_flight(task: &SegmentTask, num_pictures: usize, threads: usize) -> usize {
 }
 
 /// Host memory for these pictures, in bytes. A [`PictureCost`] has what reading takes beside pixels and mask; `work_bytes` is the
-/// most
-/// that the caller's `work` takes for one picture.
+/// most that the caller's `work` takes for one picture.
 pub(super) fn host_bytes(
     task: &SegmentTask,
     pictures: &[PictureCost],
@@ -208,8 +205,7 @@ fn resize_bytes(task: &SegmentTask, size: [usize; 2]) -> [u64; 2] {
 }
 
 /// Predicts pictures. `work` processes the results in parallel; `each` gets what `work` returned, in the order of the samples,
-/// with the
-/// picture's scorer, and returns whether to continue. Returns the unreadable pictures.
+/// with the picture's scorer, and returns whether to continue. Returns the unreadable pictures.
 pub(super) fn look_at<R: Send>(
     task: &SegmentTask,
     device: &Device,
@@ -494,8 +490,7 @@ impl SegmentTask {
     }
 
     /// Adds forward programs for validation pictures to a training step, whose own rows all have one size. Returns a note if the
-    /// pictures have too
-    /// many sizes; they are then evaluated in rows of the step's size, padded by mirroring.
+    /// pictures have too many sizes; they are then evaluated in rows of the step's size, padded by mirroring.
     pub(super) fn add_evaluated_sizes(&mut self, pictures: &[[usize; 2]]) -> Option<String> {
         let own = [self.row.height, self.row.width];
         let mut sizes: BTreeSet<_> = pictures.iter().map(|&size| self.row_size(size)).collect();

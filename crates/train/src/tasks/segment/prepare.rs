@@ -238,8 +238,8 @@ fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainErro
 }
 
 /// Sets the image size from the pictures if the config has none and the model's weights are random. Pictures keep their own size,
-/// mirrored
-/// to a size that the stages can halve; larger ones are reduced to about as many pixels as the preset has, in their proportions.
+/// mirrored to a size that the stages can halve; larger ones are reduced to about as many pixels as the preset has, in their
+/// proportions.
 fn with_size(
     config: &RunConfig,
     opened: &OpenedModel,
@@ -285,8 +285,7 @@ fn exactly([height, width]: [usize; 2]) -> ImageSize {
 }
 
 /// A height and width, multiples of `multiple`, with the proportions of `own` and about as many pixels as `most`. `None` if `own`
-/// has no
-/// more pixels than `most`.
+/// has no more pixels than `most`.
 fn smaller(own: [usize; 2], most: [usize; 2], multiple: usize) -> Option<[usize; 2]> {
     let pixels = |[height, width]: [usize; 2]| (height * width) as f64;
     let scale = (pixels(most) / pixels(own)).sqrt();

@@ -138,8 +138,7 @@ impl SavedSegmenter {
     }
 
     /// Predicts pictures of the sizes of [`SavedSegmenter::task_for`]. `work` processes the predictions in parallel; `each` gets
-    /// what `work`
-    /// returned, in order, and returns whether to continue. Returns the unreadable pictures.
+    /// what `work` returned, in order, and returns whether to continue. Returns the unreadable pictures.
     pub fn predict<R: Send>(
         task: &SegmentTask,
         (device, forward): (&Device, &mut Forward<'_>),

@@ -1,16 +1,12 @@
 //! Graph of segmentation: the training step and the forward programs.
 //!
 //! Dice over the batch is coupled through sums: every micro-batch leaves one row of (TP, P, G) per picture and class, the loss
-//! adds them over the
-//! whole effective batch, and the backward pass of each micro-batch starts from the gradients of its own rows. A picture leaves
-//! only a few
-//! numbers.
+//! adds them over the whole effective batch, and the backward pass of each micro-batch starts from the gradients of its own rows.
+//! A picture leaves only a few numbers.
 //!
 //! The forward program `segmenter` takes `segmenter/rows` and gives `segmenter/logits`, `[b, h, w, k]` in f32, before sigmoid or
-//! softmax.
-//! Rows of other sizes have their own programs, such as `segmenter 96 x 64`: norms see the whole row, so padding a picture to the
-//! size of
-//! a larger one would change its prediction.
+//! softmax. Rows of other sizes have their own programs, such as `segmenter 96 x 64`: norms see the whole row, so padding a
+//! picture to the size of a larger one would change its prediction.
 
 use holdall_data::segmentation::RowShape;
 use holdall_graph::ops::add::AddInto;
@@ -124,8 +120,7 @@ pub(super) fn program(task: &SegmentTask, [height, width]: [usize; 2]) -> String
 }
 
 /// Writes one forward program per size. They share one buffer for rows (the step's, if it has the same batch size) and one for
-/// logits, so that
-/// another size costs no memory beyond its program.
+/// logits, so that another size costs no memory beyond its program.
 pub(super) fn write_programs(task: &SegmentTask, graph: &mut Graph, batch: usize) {
     let row = task.row;
     let outputs = task.model.num_outputs();
