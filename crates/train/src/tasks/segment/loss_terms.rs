@@ -1,10 +1,10 @@
 //! Losses of a segmentation, and their counts.
 //!
-//!   ```text
-//!   bce, cross_entropy, focal   separable: sums over pixels; count = total weight of the pixels of the effective batch
-//!   dice, tversky               over the batch: coupled through sums (TP, P, G per class); count = 1
-//!                               over each image: separable; count = pictures
-//!   ```
+//! ```text
+//! bce, cross_entropy, focal   separable: sums over pixels; count = total weight of the pixels of the effective batch
+//! dice, tversky               over the batch: coupled through sums (TP, P, G per class); count = 1
+//!                             over each image: separable; count = pictures
+//! ```
 //!
 //! With deep supervision every head has all of them, with weights 1, 1/2, 1/4, ... divided by their sum.
 

@@ -1,9 +1,9 @@
 //! Segmentation: a U-Net that predicts the class of every pixel.
 //!
-//!   ```text
-//!   one class         sigmoid; binary cross-entropy + Dice
-//!   several classes   softmax; cross-entropy + Dice of all but the first, which is the background
-//!   ```
+//! ```text
+//! one class         sigmoid; binary cross-entropy + Dice
+//! several classes   softmax; cross-entropy + Dice of all but the first, which is the background
+//! ```
 //!
 //! Pixel losses are separable. Dice and Tversky over the batch are coupled through sums, so they are losses of the whole effective
 //! batch however it is split: see `loss_terms`.

@@ -1,12 +1,12 @@
 //! Prediction: from pictures to probabilities at their own size, a few pictures at a time.
 //!
-//!   ```text
-//!   picture -> base     resized to the model's image size, or the picture itself
-//!   base    -> rows     one row, padded by mirroring to a size that the stages can halve; if the base is larger than the requested tiles,
-//!                       overlapping tiles, weighted by a Gaussian
-//!   rows    -> logits   the forward program of that size, in batches of its number of rows
-//!   logits  -> picture  probabilities of the base, averaged over mirrored rows if requested, then resized back
-//!   ```
+//! ```text
+//! picture -> base     resized to the model's image size, or the picture itself
+//! base    -> rows     one row, padded by mirroring to a size that the stages can halve; if the base is larger than the requested tiles,
+//!                     overlapping tiles, weighted by a Gaussian
+//! rows    -> logits   the forward program of that size, in batches of its number of rows
+//! logits  -> picture  probabilities of the base, averaged over mirrored rows if requested, then resized back
+//! ```
 //!
 //! The size of a row depends on its picture and the task, never on the budget or on other pictures. So a picture gets the same
 //! probabilities at any budget and in any company. Reading, resizing and the caller's `work` run in parallel on the device's

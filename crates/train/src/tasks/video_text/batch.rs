@@ -1,10 +1,10 @@
 //! Clips, texts and captions as the columns of a batch.
 //!
-//!   ```text
-//!   text             <start> a red ball moves left <end>
-//!   caption ids      <start> a red ball moves left           input of the decoder
-//!   caption labels           a red ball moves left <end>     targets of the decoder, then -1
-//!   ```
+//! ```text
+//! text             <start> a red ball moves left <end>
+//! caption ids      <start> a red ball moves left           input of the decoder
+//! caption labels           a red ball moves left <end>     targets of the decoder, then -1
+//! ```
 //!
 //! Samples are sorted by the number of tokens in their texts, so that a micro-batch has texts of similar length. Padding repeats
 //! the first sample, which is the shortest and fits any micro-batch.

@@ -1,11 +1,11 @@
 //! Evaluation of a video-text model: retrieval in both directions, caption loss, generated captions, and heads.
 //!
-//!   ```text
-//!   clips      every clip once: features, outputs of the heads, caption loss
-//!   texts      every distinct text once
-//!   ranks      exact, in both directions; the similarity matrix is never stored
-//!   captions   generated for a seeded random selection of clips, which are read again
-//!   ```
+//! ```text
+//! clips      every clip once: features, outputs of the heads, caption loss
+//! texts      every distinct text once
+//! ranks      exact, in both directions; the similarity matrix is never stored
+//! captions   generated for a seeded random selection of clips, which are read again
+//! ```
 //!
 //! Features are kept on the host; everything else is counted in a stream.
 

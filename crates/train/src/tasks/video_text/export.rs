@@ -1,16 +1,16 @@
 //! A trained video-text model as a folder.
 //!
-//!   ```text
-//!   config.json, model.safetensors       the whole model; docs/scripts/video_text.py loads it in PyTorch
-//!   tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
-//!   caption_tokenizer/                   the decoder's tokenizer, if it differs
-//!   generation_config.json               settings of caption generation
-//!   decoder/                             BlenderbotForCausalLM.from_pretrained, with generation_config.json
-//!   clip/                                CLIPModel.from_pretrained, if clips are pooled by the mean over frames
-//!   head.safetensors, targets.json       heads of labels and numbers, and the names of their outputs
-//!   texts.json                           text template, and lengths of the longest texts
-//!   holdall.json                         checksums of all of them
-//!   ```
+//! ```text
+//! config.json, model.safetensors       the whole model; docs/scripts/video_text.py loads it in PyTorch
+//! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
+//! caption_tokenizer/                   the decoder's tokenizer, if it differs
+//! generation_config.json               settings of caption generation
+//! decoder/                             BlenderbotForCausalLM.from_pretrained, with generation_config.json
+//! clip/                                CLIPModel.from_pretrained, if clips are pooled by the mean over frames
+//! head.safetensors, targets.json       heads of labels and numbers, and the names of their outputs
+//! texts.json                           text template, and lengths of the longest texts
+//! holdall.json                         checksums of all of them
+//! ```
 
 use std::path::Path;
 

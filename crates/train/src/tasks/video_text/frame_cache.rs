@@ -1,9 +1,9 @@
 //! Frame cache: with a frozen vision tower and no augmentation, frame tokens are the same in every epoch and computed once.
 //!
-//!   ```text
-//!   before the first step   frames -> vision tower -> tokens on disk, clip by clip; a file that matches is reused
-//!   every step              tokens from disk -> the rest of the model
-//!   ```
+//! ```text
+//! before the first step   frames -> vision tower -> tokens on disk, clip by clip; a file that matches is reused
+//! every step              tokens from disk -> the rest of the model
+//! ```
 //!
 //! Tokens are stored in the number format that the step computes in, so that losses have the same bits as without the cache.
 

@@ -1,10 +1,10 @@
 //! Video-text: a contrastive loss over clips and texts, and a decoder that writes captions; one encoder pass feeds both.
 //!
-//!   ```text
-//!   contrastive   coupled through features: all clips of the effective batch are negatives of each other
-//!   caption       separable: the sum over tokens, divided by the tokens of the effective batch; padding is no target
-//!   heads         separable: labels and numbers on the clip's normalised features, as in `classify`
-//!   ```
+//! ```text
+//! contrastive   coupled through features: all clips of the effective batch are negatives of each other
+//! caption       separable: the sum over tokens, divided by the tokens of the effective batch; padding is no target
+//! heads         separable: labels and numbers on the clip's normalised features, as in `classify`
+//! ```
 //!
 //! Samples of an effective batch are sorted by the length of their texts, so that a micro-batch of short texts is padded to a
 //! short length: see `batch`.

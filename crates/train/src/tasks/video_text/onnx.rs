@@ -1,10 +1,10 @@
 //! ONNX export of a video-text model.
 //!
-//!   ```text
-//!   video_encoder   frames -> features; outputs of the heads; with a decoder, the frame tokens that it reads
-//!   text_encoder    texts -> features
-//!   decoder         frame tokens and the words so far -> logits of every next word
-//!   ```
+//! ```text
+//! video_encoder   frames -> features; outputs of the heads; with a decoder, the frame tokens that it reads
+//! text_encoder    texts -> features
+//! decoder         frame tokens and the words so far -> logits of every next word
+//! ```
 //!
 //! All frames of a clip must exist. The decoder has no cache: decoding runs it once per word.
 

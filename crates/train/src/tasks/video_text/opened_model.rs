@@ -1,11 +1,11 @@
 //! The model of a run, before memory is planned: the one that `model:` names, with the changes of `video_text:`.
 //!
-//!   ```text
-//!   a preset                    its sizes, random weights
-//!   a CLIP folder or preset     its towers over frames; pooling and decoder are new
-//!   a video-text folder         as it was saved; tensors of another size are new, and the log says so
-//!   text_model: a BERT          replaces the text tower
-//!   ```
+//! ```text
+//! a preset                    its sizes, random weights
+//! a CLIP folder or preset     its towers over frames; pooling and decoder are new
+//! a video-text folder         as it was saved; tensors of another size are new, and the log says so
+//! text_model: a BERT          replaces the text tower
+//! ```
 
 use std::path::Path;
 

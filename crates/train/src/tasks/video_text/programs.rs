@@ -1,12 +1,12 @@
 //! Forward programs: encoders, the caption loss, and one step of the decoder.
 //!
-//!   ```text
-//!   video encoder   frames -> features, outputs of the heads; frame tokens into a cache
-//!   text encoder    texts -> features
-//!   caption loss    captions of the clips whose frame tokens are cached -> sum over their tokens; logits are never stored
-//!   caption start   cached frame tokens -> keys and values of every cross-attention, into caches
-//!   next token      one token per row -> the best next tokens; its keys and values join a cache
-//!   ```
+//! ```text
+//! video encoder   frames -> features, outputs of the heads; frame tokens into a cache
+//! text encoder    texts -> features
+//! caption loss    captions of the clips whose frame tokens are cached -> sum over their tokens; logits are never stored
+//! caption start   cached frame tokens -> keys and values of every cross-attention, into caches
+//! next token      one token per row -> the best next tokens; its keys and values join a cache
+//! ```
 //!
 //! Caches have planned places in the arena. Legend: `b` clips, `s` frame tokens of a clip, `t` caption tokens, `r` rows of
 //! decoding (clips x beams), `l` longest caption, `d` width, `v` vocabulary.
