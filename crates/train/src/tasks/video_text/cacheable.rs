@@ -11,8 +11,8 @@ use crate::step_graph::StepConfig;
 /// Name prefix of the vision tower's parameters.
 const TOWER: &str = "vision_model.";
 
-/// Augmentation that keeps whole frames. An infinite minimum crop area can never be met, so that every draw falls back to the
-/// whole frame; `crop: 1` may lose a column of pixels to rounding.
+/// Augmentation that draws nothing at random: no crop has an infinite share of the area, so that every draw falls back to the largest
+/// centred part with sides between 3:4 and 4:3. With `crop: 1` a random part may fit by chance and lose a column of pixels to rounding.
 pub(super) const WHOLE_FRAMES: Augment = Augment {
     crop: f64::INFINITY,
     flip: false,
