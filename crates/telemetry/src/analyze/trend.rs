@@ -177,7 +177,7 @@ fn candidates(x: &[f64]) -> Vec<Vec<f64>> {
 }
 
 struct Fit {
-    /// Of the constant, of `x`, then of the terms.
+    /// Coefficients of the constant, of `x` and of the terms.
     coefficients: Vec<f64>,
     /// Standard error of the slope.
     error: f64,

@@ -25,7 +25,7 @@ const MOST_SIDE: usize = 384;
 
 /// True positive: white.
 const FOUND: [u8; 3] = [255, 255, 255];
-/// False negative: orange.
+/// False negative, or the wrong class: orange.
 const MISSED: [u8; 3] = [0xe6, 0x9f, 0x00];
 /// False positive: sky blue.
 const INVENTED: [u8; 3] = [0x56, 0xb4, 0xe9];
