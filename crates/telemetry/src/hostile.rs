@@ -1,11 +1,12 @@
-//! What the reader of logs must survive: any bytes at all. The fuzz target in `fuzz/` and the mutations of `tests/logs` call this.
+//! Robustness check of the log reader against arbitrary bytes, for the fuzz target in `fuzz/` and the mutations of `tests/logs`.
 
 use crate::analyze::{Analysis, AnalyzeOptions, Symptom, analyze};
 use crate::error::TelemetryError;
 
 const NAME: &str = "hostile";
 
-/// Analyses bytes as a log, as they are and with columns that a user names: an answer that is whole, or an error with a hint.
+/// Analyses bytes as a log, with and without given column names. Asserts that the result is a complete analysis or an error with a
+/// hint.
 pub fn log(bytes: &[u8]) -> Result<(), TelemetryError> {
     let named = [
         "timestamp",
@@ -42,7 +43,7 @@ fn checked(result: Result<Analysis, TelemetryError>) -> Result<Analysis, Telemet
             );
             assert_eq!(log.skipped.lines > 0, log.skipped.first_reason.is_some());
             for finding in &analysis.findings {
-                // These speak of NaN, or show the log's own words.
+                // These findings report NaN, or quote a line of the log.
                 let may_say_nan = matches!(
                     finding.kind,
                     Symptom::Diverged

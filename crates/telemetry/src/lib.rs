@@ -1,5 +1,5 @@
-//! What a run says of itself: samples of its memory, verdicts on such logs, the files of its folder, and the page
-//! that shows a run. No device.
+//! Telemetry of a run: its memory log, the analysis of memory logs, the files of a run's folder, and the HTML report. Needs no
+//! device.
 
 #![forbid(unsafe_code)]
 

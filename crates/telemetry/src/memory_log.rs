@@ -1,8 +1,8 @@
-//! `memory.jsonl`: a line per sample of the memory, every line whole.
+//! `memory.jsonl`: one line per memory sample.
 //!
-//! A line goes to the file in one write. A kill or a full disk may still cut the last one: whoever opens the file again cuts off
-//! what is no line, or ends the one that only lacks its end, and appends behind it. Unlike `metrics.jsonl` nothing is cut
-//! back to a checkpoint: what was measured was measured, and after a resume steps may come twice.
+//! Each line is appended in one write. A kill or a full disk may still cut the last line: opening the file removes an incomplete
+//! line, or adds a missing line end, and appends after it. Unlike `metrics.jsonl`, the file is not cut back to a checkpoint on
+//! resume: its measurements stay valid, and steps may occur twice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,29 +13,28 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{TelemetryError, failed};
 
-/// The file's name in a run's folder.
+/// Name of the file in a run's folder.
 pub const FILE_NAME: &str = "memory.jsonl";
 
-/// What a run was doing when its memory was sampled.
+/// Activity of a run at the time of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Reading data, opening the model.
     Start,
-    /// Choosing how to run.
+    /// Planning memory.
     Plan,
     /// Reserving memory, loading kernels, first steps.
     Warmup,
     /// Optimizer steps.
     Train,
-    /// Scoring what was held out.
+    /// Evaluating validation samples.
     Evaluate,
     /// Writing a checkpoint or the model.
     Save,
 }
 
 impl Phase {
-    /// Every phase.
     pub const ALL: [Phase; 6] = [
         Phase::Start,
         Phase::Plan,
@@ -45,7 +44,7 @@ impl Phase {
         Phase::Save,
     ];
 
-    /// As the log writes it.
+    /// Name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Start => "start",
@@ -58,48 +57,47 @@ impl Phase {
     }
 }
 
-/// A line of `memory.jsonl`; what is not known is null, or missing where another version wrote the line.
+/// A line of `memory.jsonl`. Unknown values are null; keys may be missing in lines of other versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemorySample {
     /// Seconds since 1970, UTC.
     pub time: f64,
-    /// Optimizer steps done.
+    /// Completed optimizer steps.
     pub step: Option<u64>,
-    /// Epochs done.
+    /// Completed epochs.
     pub epoch: Option<u64>,
-    /// What the run was doing.
     #[serde(deserialize_with = "known_phase")]
     pub phase: Option<Phase>,
-    /// `cuda:0`, `cpu`.
+    /// Such as `cuda:0` or `cpu`.
     pub device: Option<String>,
-    /// In use on the device, by all processes together.
+    /// Used device memory, over all processes.
     pub used_bytes: Option<u64>,
-    /// What the device has.
+    /// Total device memory.
     pub total_bytes: Option<u64>,
-    /// What this process holds on the device, the driver's context included.
+    /// Device memory of this process, including the driver's context.
     pub process_bytes: Option<u64>,
-    /// The arena: the part of it that was planned tensor by tensor.
+    /// Arena: the part of the process's memory that is planned tensor by tensor.
     pub arena_bytes: Option<u64>,
-    /// What this process holds of the host's memory.
+    /// Resident host memory of this process.
     pub host_rss_bytes: Option<u64>,
-    /// Percent of the time that the GPU was busy, 0 to 100, as the driver says it.
+    /// GPU utilization in percent, 0 to 100, from the driver.
     pub gpu_utilization: Option<f64>,
-    /// Samples trained per second since the line before.
+    /// Trained samples per second since the previous line.
     pub samples_per_s: Option<f64>,
-    /// What the plan forecasts for `process_bytes`.
+    /// Planned peak of `process_bytes`.
     pub planned_bytes: Option<u64>,
     /// Samples per micro-batch.
     pub batch_size: Option<u64>,
-    /// Share of the time since the line before, 0 to 1, that the device waited for data.
+    /// Share of the time since the previous line that the device waited for data, 0 to 1.
     pub waited_for_data: Option<f64>,
-    /// The most that this process has held so far, as a budget counts it: peaks between samples included.
+    /// High-water mark of this process so far, counted as the budget counts it; includes peaks between samples.
     pub process_peak_bytes: Option<u64>,
-    /// What this process may hold, as the user or the machine says.
+    /// Memory budget of this process, from the user or the machine.
     pub budget_bytes: Option<u64>,
 }
 
-/// A phase of another version is none of these, and no reason to lose its line.
+/// Reads unknown phases of other versions as `None`, so that their lines stay readable.
 fn known_phase<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Phase>, D::Error> {
     let name = Option::<String>::deserialize(deserializer)?;
     let known = |name: &str| Phase::ALL.into_iter().find(|phase| phase.name() == name);
@@ -107,9 +105,9 @@ fn known_phase<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Phas
 }
 
 impl MemorySample {
-    /// A sample of this instant, of which nothing else is known yet.
+    /// A sample with the current time only.
     pub fn now() -> MemorySample {
-        // A clock before 1970 is wrong, but no reason to end a run.
+        // A clock before 1970 is wrong, but must not end a run.
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         MemorySample {
             time: since.map_or(0.0, |since| since.as_secs_f64()),
@@ -118,18 +116,18 @@ impl MemorySample {
     }
 }
 
-/// The open file.
+/// The open `memory.jsonl`.
 #[derive(Debug)]
 pub struct MemoryLog {
     path: PathBuf,
     file: File,
     line: Vec<u8>,
-    /// Whether a write failed, perhaps halfway.
+    /// Whether a write failed, possibly halfway.
     is_torn: bool,
 }
 
 impl MemoryLog {
-    /// Opens the file, makes it where there is none, and goes on behind its last whole line.
+    /// Opens or creates the file, to append after its last complete line.
     pub fn open(path: &Path) -> Result<MemoryLog, TelemetryError> {
         Ok(MemoryLog {
             path: path.to_owned(),
@@ -139,7 +137,7 @@ impl MemoryLog {
         })
     }
 
-    /// Appends a line, in one write.
+    /// Appends a line in one write.
     pub fn add(&mut self, sample: &MemorySample) -> Result<(), TelemetryError> {
         let name = self.path.display().to_string();
         if self.is_torn {
@@ -164,19 +162,19 @@ fn opened(path: &Path) -> Result<File, TelemetryError> {
     let mut file = options.open(path).map_err(failed(&name, "opened"))?;
     make_whole(&mut file).map_err(failed(&name, "cut to whole lines"))?;
     drop(file);
-    // Appending, so that a second writer, wrong as it is, does not write into the middle of a line.
+    // In append mode, so that an accidental second writer cannot write into the middle of a line.
     let file = OpenOptions::new().append(true).open(path);
     file.map_err(failed(&name, "opened"))
 }
 
-/// Ends the last line, or cuts it off where it is only a part of one.
+/// Adds a missing last line end, or removes an incomplete last line.
 fn make_whole(file: &mut File) -> std::io::Result<()> {
     let length = file.metadata()?.len();
     let whole = whole_lines(file, length)?;
     if whole == length {
         return Ok(());
     }
-    /// No whole line is longer.
+    /// Limit of a complete line.
     const LONGEST: u64 = 1 << 16;
     if length - whole <= LONGEST {
         let mut tail = Vec::new();
@@ -190,7 +188,7 @@ fn make_whole(file: &mut File) -> std::io::Result<()> {
     file.set_len(whole)
 }
 
-/// How many of the first bytes are whole lines.
+/// Length of the complete lines, in bytes.
 fn whole_lines(file: &mut File, length: u64) -> std::io::Result<u64> {
     let mut block = [0; 4096];
     let mut end = length;
@@ -229,7 +227,7 @@ mod tests {
             .collect()
     }
 
-    /// The keys that others rely on, in their order; unknown is null.
+    /// Keys that readers rely on, in their order; unknown values are null.
     #[test]
     fn keys() {
         let sample = MemorySample {
@@ -249,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Cut at every byte of the last line, as a kill may cut it: the log goes on in whole lines.
+    /// For a cut at every byte of the last line: later lines are complete.
     #[test]
     fn a_log_that_was_cut_anywhere_goes_on() {
         let folder = tempfile::tempdir().unwrap();

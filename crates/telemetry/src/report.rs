@@ -1,14 +1,14 @@
-//! `report.html`: a run, or several side by side, as one file that needs no network.
+//! `report.html`: one or several runs in one file that needs no network.
 //!
 //! ```text
-//! RUN/*.json, *.jsonl, config.yml  ->  run.rs     what is there, and a note on what is not
-//!                                  ->  curves.rs, evaluations.rs, confusion.rs, segmentation.rs, captions.rs    every loss, rate and metric that there is
+//! RUN/*.json, *.jsonl, config.yml  ->  run.rs     the run's files, and a note on every unreadable one
+//!                                  ->  curves.rs, evaluations.rs, confusion.rs, segmentation.rs, captions.rs    losses, rates and metrics
 //!                                  ->  thin.rs    curves of 2,000 points, extremes kept
 //!                                  ->  page.rs    HTML + CSS + JavaScript + the data, in one file
 //! ```
 //!
-//! Texts, file names and configs come from users: they travel as JSON with every `<` escaped, the page puts them
-//! in place as text, and its policy lets no other script run and nothing be fetched.
+//! Texts, file names and configs come from users. They are embedded as JSON with every `<` escaped, the page inserts them as text,
+//! and its content security policy allows no other script and no network request.
 
 mod captions;
 mod confusion;
@@ -24,46 +24,41 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// Why there is no report.
+/// Errors of writing a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// What was named is no run.
+    /// The path is not a run.
     #[error(
         "{path}: expected the folder of a run, found {found}\n\
          hint: holdall report RUN, where RUN is what `holdall train` wrote to (--out)"
     )]
     NotARun {
-        /// What was named.
         path: String,
-        /// What is there.
+        /// Description of the path's contents.
         found: String,
     },
-    /// The file cannot be written.
+    /// The report cannot be written.
     #[error(
         "{path} cannot be written: {cause}\nhint: check the disk, or choose another place with --out"
     )]
     NotWritten {
-        /// The report.
         path: String,
-        /// Why.
         cause: std::io::Error,
     },
 }
 
-/// A report on disk.
+/// A written report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReportFile {
-    /// Where.
     pub path: PathBuf,
-    /// How long.
     pub bytes: u64,
-    /// Runs in it.
+    /// Number of runs.
     pub runs: usize,
-    /// What could not be read and is left out, such as a line that was cut off.
+    /// Notes about unreadable data that is left out, such as an incomplete line.
     pub notes: Vec<String>,
 }
 
-/// A report that is not on disk yet.
+/// A report in memory.
 pub struct Page {
     html: String,
     runs: usize,
@@ -71,7 +66,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Reads the runs and makes the page of them.
+    /// Reads the runs and renders the page.
     pub fn of(runs: &[PathBuf]) -> Result<Page, ReportError> {
         let runs = runs
             .iter()
@@ -84,7 +79,7 @@ impl Page {
         })
     }
 
-    /// Writes it to `out`, whole.
+    /// Writes the page to `out` atomically.
     pub fn write(self, out: &Path) -> Result<ReportFile, ReportError> {
         holdall_files::write_whole(out, self.html.as_bytes()).map_err(|cause| {
             ReportError::NotWritten {

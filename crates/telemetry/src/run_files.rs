@@ -1,6 +1,6 @@
-//! The files of a run's folder, read once and the same way for the report, the monitor and `analyze`.
+//! Reading the files of a run's folder, for the report, the monitor and `analyze`.
 //!
-//! Files may be missing, older or newer than this code, or end within a line: what can be read is taken.
+//! Files may be missing, from another version, or end within a line: the readable part is used.
 
 mod metrics;
 
@@ -17,27 +17,27 @@ pub use self::metrics::{
 };
 use crate::memory_log::{self, MemorySample};
 
-/// A line per optimizer step and per evaluation.
+/// One line per optimizer step and per evaluation.
 pub const METRICS_FILE: &str = "metrics.jsonl";
-/// The resolved configuration.
+/// The resolved config.
 pub const CONFIG_FILE: &str = "config.yml";
-/// How the run was to go.
+/// The memory plan.
 pub const PLAN_FILE: &str = "plan.json";
-/// How it went, once it has finished.
+/// Results of a finished run.
 pub const SUMMARY_FILE: &str = "summary.json";
-/// How it failed.
+/// Error of a failed run.
 pub const FAILURE_FILE: &str = "failure.json";
 
-/// Files by which a folder is known as a run's.
+/// A folder with one of these files is a run.
 pub const OF_A_RUN: [&str; 4] = [CONFIG_FILE, METRICS_FILE, PLAN_FILE, SUMMARY_FILE];
 
-/// A longer JSON file was not written by Holdall.
+/// Size limit of a JSON file.
 const MAX_JSON_BYTES: u64 = 64 << 20;
-/// A longer line was not written by Holdall.
+/// Length limit of a line.
 pub const MAX_LINE_BYTES: u64 = 1 << 20;
-/// The last line of a memory log is within this; a line has a few hundred bytes.
+/// Bytes at the end of a memory log that contain the last line; a line has a few hundred bytes.
 pub const LOG_TAIL_BYTES: u64 = 64 << 10;
-/// A failing run samples its memory for at most this long after it wrote why.
+/// Seconds for which a failing run may sample memory after it wrote its failure.
 const LAST_SAMPLES_S: f64 = 10.0;
 
 /// `plan.json`.
@@ -46,15 +46,15 @@ const LAST_SAMPLES_S: f64 = 10.0;
 pub struct Plan {
     /// `cpu` or `cuda`.
     pub device: Option<String>,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
     /// Samples per optimizer step.
     pub effective_batch: Option<u64>,
-    /// How it runs.
+    /// The chosen candidate.
     pub chosen: Chosen,
 }
 
-/// The candidate that was chosen.
+/// The candidate that the planner chose.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Chosen {
@@ -64,9 +64,9 @@ pub struct Chosen {
     pub gradient_accumulation: Option<u64>,
     /// Number format.
     pub precision: Option<String>,
-    /// What is recomputed.
+    /// Recompute policy.
     pub recompute: Option<String>,
-    /// Forecast for the process.
+    /// Planned peak memory of the process.
     pub process_bytes: Option<u64>,
 }
 
@@ -74,28 +74,27 @@ pub struct Chosen {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// Optimizer steps.
+    /// Number of optimizer steps.
     pub steps: Option<u64>,
-    /// While training.
+    /// Training throughput.
     pub samples_per_s: Option<f64>,
-    /// Share of the training time, 0 to 1.
+    /// Share of the training time spent waiting for data, 0 to 1.
     pub waited_for_data: Option<f64>,
-    /// What the process was allowed to hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
-    /// The most that the process held.
+    /// Peak memory of the process.
     pub process_bytes: Option<u64>,
-    /// The best evaluation.
     pub best: Option<Best>,
 }
 
 /// The best evaluation of a run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Best {
-    /// The metric that decides.
+    /// Name of the metric that chooses the best model.
     pub metric: String,
-    /// What it was.
+    /// Value of the metric.
     pub value: f64,
-    /// After this step.
+    /// Step of the evaluation.
     pub step: u64,
 }
 
@@ -105,15 +104,14 @@ pub struct Best {
 pub struct Failure {
     /// Seconds since 1970, UTC.
     pub time: Option<f64>,
-    /// `diverged`, or anything else.
+    /// `diverged`, or another kind.
     pub kind: Option<String>,
-    /// Where.
     pub step: Option<u64>,
-    /// What was said, with its hint.
+    /// The error message with its hint.
     pub error: String,
 }
 
-/// How the run failed, unless it went on since. `Err` says what is wrong with the file.
+/// The failure of a run, unless it was resumed since. `Err` explains why the file is unreadable.
 pub fn failure(folder: &Path) -> Result<Option<Failure>, String> {
     let Some(failure) = read_json::<Failure>(folder, FAILURE_FILE)? else {
         return Ok(None);
@@ -125,7 +123,7 @@ pub fn failure(folder: &Path) -> Result<Option<Failure>, String> {
     Ok(Some(failure).filter(|failure| !went_on && !failure.error.is_empty()))
 }
 
-/// The last whole line of a memory log.
+/// The last complete line of a memory log.
 fn last_sample(path: &Path) -> Option<MemorySample> {
     let (mut file, metadata) = holdall_files::open_regular(path).ok()?;
     let start = metadata.len().saturating_sub(LOG_TAIL_BYTES);
@@ -138,7 +136,7 @@ fn last_sample(path: &Path) -> Option<MemorySample> {
         .next()
 }
 
-/// A JSON file that need not be there. `Err` says what is wrong with it.
+/// Reads a JSON file; `None` without that file. `Err` explains why it is unreadable.
 pub fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, String> {
     let bytes = match holdall_files::read_regular(&folder.join(name), MAX_JSON_BYTES) {
         Ok(bytes) => bytes,
@@ -151,7 +149,7 @@ pub fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Optio
         .map_err(|cause| format!("{name} is not as expected: {cause}"))
 }
 
-/// Gives every line that is not blank to `each`. A file that is not there has none. Returns how many were too long.
+/// Calls `each` for every line that is not blank; a missing file has none. Returns the number of lines that were too long.
 pub fn for_each_line(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<u64> {
     let file = match holdall_files::open_regular(path) {
         Ok((file, _)) => file,
@@ -175,7 +173,7 @@ pub fn for_each_line(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<u64
     }
 }
 
-/// Whether a folder is a run's.
+/// Whether a folder is a run.
 pub fn is_run(folder: &Path) -> bool {
     OF_A_RUN
         .iter()

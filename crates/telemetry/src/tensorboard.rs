@@ -1,17 +1,17 @@
-//! Event files that TensorBoard reads: numbers over steps.
+//! TensorBoard event files: scalars over steps.
 //!
 //! ```text
 //! file    = record...                     the first one says `brain.Event:2`
 //! record  = length: u64  crc(length): u32  event  crc(event): u32        little-endian, TFRecord
-//! crc(x)  = rotate_right(crc32c(x), 15) + 0xa282ead8                     masked, as TFRecord has it
+//! crc(x)  = rotate_right(crc32c(x), 15) + 0xa282ead8                     masked, as in TFRecord
 //! event   = 1 wall_time: double  2 step: int64  3 file_version: string  5 summary     protobuf, tensorflow.Event
 //! summary = 1 value...                                                    tensorflow.Summary
 //! value   = 1 tag: string  2 simple_value: float                          tensorflow.Summary.Value
 //! ```
 //!
-//! Seven fields do not need a protobuf library: a key is `number << 3 | wire type`, and the lengths are varints. A record goes
-//! to the file in one write. Whoever goes on with a run begins a new file beside the old one: a record that a kill cut would
-//! hide all that follows it.
+//! Seven fields do not justify a protobuf library: a key is `number << 3 | wire type`, and lengths are varints. A record is
+//! appended in one write. A resumed run starts a new file beside the old one, because a record that a kill cut would hide all
+//! records after it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -22,13 +22,13 @@ use serde::Serialize;
 use crate::error::{TelemetryError, failed};
 use crate::run_files::flatten;
 
-/// The folder's name in a run's.
+/// Folder of the event files in a run's folder.
 pub const FOLDER_NAME: &str = "tensorboard";
 
-/// What every file begins with.
+/// Version string at the start of every file.
 const VERSION: &str = "brain.Event:2";
 
-/// An open file of events.
+/// An open event file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -37,12 +37,12 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// A new file in a folder, which is made where there is none. `time` is in seconds since 1970.
+    /// Creates a new file, and its folder if needed. `time` is in seconds since 1970.
     pub fn create(folder: &Path, time: f64) -> Result<EventFile, TelemetryError> {
         fs::create_dir_all(folder).map_err(failed(&folder.display().to_string(), "created"))?;
         let seconds = time as u64;
         let process = std::process::id();
-        // TensorBoard reads files in the order of their names; two of one second differ in the last number.
+        // TensorBoard reads files in the order of their names; files of the same second differ in the last number.
         let names = (0..)
             .map(|number| format!("events.out.tfevents.{seconds:010}.holdall.{process}.{number}"));
         let path = names
@@ -63,7 +63,7 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Appends the numbers of a step, in one write.
+    /// Appends the scalars of a step in one write.
     pub fn add(
         &mut self,
         time: f64,
@@ -91,18 +91,18 @@ impl EventFile {
     }
 }
 
-/// Every number of a line under its name behind a prefix: `train/loss`, `validation/outer/inner`.
+/// All numbers of a line, named with a prefix: `train/loss`, `validation/outer/inner`.
 pub fn scalars(prefix: &str, line: &impl Serialize) -> Vec<(String, f64)> {
     let line = serde_json::to_value(line).unwrap_or_default();
     let numbers = flatten(&line).into_iter();
-    // Where a line stands is no curve.
+    // The position of a line is not a scalar.
     numbers
         .filter(|(name, _)| !matches!(name.as_str(), "step" | "time"))
         .map(|(name, number)| (format!("{prefix}/{name}"), number))
         .collect()
 }
 
-/// Frames an event.
+/// Frames an event as a record.
 fn put_record(record: &mut Vec<u8>, event: &[u8]) {
     record.clear();
     let length = (event.len() as u64).to_le_bytes();
@@ -132,7 +132,7 @@ fn put_varint(to: &mut Vec<u8>, mut value: u64) {
 }
 
 fn put_varint_field(to: &mut Vec<u8>, field: u64, value: u64) {
-    // Protobuf leaves out what is zero.
+    // Protobuf omits zeros.
     if value != 0 {
         put_key(to, field, 0);
         put_varint(to, value);
@@ -144,7 +144,7 @@ fn put_double(to: &mut Vec<u8>, field: u64, value: f64) {
     to.extend(value.to_le_bytes());
 }
 
-/// Of a `oneof`: written although it is zero.
+/// A member of a `oneof` is written even if it is zero.
 fn put_float(to: &mut Vec<u8>, field: u64, value: f32) {
     put_key(to, field, 5);
     to.extend(value.to_le_bytes());
@@ -160,7 +160,7 @@ fn put_bytes(to: &mut Vec<u8>, field: u64, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// As TensorBoard's own writer has it: `tests/fixtures/tensorboard.py`.
+    /// Written by TensorBoard's own writer: `tests/fixtures/tensorboard.py`.
     const REFERENCE: &[u8] = include_bytes!("../tests/fixtures/tensorboard.tfevents");
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         let long = [("é".repeat(100), -1e-9)];
         events.add(1700000003.5, 1 << 40, &long).unwrap();
         assert!(fs::read(&events.path).unwrap() == REFERENCE);
-        // Another one beside it, not over it.
+        // A second file is created beside the first and does not overwrite it.
         let other = EventFile::create(&inner, 1700000000.75).unwrap();
         assert_ne!(other.path, events.path);
         assert!(fs::read(&events.path).unwrap() == REFERENCE);

@@ -1,4 +1,4 @@
-//! Numbers as messages write them.
+//! Formatting of numbers in messages.
 
 pub(crate) use holdall_files::{counted, thousands};
 

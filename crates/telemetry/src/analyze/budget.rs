@@ -1,10 +1,11 @@
-//! Over the budget: the process held more than it may, by the system's high-water mark where the log has it. One moment is enough.
+//! Over the budget: the process held more than its budget, by the system's high-water mark if the log has it. A single sample
+//! suffices.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom, place};
 use crate::words::{percent, show_bytes};
 
-/// Who said how much the process may hold.
+/// Source of the budget: the log, or `--limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Budget {
     Log,

@@ -1,4 +1,4 @@
-//! What is kept of a device's samples: a fixed amount, however many there are.
+//! Statistics of a device's samples, in a fixed amount of memory.
 
 use super::budget::Budget;
 use super::histogram::Histogram;
@@ -7,59 +7,59 @@ use super::series::{Channel, Per, Series};
 use crate::log::Sample;
 use crate::memory_log::Phase;
 
-/// Memory at or above this share of the device is full.
+/// Share of the device from which on memory counts as full.
 pub(super) const FULL: f64 = 0.93;
-/// Below this it is not.
+/// Share of the device below which memory counts as not full.
 const NOT_FULL: f64 = 0.90;
-/// A GPU at or under this utilization, in percent, has nothing to do.
+/// Utilization, in percent, up to which a GPU counts as idle.
 pub(super) const NOTHING_TO_DO: f64 = 5.0;
 
-/// With less than this share of the most that was held, or less than so many bytes, nothing is loaded: a capture from outside
-/// goes on when the run is over.
+/// Share of the largest held memory, and number of bytes, below which nothing is loaded: a capture by another process continues
+/// after the run.
 const LOADED: f64 = 0.2;
 const LOADED_BYTES: f64 = 100e6;
 
-/// The largest samples of a channel.
+/// Number of largest samples that are kept per channel.
 const NUM_TOP: usize = 8;
 
-/// All that verdicts are made from.
+/// Statistics of a device, from which the findings are made.
 pub(super) struct DeviceLog {
     pub name: String,
     /// Every sample.
     pub all: Series,
-    /// By phase, the last of no phase.
+    /// By phase; the last entry is for samples without a phase.
     pub phases: [Option<Box<PhaseLog>>; Phase::ALL.len() + 1],
-    /// Of [`Channel::ALL`].
+    /// Histograms of the channels, in the order of [`Channel::ALL`].
     pub levels: [Histogram; Channel::ALL.len()],
     pub tops: [Vec<Sample>; Channel::ALL.len()],
-    /// What the device has, or what the user says counts as full: the most that was said.
+    /// Device memory: the user's limit, or else the largest total in the log.
     pub total: Option<f64>,
-    /// What the log says the device has.
+    /// The largest total in the log.
     pub said_total: Option<f64>,
-    /// Where the process was furthest over its budget.
+    /// The sample that was furthest over the budget.
     pub over_budget: Option<OverBudget>,
     pub planned: Option<f64>,
-    /// What is held, as a share of the device.
+    /// Held memory, as a share of the device.
     pub held_share: Histogram,
-    /// What is needed: held less what a caching allocator would give back.
+    /// Needed memory as a share of the device: held memory without what a caching allocator would free.
     pub needed_share: Histogram,
     pub busy: Busy,
     pub waited: Waited,
     pub batch_size: Option<f64>,
-    /// Seconds per step while memory is full, and while it is not.
+    /// Milliseconds per step, while memory is full and while it is not.
     pub step_seconds_full: Histogram,
     pub step_seconds_free: Histogram,
-    /// Where memory was first full.
+    /// The first sample with full memory.
     pub first_full: Option<Sample>,
-    /// Changes of allocated memory from sample to sample, as shares of it.
+    /// Relative changes of allocated memory between successive samples.
     pub allocated_changes: Mean,
-    /// Seconds, and how many pairs of samples they are of.
+    /// Seconds between successive samples.
     pub seconds: Mean,
     pub first: Sample,
     pub last: Sample,
     pub num_samples: u64,
     pub num_epochs: u64,
-    /// The high-water mark of what is allocated.
+    /// High-water mark of allocated memory.
     pub peak: HighWaterMark,
     pub num_clock_backwards: u64,
     progress: Progress,
@@ -67,7 +67,7 @@ pub(super) struct DeviceLog {
     most_held: f64,
 }
 
-/// The most that was allocated until now, as the log says it, or else reserved, and its largest rise after it had stood still.
+/// High-water mark of allocated memory from the log, or else of reserved memory, and its largest rise after a steady time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HighWaterMark {
     most: f64,
@@ -76,21 +76,21 @@ pub(super) struct HighWaterMark {
     pub rise: Option<PeakRise>,
 }
 
-/// A high-water mark that stood still, and rose.
+/// A rise of a high-water mark that was steady before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeakRise {
     pub channel: Channel,
     pub from: f64,
     pub to: f64,
     pub sample: Sample,
-    /// Whether an epoch ended between this sample and the one before.
+    /// Whether an epoch ended between this sample and the previous one.
     pub is_at_epoch_end: bool,
 }
 
 impl HighWaterMark {
-    /// Samples that a mark has to stand still for: the first steps raise it.
+    /// Samples that a mark must be steady for, because the first steps raise it.
     const FEWEST_STEADY: u64 = 20;
-    /// A rise by less is standing still.
+    /// Factor up to which a rise counts as steady.
     const STEADY: f64 = 1.02;
 
     fn add(&mut self, sample: &Sample, last: &Sample) {
@@ -113,7 +113,7 @@ impl HighWaterMark {
         let most_risen = self.rise.map_or(0.0, |rise| rise.to - rise.from);
         let ends = matches!(sample.phase, Some(Phase::Evaluate | Phase::Save));
         let is_at_epoch_end = ends || sample.epoch != last.epoch;
-        // What is reserved grows with fragmentation too: an end of an epoch tells a spike.
+        // Fragmentation raises reserved memory too; only at the end of an epoch does a rise indicate a spike.
         let is_told = is_at_epoch_end || !is_reserved;
         if self.num_steady > Self::FEWEST_STEADY && is_told && peak - self.most > most_risen {
             self.rise = Some(PeakRise {
@@ -140,7 +140,7 @@ pub(super) struct OverBudget {
     pub sample: Sample,
 }
 
-/// The share of the time that went by waiting for data.
+/// Share of the time spent waiting for data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waited {
     seconds: f64,
@@ -155,19 +155,19 @@ impl Waited {
         self.count += 1;
     }
 
-    /// Of at least so many samples.
+    /// The share; `None` with fewer than `fewest` samples.
     pub fn of(&self, fewest: u64) -> Option<f64> {
         (self.count >= fewest && self.of_seconds > 0.0).then(|| self.seconds / self.of_seconds)
     }
 }
 
-/// A phase's samples, one by one and by epoch.
+/// Samples of a phase, one by one and by epoch.
 pub(super) struct PhaseLog {
     pub samples: Series,
     pub epochs: Series,
 }
 
-/// A sum and a count.
+/// Sum and count of a mean.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
     pub sum: f64,
@@ -180,27 +180,27 @@ impl Mean {
         self.count += 1;
     }
 
-    /// Of at least so many.
+    /// The mean; `None` with fewer than `fewest` values.
     pub fn of(&self, fewest: u64) -> Option<f64> {
         (self.count >= fewest.max(1)).then(|| self.sum / self.count as f64)
     }
 }
 
-/// How busy the GPU was while something was loaded on it.
+/// Utilization of the GPU while something is loaded on it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Busy {
     pub utilization: Mean,
     pub num_nothing_to_do: u64,
-    /// The longest time without anything to do, in samples.
+    /// The longest idle stretch.
     pub longest: Stretch,
     current: Stretch,
-    /// Samples with nothing loaded.
+    /// Idle samples with nothing loaded.
     pub num_empty: u64,
-    /// Samples before the first with something to do: a run that starts.
+    /// Idle samples before the first busy one, while the run starts.
     pub num_before: u64,
 }
 
-/// Samples in a row with nothing to do.
+/// Successive idle samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stretch {
     pub num_samples: u64,
@@ -242,7 +242,7 @@ impl DeviceLog {
         }
     }
 
-    /// Takes a sample; `limit` is what the user says the device has.
+    /// Adds a sample; `limit` is the user's limit of device memory.
     pub fn add(&mut self, sample: &Sample, limit: Option<f64>) {
         self.num_samples += 1;
         let position = self.progress.next(sample);
@@ -309,7 +309,8 @@ impl DeviceLog {
         }
     }
 
-    /// The wait is told of the steps since the sample before, whatever the run does now; only evaluations wait for other data.
+    /// Adds the wait for data. A sample reports the wait of the steps before it, in any phase; evaluations are excluded because
+    /// they wait for other data.
     fn add_waiting(&mut self, sample: &Sample, seconds: f64) {
         if sample.phase == Some(Phase::Evaluate) {
             return;
@@ -377,7 +378,7 @@ impl DeviceLog {
         self.previous_train = Some(*sample);
     }
 
-    /// The memory that a verdict on the run is about: the nearest to what the run itself holds.
+    /// The channel to judge the run by: the closest to the memory that the run itself holds.
     pub fn primary(&self) -> Option<Channel> {
         let order = [
             Channel::Allocated,
@@ -397,7 +398,7 @@ impl DeviceLog {
         &self.levels[channel as usize]
     }
 
-    /// The phase whose samples are compared with each other: training, or what there is most of.
+    /// The phase whose samples are compared with each other: training, or else the one with the most samples.
     pub fn main_phase(&self, channel: Channel) -> Option<(Option<Phase>, &PhaseLog)> {
         const ENOUGH: u64 = 24;
         let phases = Phase::ALL.into_iter().map(Some).chain([None]);
@@ -429,7 +430,7 @@ fn is_training(sample: &Sample) -> bool {
     matches!(sample.phase, None | Some(Phase::Train))
 }
 
-/// What lies on the device, whoever holds it.
+/// Memory in use on the device, by any process.
 fn held(sample: &Sample) -> Option<f64> {
     sample
         .used
@@ -439,7 +440,7 @@ fn held(sample: &Sample) -> Option<f64> {
         .or(sample.allocated)
 }
 
-/// What the run itself holds, as near as the log tells it: that is what a budget is about.
+/// Memory of the run itself, as well as the log has it, to compare with a budget.
 fn held_of_budget(sample: &Sample) -> Option<f64> {
     larger(sample.process_peak, sample.process)
         .or(sample.reserved)

@@ -1,4 +1,4 @@
-//! What a log says outright: a GPU that is lost, an allocation that failed, a loss that is no number.
+//! Failures that a log reports explicitly: a lost GPU, a failed allocation, a non-finite loss.
 
 use super::finding::{Finding, Severity, Symptom};
 use crate::log::{OddLosses, Trouble, TroubleLines};
@@ -38,7 +38,7 @@ pub(super) fn of_lines(lines: &TroubleLines) -> Finding {
         .with("lines", lines.count as f64)
 }
 
-/// Losses that are no numbers: to the end of the log the run has diverged, in between something was skipped.
+/// Finding about non-finite losses: the run diverged if they last to the end of the log; else some steps were affected.
 pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
     let (line, step) = losses.first?;
     let at = match step {

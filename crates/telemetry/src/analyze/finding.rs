@@ -1,4 +1,4 @@
-//! What an analysis says: findings, each with its evidence and one line of what to do.
+//! Results of an analysis: findings, each with evidence and advice.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -7,46 +7,46 @@ use super::device::DeviceLog;
 use crate::log::{Format, Sample, Skipped};
 use crate::memory_log::Phase;
 
-/// What was found.
+/// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Symptom {
     /// Memory grows steadily.
     Growth,
-    /// Memory shot up for a moment.
+    /// A short peak of memory.
     Spike,
-    /// Far more is reserved than was ever allocated.
+    /// Far more memory is reserved than was ever allocated.
     Fragmentation,
-    /// Little is left.
+    /// Memory is nearly full.
     NearLimit,
-    /// Much is left, and the GPU waits.
+    /// Much memory is free, and the GPU is not busy.
     Underused,
-    /// The GPU had nothing to do.
+    /// The GPU is idle.
     Idle,
-    /// The GPU waits for data, or for the host.
+    /// The GPU waits for data or for the host.
     WaitingForData,
-    /// Others took memory.
+    /// Other processes use much memory.
     OtherProcesses,
-    /// Steps got slow as memory filled up.
+    /// Steps became slow as memory filled up.
     Spill,
-    /// One of several processes keeps the others waiting.
+    /// One of several processes slows down the others.
     Straggler,
-    /// The process held more than it may.
+    /// The process held more than its budget.
     OverBudget,
     /// The driver cannot reach the GPU.
     GpuError,
-    /// A kernel or a call failed.
+    /// A kernel or a CUDA call failed.
     CudaError,
     /// An allocation failed.
     OutOfMemory,
-    /// Losses that are no numbers.
+    /// The loss is NaN or infinite.
     Diverged,
     /// The run ended with an error.
     Failed,
 }
 
 impl Symptom {
-    /// As people read it.
+    /// Name in messages.
     pub fn words(self) -> &'static str {
         match self {
             Symptom::Growth => "steady growth",
@@ -69,7 +69,7 @@ impl Symptom {
     }
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -79,75 +79,69 @@ pub enum Severity {
     Problem,
 }
 
-/// One thing that was found.
+/// A finding.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What.
     pub kind: Symptom,
-    /// How bad.
     pub severity: Severity,
-    /// Where it shows, where that is a place.
+    /// Step at which it shows, if there is one.
     pub step: Option<u64>,
-    /// What, with numbers, in one line.
+    /// One line with numbers.
     pub message: String,
-    /// What to do, in one line.
+    /// One line of advice.
     pub advice: String,
-    /// Of several devices, which.
+    /// Device, if the log has several.
     pub device: Option<String>,
-    /// What the run was doing.
+    /// Phase of the run.
     pub phase: Option<Phase>,
-    /// The numbers behind it.
+    /// Numbers that support the finding.
     pub evidence: Map<String, Value>,
 }
 
-/// The worst of the findings.
+/// Severity of the worst finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Nothing was found.
+    /// No findings.
     Healthy,
-    /// Something is worth a look.
+    /// Warnings only.
     Warning,
-    /// Something must change.
+    /// At least one problem.
     Problem,
 }
 
-/// What was read.
+/// Summary of the log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogSummary {
-    /// As the user named it.
+    /// Path or name from the user.
     pub name: String,
-    /// Whose log it is.
     pub format: Format,
-    /// Lines.
+    /// Number of lines.
     pub lines: u64,
-    /// Lines that are samples.
+    /// Number of lines that are samples.
     pub samples: u64,
-    /// Lines that could not be read.
     pub skipped: Skipped,
-    /// Seconds from the first sample to the last, gaps included and clocks that went back left out.
+    /// Seconds from the first sample to the last. Includes gaps; ignores backward jumps of the clock.
     pub seconds: Option<f64>,
-    /// Devices, by their names in the log.
+    /// Names of the devices in the log.
     pub devices: Vec<String>,
-    /// Columns that are understood, as `name: meaning`.
+    /// Recognised columns, as `name: meaning`.
     pub columns: Vec<String>,
-    /// What was guessed, and what could not be judged.
+    /// Guesses that were made, and aspects that could not be judged.
     pub notes: Vec<String>,
 }
 
-/// The whole answer.
+/// Result of an analysis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
-    /// The worst of the findings.
     pub verdict: Verdict,
-    /// The worst first.
+    /// Sorted by severity, worst first.
     pub findings: Vec<Finding>,
-    /// What was read.
     pub log: LogSummary,
 }
 
 impl Analysis {
-    /// The worst finding first, and the verdict that goes with it.
+    /// Sorts the findings by severity, and sets the verdict.
     pub(super) fn judge(&mut self) {
         self.findings
             .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -189,7 +183,7 @@ impl Finding {
     }
 
     pub(super) fn with(mut self, key: &str, number: f64) -> Finding {
-        // Bytes are whole, and numbers such as a slope need not have sixteen digits.
+        // Bytes are integers; other numbers are rounded to six decimals.
         let value = match number.abs() {
             n if n >= 1e6 => Value::from(number.round() as i64),
             _ => Value::from((number * 1e6).round() / 1e6),
@@ -199,7 +193,7 @@ impl Finding {
     }
 }
 
-/// `at step 1,200`, or at a time into the log, or at a line.
+/// Position of a sample: `at step 1,200`, or the time since the first sample, or the line number.
 pub(super) fn place(log: &DeviceLog, sample: &Sample) -> String {
     match (sample.step, sample.time, log.first.time) {
         (Some(step), _, _) => format!("at step {}", crate::words::thousands(step)),

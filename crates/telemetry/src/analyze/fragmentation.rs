@@ -1,8 +1,8 @@
 //! Fragmentation: an allocator that holds far more than was ever in use at once.
 //!
-//! What is reserved must be compared with the *peak* of what is allocated: between two steps, where most scripts look, activations
-//! are free and their memory is rightly kept. Without a column for the peak, samples that move about are taken within steps, and
-//! their most is the peak; samples that stand still are not, and then only reserved memory that goes on growing tells.
+//! Reserved memory must be compared with the *peak* of allocated memory: between two steps, when most scripts sample, activations
+//! are free and the allocator rightly keeps their memory. Without a peak column, samples that vary were taken within steps, and
+//! their maximum is the peak. Constant samples were not, and then only steadily growing reserved memory is evidence.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
@@ -10,14 +10,14 @@ use super::series::{Channel, Stat};
 use super::trend::median;
 use crate::words::{percent, show_bytes};
 
-/// Of what is reserved.
+/// Smallest gap, as a share of reserved memory.
 const LEAST_GAP: f64 = 0.25;
 const LEAST_BYTES: f64 = 256e6;
 const LEAST_SHARE: f64 = 0.02;
 const FEWEST_SAMPLES: u64 = 20;
-/// Mean change from sample to sample that only sampling within steps shows.
+/// Mean relative change between samples that shows sampling within steps.
 const MOVES_ABOUT: f64 = 0.01;
-/// Growth of what is reserved from the second quarter to the last.
+/// Relative growth of reserved memory from the second quarter to the last.
 const LEAST_GROWTH: f64 = 0.1;
 
 pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> {
@@ -87,7 +87,7 @@ fn means(stats: &[&Stat]) -> f64 {
     median(stats.iter().map(|stat| stat.mean()).collect())
 }
 
-/// From the second quarter to the last, in bytes.
+/// Growth of allocated memory from the second quarter to the last, in bytes.
 fn allocated_growth(log: &DeviceLog) -> f64 {
     let stats: Vec<&Stat> = log.all.stats(Channel::Allocated).collect();
     let quarter = stats.len() / 4;

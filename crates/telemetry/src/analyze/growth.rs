@@ -1,10 +1,10 @@
-//! Steady growth: a leak, told from warm-up and from a sawtooth.
+//! Steady growth: distinguishes a leak from warm-up and from a sawtooth.
 //!
-//! Like is compared with like: samples of one phase, epoch by epoch where epochs are known; else cycle by cycle where memory
-//! goes up and down; else block by block. A leak raises the middle of each as well as its floor, and goes on to the end.
+//! Samples of one phase are compared: epoch by epoch if epochs are known; else cycle by cycle if memory goes up and down; else
+//! block by block. A leak raises the middle and the floor of each, until the end of the log.
 //!
-//! Growth is a rate along one axis, steps where the log has them. Per epoch, per step and per minute are that one rate, by the
-//! measured length of an epoch and of a step.
+//! Growth is a rate along one axis, steps if the log has them. The rates per epoch, per step and per minute are this one rate,
+//! converted by the measured length of an epoch and of a step.
 
 use super::device::{DeviceLog, PhaseLog};
 use super::finding::{Finding, Severity, Symptom};
@@ -14,25 +14,25 @@ use super::series::Channel;
 use super::trend::{Trend, median, raw_growth, t_975, trend};
 use crate::words::{counted, percent, show_bytes, show_duration};
 
-/// Standard errors above nothing; with less, about one log in a thousand would be a false alarm by chance alone.
+/// A slope is reported from 4 standard errors on: about one false alarm in 1,000 healthy logs.
 const CERTAIN: f64 = 4.0;
-/// Of the device, over the whole log; less is nobody's leak.
+/// Smallest growth over a log that counts as a leak, as a share of device memory.
 const LEAST_SHARE: f64 = 0.0015;
-/// The same where the device's size is not known: of the level.
+/// The same for a device of unknown size, as a share of the current level.
 const LEAST_OF_LEVEL: f64 = 0.005;
 const LEAST_BYTES: f64 = 4e6;
-/// Of host memory, of which caches take some: of the level.
+/// The same for host memory, of which caches take some: as a share of the current level.
 const LEAST_OF_HOST: f64 = 0.05;
 const LEAST_HOST_BYTES: f64 = 256e6;
 const FEWEST_SAMPLES: u64 = 24;
-/// Of the growth: where the interval reaches further down it says too little to be told.
+/// Smallest lower bound of the confidence interval that is reported, as a share of the growth.
 const LEAST_SURE: f64 = 0.4;
-/// Of the growth from epoch to epoch: what places within them may differ by.
+/// Largest difference between the growth at fixed places of an epoch and the growth of epoch means, as a share of the latter.
 const UNEVEN: f64 = 0.3;
-/// With fewer whole epochs, a step up from one to the next may be anything.
+/// With fewer whole epochs, a rise from one to the next is not conclusive.
 const FEWEST_EPOCHS: usize = 4;
 
-/// A rate along the axis, and where it is with 95% certainty.
+/// Growth per unit of the axis, with a 95% confidence interval.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     middle: f64,
@@ -43,8 +43,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Beside what places of an epoch gain over the one before: half of it at least, or it is no leak. Where they differ, the places
-    /// are right, since teeth and warm-up are not in them.
+    /// Reconciles the rate with the gain of fixed places of an epoch over the previous epoch. `None` if the gain is below half of
+    /// the rate: then it is no leak. If they differ, the gain is right, because it is free of sawtooth and warm-up.
     fn beside(self, gain: f64) -> Option<Rate> {
         let is_apart = (self.middle - gain).abs() > 0.1 * gain;
         (gain >= 0.5 * self.middle).then_some(Rate {
@@ -55,7 +55,7 @@ impl Rate {
         })
     }
 
-    /// With the length of an epoch known so well only.
+    /// Widens the interval by the relative error of the length of an epoch.
     fn widened(self, share: f64) -> Rate {
         let more = share * self.middle.abs();
         Rate {
@@ -113,7 +113,7 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
                 show_bytes(per_epoch),
                 counted(num_epochs as u64, "whole epoch"),
             );
-            // One rise is how most runs begin.
+            // Most runs begin with one rise.
             if num_epochs < 3 {
                 notes.push(message);
                 return None;
@@ -127,17 +127,17 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
     Some(finding.in_phase(phase))
 }
 
-/// What can be said of growth.
+/// Result for one channel.
 enum Told {
     Rate(Rate),
-    /// It rises from epoch to epoch, of which there are too few for an interval.
+    /// Memory rises from epoch to epoch, but there are too few epochs for a confidence interval.
     TooFew {
         per_epoch: f64,
         num_epochs: usize,
     },
 }
 
-/// Few epochs, or none that are known: by epochs where there are enough, else by samples, as far as epochs do not speak against it.
+/// Growth with few or unknown epochs: by epochs if there are enough, else by samples unless the epochs contradict it.
 fn of_few_epochs(
     log: &PhaseLog,
     channel: Channel,
@@ -173,7 +173,7 @@ fn of_few_epochs(
 
 fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
     let least = least(median(points.middles.clone()));
-    // Most logs end here: warm-up and steps taken away, less is left, not more.
+    // Most logs end here: removing warm-up and steps leaves less growth, not more.
     if raw_growth(&points.at, &points.middles) < 0.5 * least {
         return None;
     }
@@ -183,12 +183,12 @@ fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
         let is_certain =
             of.certainty >= CERTAIN && of.low > LEAST_SURE * of.growth && of.growth >= least;
         let goes_on = of.late_growth >= 0.25 * of.growth;
-        // As far as the other can tell, it grows along.
+        // The other series grows too, within its uncertainty.
         is_certain && goes_on && other.growth > 0.0 && other.high >= 0.5 * of.growth
     };
     let shown = match points.unit {
         _ if is_steady(&middle, &floor) => middle,
-        // Of a tooth, the floor is seen better than the middle.
+        // The floor of a sawtooth is better determined than its middle.
         Unit::Cycle if is_steady(&floor, &middle) => floor,
         _ => return None,
     };
@@ -202,22 +202,22 @@ fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
     })
 }
 
-/// What the means of whole epochs say.
+/// Result of comparing the means of whole epochs.
 enum EpochToEpoch {
     Rate(Rate),
-    /// Places within the epochs speak against a leak.
+    /// Places within the epochs contradict a leak.
     Uneven,
-    /// It rises, and might be a leak.
+    /// Memory rises, but there are too few epochs to call it a leak.
     TooFew {
         rate: f64,
         num_epochs: usize,
     },
 }
 
-/// From epoch to epoch: a leak adds as much each time, warm-up and a step once do not.
+/// Growth from epoch to epoch: a leak adds the same amount each time; warm-up and a single step do not.
 ///
-/// The mean of the differences is known by their own spread (Student's t), which overstates it: what raises one difference lowers the
-/// next. Of two differences nothing is known.
+/// The error of the mean difference comes from the spread of the differences (Student's t). It is an overestimate, because a value
+/// that raises one difference lowers the next. Two differences are not enough for an estimate.
 fn from_epoch_to_epoch(
     points: &Points,
     gain: f64,
@@ -233,7 +233,7 @@ fn from_epoch_to_epoch(
     };
     let mut middles = rates(&points.middles);
     let mut floors = rates(&points.floors);
-    // Things warm up in the first epoch.
+    // The first epoch includes warm-up.
     if middles.len() > FEWEST_EPOCHS {
         middles.remove(0);
         floors.remove(0);
@@ -250,8 +250,8 @@ fn from_epoch_to_epoch(
     if !is_even || !grows {
         return None;
     }
-    // A leak raises every place of an epoch alike. Teeth that do not fit into epochs raise some and lower others, and what is left of
-    // them is little beside their height.
+    // A leak raises every place of an epoch equally. A sawtooth that is out of step with the epochs raises some places and lowers
+    // others, and its remainder is small compared with its height.
     let heights = points.middles.iter().zip(&points.floors);
     let height = median(heights.map(|(middle, floor)| middle - floor).collect());
     let is_alike = (gain - usual).abs() <= UNEVEN * usual && usual * pace.whole >= UNEVEN * height;
@@ -269,7 +269,7 @@ fn from_epoch_to_epoch(
         .map(|rate| (rate - mean).powi(2))
         .sum::<f64>()
         / (count - 1.0);
-    // Below this, differences are rounding.
+    // Smaller differences are rounding errors.
     let error = (variance / count).sqrt().max(1e-9 * mean);
     let reach = t_975(count - 1.0) * error;
     (mean - reach > 0.0).then_some(EpochToEpoch::Rate(Rate {
@@ -288,7 +288,7 @@ fn finding(
     rate: &Rate,
     limit: Option<f64>,
 ) -> Finding {
-    // The rate in what the log counts in, and beside it in what else it counts in.
+    // The rate in the log's main unit, and in parentheses in the other units.
     let epoch = pace.per_epoch.map(|epoch| (" per epoch", epoch));
     let minute = pace
         .seconds
@@ -314,7 +314,7 @@ fn finding(
     } else {
         format!(" ({})", beside.join(", "))
     };
-    // How far along the axis until there is no more room.
+    // Distance along the axis until memory is full.
     let left = limit
         .zip(log.all.most(channel))
         .map(|(limit, most)| (limit - most).max(0.0) / rate.middle);
@@ -327,7 +327,7 @@ fn finding(
         left.map_or(String::new(), |left| until_full(left, pace))
     );
     let severity = match left {
-        // Within ten times what was watched.
+        // Within ten times the length of the log.
         Some(left) if left < 10.0 * pace.whole => Severity::Problem,
         _ => Severity::Warning,
     };

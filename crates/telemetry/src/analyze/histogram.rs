@@ -1,6 +1,6 @@
-//! How often which value came, in bins that do not grow with the log.
+//! Histogram in a fixed amount of memory.
 
-/// Bins on a logarithmic scale: every value within 0.25% of its bin's middle, from 1/1000 to 1e15.
+/// Logarithmic bins: every value from 1/1000 to 1e15 is within 0.25% of its bin's middle.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     counts: Vec<u32>,
@@ -24,7 +24,7 @@ impl Histogram {
     pub fn add(&mut self, value: f64) {
         let bin = bin(value);
         if self.counts.len() <= bin {
-            // As long as the largest value asks for: 34 KB at most.
+            // Grows to the largest value's bin: 34 KB at most.
             self.counts.resize(bin + 1, 0);
         }
         self.counts[bin] = self.counts[bin].saturating_add(1);
@@ -48,7 +48,7 @@ impl Histogram {
         None
     }
 
-    /// Bins from the largest down, empty ones left out: a value and how many had it.
+    /// Non-empty bins from the largest value down, as value and count.
     pub fn largest_first(&self) -> impl Iterator<Item = (f64, u64)> {
         let bins = self.counts.iter().enumerate().rev();
         bins.filter(|(_, count)| **count > 0)

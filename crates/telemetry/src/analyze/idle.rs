@@ -1,13 +1,13 @@
-//! Idle: nothing to do for (nearly) all of the log, or for one long stretch of it, with memory held all the while.
+//! Idle GPU: idle for nearly all of the log, or for one long stretch of it, while memory is held.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom, place};
 use crate::words::{counted, percent, show_duration};
 
 pub(super) const FEWEST_SAMPLES: u64 = 20;
-/// Of the samples without anything to do: it was idle.
+/// Share of idle samples from which on the whole log counts as idle.
 const NEARLY_ALL: f64 = 0.9;
-/// Of the log in one stretch.
+/// Smallest share of the log that counts as a long stretch.
 const LONG: f64 = 0.1;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
@@ -68,7 +68,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     )
 }
 
-/// Whether one long stretch is most of the time without anything to do.
+/// Whether one long stretch has most of the idle time.
 pub(super) fn is_one_stretch(log: &DeviceLog) -> bool {
     let busy = &log.busy;
     let length = busy.longest.num_samples as f64;
@@ -77,7 +77,7 @@ pub(super) fn is_one_stretch(log: &DeviceLog) -> bool {
         && length >= 0.5 * busy.num_nothing_to_do as f64
 }
 
-/// How busy it was outside of the longest stretch without anything to do.
+/// Mean utilization outside of the longest idle stretch.
 pub(super) fn utilization_otherwise(log: &DeviceLog) -> Option<f64> {
     let busy = &log.busy;
     if !is_one_stretch(log) {

@@ -1,4 +1,4 @@
-//! Near the limit: what is needed leaves too little for one unlucky batch. A run that was planned, and keeps to its plan, may.
+//! Near the limit: the needed memory leaves too little room for one large batch. A planned run within its plan is not reported.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom, place};
@@ -7,7 +7,7 @@ use crate::words::{percent, show_bytes};
 
 const NEAR: f64 = 0.95;
 const TOO_NEAR: f64 = 0.985;
-/// What the driver rounds up.
+/// Tolerance for the driver's rounding.
 const WITHIN_PLAN: f64 = 1.01;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {

@@ -1,7 +1,7 @@
-//! Verdicts on a log of memory, from one pass over it in constant memory.
+//! Analysis of a memory log, in one pass and constant memory.
 //!
-//! Every sample goes into a few hundred buckets and some histograms per device (`DeviceLog`); each verdict has a file that looks at those
-//! when the log is over. A verdict is only given with numbers that bear it out, and with one line of what to do.
+//! Every sample goes into a few hundred buckets and some histograms per device (`DeviceLog`). At the end of the log each kind of
+//! finding is derived from them, by a file of its own. Every finding has supporting numbers and one line of advice.
 
 mod budget;
 mod device;
@@ -37,21 +37,21 @@ pub use self::finding::{Analysis, Finding, LogSummary, Severity, Symptom, Verdic
 pub use self::run_folder::analyze_run;
 pub use crate::log::{Format, Skipped};
 
-/// Devices that are followed; more are counted.
+/// Devices that are analysed; the samples of further devices are only counted.
 const MOST_DEVICES: usize = 32;
 
-/// What the user says about a log.
+/// Options of an analysis.
 #[derive(Clone, Debug, Default)]
 pub struct AnalyzeOptions {
-    /// As errors name it.
+    /// Name of the log in errors.
     pub log: String,
-    /// Columns of a CSV without a header.
+    /// Column names of a CSV without a header.
     pub columns: Option<Vec<String>>,
-    /// What counts as full, whatever the log says the device has.
+    /// Limit of device memory, instead of the total in the log.
     pub limit_bytes: Option<u64>,
 }
 
-/// Reads a log to its end and judges it.
+/// Reads and analyses a log.
 pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, TelemetryError> {
     let limit = options.limit_bytes.map(|bytes| bytes as f64);
     let mut log = Log::open(&options.log, reader, options.columns.as_deref())?;
@@ -159,7 +159,7 @@ fn judge(device: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
     findings.extend(others::find(device));
     findings.extend(idle::find(device));
     let waiting = waiting::find(device);
-    // A larger batch would wait longer.
+    // A larger batch would wait even longer.
     if waiting.is_none() {
         findings.extend(underused::find(device));
     }

@@ -1,24 +1,24 @@
-//! Memory that other processes took: what is used on the device less what the run holds of it.
+//! Memory of other processes: the used device memory without the run's own.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
 use super::series::{Bucket, Channel};
 use crate::words::{percent, show_bytes, thousands};
 
-/// Of the device; the driver's own share is less.
+/// Smallest share of the device that is reported; the driver's own share is smaller.
 const LEAST: f64 = 0.05;
 const LEAST_BYTES: f64 = 1e9;
 const FEWEST_SAMPLES: u64 = 5;
-/// Of the device in all, beside which others are dangerous.
+/// Total share of the device above which other processes are a problem.
 const NEARLY_FULL: f64 = 0.95;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     let levels = log.level(Channel::Others);
-    // A host always has other processes; what a plan there is about is this one's memory.
+    // A CPU always runs other processes, and a plan covers only the memory of this one.
     if levels.count() < FEWEST_SAMPLES || log.name == "cpu" {
         return None;
     }
-    // A moment is enough to end a run, one odd sample in a hundred aside.
+    // A short peak can end a run; the quantile ignores one outlier in a hundred samples.
     let most = levels.quantile(0.99)?;
     let least = log.total.map_or(LEAST_BYTES, |total| LEAST * total);
     if most < least {

@@ -1,17 +1,17 @@
-//! How long an epoch is in steps and in seconds, as measured, so that a rate per epoch, per step and per minute is one rate.
+//! Measured length of an epoch in steps and in seconds, to convert one rate into rates per epoch, per step and per minute.
 
 use super::device::PhaseLog;
 use super::progress::Axis;
 use super::series::{Bucket, Series};
 
-/// The axis that growth is measured along, and what stands against it.
+/// The axis of growth, and the conversion to other units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub axis: Axis,
-    /// From the first sample to the last.
+    /// Length of the log along the axis.
     pub whole: f64,
     pub per_epoch: Option<f64>,
-    /// How far off that may be, for samples that miss the beginning of an epoch.
+    /// Relative error of `per_epoch`, because samples may miss the beginning of an epoch.
     pub epoch_error: f64,
     pub steps: Option<f64>,
     pub seconds: Option<f64>,
@@ -35,7 +35,7 @@ impl Pace {
         let (per_epoch, epoch_error) = per_epoch(&log.epochs, axis).unzip();
         Some(Pace {
             axis,
-            // From middle to middle is one bucket short.
+            // Between the middles of the first and the last bucket, the length of one bucket is missing.
             whole: middles * buckets.len() as f64 / (buckets.len() - 1).max(1) as f64,
             per_epoch,
             epoch_error: epoch_error.unwrap_or(0.0),
@@ -45,8 +45,8 @@ impl Pace {
     }
 }
 
-/// From the beginning of an epoch to that of the next: the last one, which may be cut short, ends nowhere. The first may have begun
-/// before the log, and counts only where there is no other.
+/// Length of an epoch along the axis, from its beginning to that of the next, and its relative error. The last epoch may be cut
+/// short and is excluded. The first may have begun before the log, and is used only if it is the only one.
 fn per_epoch(epochs: &Series, axis: Axis) -> Option<(f64, f64)> {
     let between = |pair: &[Bucket]| {
         let (Some(from), Some(to)) = (pair[0].first_epoch, pair[1].first_epoch) else {

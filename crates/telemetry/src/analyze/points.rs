@@ -1,4 +1,4 @@
-//! What is compared with what to see growth: epochs with epochs, teeth of a sawtooth with teeth, else one stretch with the next.
+//! The points that a trend is fitted to: epochs, cycles of a sawtooth, or blocks of samples.
 
 use super::device::PhaseLog;
 use super::progress::Axis;
@@ -8,13 +8,13 @@ use super::trend::{median, quantile};
 
 pub(super) const FEWEST_CYCLES: usize = 6;
 const MOST_POINTS: usize = 40;
-/// Of the usual number of samples: an epoch with fewer was cut short.
+/// Share of the usual number of samples below which an epoch counts as cut short.
 const WHOLE_EPOCH: f64 = 0.9;
 const FEWEST_PER_EPOCH: u64 = 3;
 
-/// What is compared, from the first to the last.
+/// Points in the order of the log.
 pub(super) struct Points {
-    /// Where along the axis.
+    /// Positions along the axis.
     pub at: Vec<f64>,
     pub middles: Vec<f64>,
     pub floors: Vec<f64>,
@@ -28,7 +28,7 @@ pub(super) enum Unit {
     Block,
 }
 
-/// A bucket that has a value for the channel, and a place.
+/// A bucket with a value of the channel and a position on the axis.
 #[derive(Clone, Copy)]
 struct Spot<'a> {
     at: f64,
@@ -74,7 +74,7 @@ impl Points {
     }
 }
 
-/// Whole epochs, each a point.
+/// Whole epochs, one point each.
 pub(super) fn whole_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
     let all = spots(&log.epochs, channel, axis);
     let enough = FEWEST_PER_EPOCH * all.len() as u64;
@@ -87,7 +87,7 @@ pub(super) fn whole_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Opti
     Some(Points::of(whole.chunks(1), Unit::Epoch))
 }
 
-/// What the same place in an epoch gained over the one before, for places all over it, from epoch to epoch.
+/// Gains over the previous epoch at the same place within the epoch, for places throughout all epochs.
 pub(super) fn gains_by_place(
     log: &PhaseLog,
     channel: Channel,
@@ -100,7 +100,7 @@ pub(super) fn gains_by_place(
         .iter()
         .filter_map(|bucket| bucket.first_along(axis))
         .collect();
-    // The last epoch has no next one to end at.
+    // The last epoch has no successor that marks its end.
     starts.extend(starts.last().map(|last| last + per_epoch));
     let spots = spots(&log.samples, channel, axis);
     let of_epoch = |pair: &[f64]| -> Vec<(f64, f64)> {
@@ -115,7 +115,7 @@ pub(super) fn gains_by_place(
     for pair in epochs.windows(2) {
         let mut before = pair[0].iter().peekable();
         for (place, value) in &pair[1] {
-            // The nearest of the epoch before: both are in order.
+            // The nearest place in the previous epoch: both lists are sorted.
             while let Some((at, _)) = before.peek()
                 && at + 1e-9 < *place
             {
@@ -129,7 +129,7 @@ pub(super) fn gains_by_place(
     gains
 }
 
-/// Many epochs: all but the first, in which things warm up.
+/// Points for many epochs: all but the first, which includes warm-up, and the last.
 pub(super) fn of_many_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
     let all = spots(&log.epochs, channel, axis);
     let num_inner = all.len().checked_sub(2)?;
@@ -142,7 +142,8 @@ pub(super) fn of_many_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Op
     Some(Points::of(inner.chunks_exact(in_each), Unit::Epoch))
 }
 
-/// Cycles where memory goes up and down, else blocks. Of too few cycles nothing can be told: the last tooth always grows.
+/// Points from samples: cycles if memory goes up and down, else blocks. With too few cycles there is no result, because the last
+/// cycle always seems to grow.
 pub(super) fn of_samples(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
     let spots = spots(&log.samples, channel, axis);
     let spots = while_running(&spots);
@@ -160,7 +161,7 @@ pub(super) fn of_samples(log: &PhaseLog, channel: Channel, axis: Axis) -> Option
     Some(Points::of(spots.chunks_exact(in_each), Unit::Block))
 }
 
-/// Without the ends at which next to nothing is held: a capture from outside begins before the run and ends after it.
+/// Drops both ends with hardly any memory: a capture by another process begins before the run and ends after it.
 fn while_running<'a, 'b>(spots: &'a [Spot<'b>]) -> &'a [Spot<'b>] {
     if spots.is_empty() {
         return spots;

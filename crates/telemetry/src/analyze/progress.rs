@@ -1,12 +1,12 @@
-//! How far a run has come at each sample: in samples, in steps, in seconds. Each only ever grows, whatever the log's own counters do.
+//! Progress of a run at each sample: in samples, steps and seconds. It never decreases, even if the log's own counters restart.
 
 use crate::log::Sample;
 
-/// A longer gap between two samples, against the usual one, is a pause: the run was stopped and resumed.
+/// A gap of at least this many seconds, and this many times the usual gap, is a pause: the run was stopped and resumed.
 const PAUSE_SECONDS: f64 = 60.0;
 const PAUSE_GAPS: f64 = 20.0;
 
-/// Where a sample stands.
+/// Position of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Position {
     pub samples: f64,
@@ -14,7 +14,7 @@ pub(super) struct Position {
     pub seconds: Option<f64>,
 }
 
-/// What growth is measured along.
+/// Axis of growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     Steps,
@@ -36,12 +36,12 @@ impl Position {
     }
 }
 
-/// Counts along with the log.
+/// Tracks the position through the log.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
     position: Position,
     step: Option<u64>,
-    /// Between the last two samples whose step rose.
+    /// Step difference of the last two samples with different steps.
     usual_steps: f64,
     time: Option<f64>,
     gap_seconds: f64,
@@ -61,7 +61,7 @@ impl Progress {
                     }
                     more
                 }
-                // Counted anew in each epoch, or resumed from a checkpoint: the run went on.
+                // Steps restart in each epoch, or after a resume from a checkpoint: assumes the usual progress.
                 Some(_) => self.usual_steps,
             };
             self.step = Some(step);

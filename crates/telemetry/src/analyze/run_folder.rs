@@ -1,10 +1,10 @@
-//! A run's folder: what its memory log says, and what stands beside it.
+//! Analysis of a run's folder: its memory log together with its other files.
 //!
 //! ```text
-//! memory.jsonl   the log, as any other
-//! metrics.jsonl  every step's loss and wait, where the log has only samples of them
-//! summary.json   the budget and the high-water mark of a run that ended; plan.json the budget of one that did not
-//! failure.json   how it failed
+//! memory.jsonl   analysed like any other log
+//! metrics.jsonl  loss and wait of every step; the log has only samples of them
+//! summary.json   budget and high-water mark of a finished run
+//! failure.json   the error of a failed run
 //! ```
 
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::log::OddLosses;
 use crate::memory_log;
 use crate::run_files::{self, Failure, MetricsLine, Summary};
 
-/// Of fewer steps the wait for the first batch is most.
+/// With fewer steps, the wait for the first batch dominates.
 const FEWEST_STEPS: u64 = 3;
 
-/// Judges the run in a folder.
+/// Analyses the run in a folder.
 pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, TelemetryError> {
     let path = folder.join(memory_log::FILE_NAME);
     let opened = holdall_files::open_regular(&path);
@@ -29,7 +29,7 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
     let steps = Steps::read(&folder.join(run_files::METRICS_FILE));
     let has = |analysis: &Analysis, kind| analysis.findings.iter().any(|found| found.kind == kind);
     if steps.count >= FEWEST_STEPS && steps.seconds > 0.0 {
-        // Every step's wait is known better than samples of it.
+        // The waits of all steps are more accurate than the log's samples.
         analysis
             .findings
             .retain(|finding| !finding.evidence.contains_key("waited_share"));
@@ -45,7 +45,7 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
     if !has(&analysis, Symptom::OverBudget) && options.limit_bytes.is_none() {
         analysis.findings.extend(over_budget(folder));
     }
-    // A file that cannot be read says nothing of the run.
+    // An unreadable file says nothing about the run.
     if let Ok(Some(failure)) = run_files::failure(folder) {
         analysis.findings.push(of_failure(&failure));
     }
@@ -66,11 +66,11 @@ struct Steps {
 }
 
 impl Steps {
-    /// What can be read of `metrics.jsonl`.
+    /// Reads the readable lines of `metrics.jsonl`.
     fn read(path: &Path) -> Steps {
         let mut steps = Steps::default();
         let mut number = 0;
-        // A file that cannot be read to its end is judged as far as it goes.
+        // After a read error, the lines before it count.
         let _ = run_files::for_each_line(path, |line| {
             number += 1;
             let Ok(MetricsLine::Step(step)) = MetricsLine::parse(line) else {
@@ -108,7 +108,7 @@ fn of_failure(failure: &Failure) -> Finding {
     let mut lines = failure.error.lines();
     let first = printable(lines.next().unwrap_or_default());
     if failure.kind.as_deref() == Some("diverged") {
-        // The error says at which step.
+        // The error message contains the step.
         return failed::diverged(&first).at_step(failure.step);
     }
     let hint = lines.find_map(|line| line.strip_prefix("hint: "));

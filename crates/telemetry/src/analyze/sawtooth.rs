@@ -1,9 +1,9 @@
-//! Memory that goes up and down: where each tooth of a sawtooth begins.
+//! Memory that goes up and down: the start of each tooth of a sawtooth.
 
 use super::trend::{median, quantile};
 
-/// Where memory falls by a good part of its whole range, and by far more than noise: the lowest points of such falls. Short
-/// dips do not count: an evaluation that needs less memory does not begin a new cycle.
+/// Indices of the minima of all falls by a large part of the range, and by far more than the noise. Short dips are ignored: an
+/// evaluation that needs less memory does not begin a new cycle.
 pub(super) fn resets(means: &[f64]) -> Vec<usize> {
     let smooth = without_single_points(means);
     let changes = smooth
@@ -18,7 +18,7 @@ pub(super) fn resets(means: &[f64]) -> Vec<usize> {
         return Vec::new();
     }
     let mut falls = falls(&smooth, enough);
-    // What falls at the very end may be anything.
+    // A fall at the very end is not conclusive.
     let end = smooth.len() - (smooth.len() / 30).max(5).min(smooth.len());
     falls.retain(|fall| fall.from < end);
     let ends = falls
@@ -37,11 +37,11 @@ pub(super) fn resets(means: &[f64]) -> Vec<usize> {
     }
 }
 
-/// From a height down, and how long it took to come back.
+/// A fall from a maximum, and its recovery.
 struct Fall {
     from: usize,
     lowest_at: usize,
-    /// Where three quarters of it were made good.
+    /// Index at which three quarters of the fall are recovered.
     until: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ fn falls(smooth: &[f64], enough: f64) -> Vec<Fall> {
     let (mut highest, mut highest_at) = (f64::NEG_INFINITY, 0);
     let mut lowest = f64::INFINITY;
     let mut is_falling = false;
-    // Of the last fall, what makes three quarters of it good.
+    // Level at which three quarters of the last fall are recovered.
     let mut recovered = f64::INFINITY;
     for (at, &value) in smooth.iter().enumerate() {
         if let Some(fall) = falls.last_mut() {
@@ -85,7 +85,7 @@ fn falls(smooth: &[f64], enough: f64) -> Vec<Fall> {
     falls
 }
 
-/// Medians of five: single points out of line are no cycle.
+/// Running median of five points, to remove outliers.
 fn without_single_points(means: &[f64]) -> Vec<f64> {
     let n = means.len();
     if n < 5 {

@@ -1,12 +1,12 @@
-//! A log of any length as a few hundred buckets: least, most and mean of what fell into each.
+//! A log of any length as a few hundred buckets with minimum, maximum and mean.
 //!
-//! A bucket takes one sample, or one epoch. When there are too many, neighbours are merged and each takes twice as much from
-//! then on: memory is constant, every sample counts, and a short log is kept as it is.
+//! A bucket takes one sample or one epoch. When there are too many buckets, neighbours are merged, and later buckets take twice as
+//! much. So memory is constant, every sample counts, and a short log is kept exactly.
 
 use super::progress::{Axis, Position};
 use crate::log::Sample;
 
-/// What is followed.
+/// Kind of memory that is tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
     Used,
@@ -15,7 +15,7 @@ pub(super) enum Channel {
     AllocatedPeak,
     Reserved,
     HostRss,
-    /// Used by others than the process.
+    /// Used memory of the device without the process's own.
     Others,
 }
 
@@ -42,7 +42,7 @@ impl Channel {
         }
     }
 
-    /// As messages name it.
+    /// Name in messages.
     pub fn words(self) -> &'static str {
         match self {
             Channel::Used => "used memory",
@@ -56,7 +56,7 @@ impl Channel {
     }
 }
 
-/// What fell into a bucket of one channel.
+/// Statistics of a bucket for one channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stat {
     pub least: f64,
@@ -94,17 +94,17 @@ impl Stat {
     }
 }
 
-/// Some samples in a row.
+/// Successive samples.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
     pub first_step: Option<u64>,
-    /// Samples or epochs in it.
+    /// Number of samples or epochs in the bucket.
     size: u64,
     num_samples: u64,
     pub first_epoch: Option<u64>,
     epoch: Option<u64>,
     first: Position,
-    /// Sums and counts along each axis.
+    /// Sum and count of the positions along each axis.
     along: [(f64, u64); Axis::ALL.len()],
     stats: [Stat; Channel::ALL.len()],
 }
@@ -155,13 +155,13 @@ impl Bucket {
         self.num_samples
     }
 
-    /// The middle of its samples, where nearly all have a place on the axis.
+    /// Mean position of the samples; `None` unless nearly all have one.
     pub fn middle_along(&self, axis: Axis) -> Option<f64> {
         let (sum, count) = self.along[axis as usize];
         (count > 0 && count * 10 >= self.num_samples * 9).then(|| sum / count as f64)
     }
 
-    /// Where it begins.
+    /// Position of the first sample.
     pub fn first_along(&self, axis: Axis) -> Option<f64> {
         self.first.along(axis)
     }
@@ -172,7 +172,7 @@ impl Bucket {
     }
 }
 
-/// What a bucket covers.
+/// Unit of a bucket's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Per {
     Sample,
@@ -183,13 +183,13 @@ pub(super) enum Per {
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     per: Per,
-    /// How many samples or epochs a bucket takes.
+    /// Number of samples or epochs per bucket.
     size: u64,
     pub buckets: Vec<Bucket>,
     counts: [u64; Channel::ALL.len()],
 }
 
-/// Even, so that merging by pairs leaves none over.
+/// Even, so that merging in pairs leaves none over.
 const MOST_BUCKETS: usize = 512;
 
 impl Series {
@@ -247,12 +247,12 @@ impl Series {
         self.size *= 2;
     }
 
-    /// Samples that had a value for the channel.
+    /// Number of samples with a value of the channel.
     pub fn count(&self, channel: Channel) -> u64 {
         self.counts[channel as usize]
     }
 
-    /// A channel's statistics, bucket by bucket.
+    /// The channel's statistics, one per bucket.
     pub fn stats(&self, channel: Channel) -> impl DoubleEndedIterator<Item = &Stat> {
         self.buckets
             .iter()

@@ -1,8 +1,8 @@
-//! A spike: a few samples far above all others, with nothing between.
+//! Spikes: a few samples far above all others, with a gap in between.
 //!
-//! Noise, however wide, is dense up to its largest value; a spike leaves a gap. So the histogram is walked from the top, and a gap that
-//! is a good part of the device, with few samples above it, is a spike. A log with `max_memory_allocated()` shows what happens between its
-//! samples: a high-water mark that stood still and rises by as much is one too.
+//! Noise, however wide, is dense up to its largest value; a spike leaves a gap. The histogram is walked from the top; a gap of a
+//! large share of the device with few samples above it is a spike. A log with `max_memory_allocated()` also shows peaks between
+//! samples: a rise of that size in a steady high-water mark is a spike too.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom, place};
@@ -10,13 +10,13 @@ use crate::log::Sample;
 use crate::memory_log::Phase;
 use crate::words::{counted, percent, show_bytes};
 
-/// Of the device.
+/// Smallest gap, as a share of the device.
 const LEAST_SHARE: f64 = 0.05;
-/// Where the device's size is not known: of what is usual.
+/// Smallest gap for a device of unknown size, as a share of the usual level.
 const LEAST_OF_LEVEL: f64 = 0.15;
-/// Of the samples; what comes more often is no exception.
+/// Largest share of samples above the gap; more frequent peaks are normal operation.
 const MOST_OFTEN: f64 = 0.015;
-/// Samples of an epoch, one of which may be a spike.
+/// Fewest samples per epoch for which one spike per epoch counts.
 const FEWEST_PER_EPOCH: u64 = 8;
 const FEWEST_SAMPLES: u64 = 30;
 
@@ -24,7 +24,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     find_gap(log).or_else(|| find_rise(log))
 }
 
-/// The high-water mark rose, although what is allocated at the moments of the log did not show it.
+/// Finds a rise of the high-water mark that the samples of allocated memory do not show.
 fn find_rise(log: &DeviceLog) -> Option<Finding> {
     let rise = log.peak.rise?;
     let gain = rise.to - rise.from;
@@ -82,7 +82,7 @@ fn find_gap(log: &DeviceLog) -> Option<Finding> {
     let least = log
         .total
         .map_or(LEAST_OF_LEVEL * usual, |total| LEAST_SHARE * total);
-    // What comes once an epoch is an exception too, where epochs are long.
+    // One peak per epoch is a spike too, if epochs are long.
     let once_an_epoch = log.num_epochs.min(levels.count() / FEWEST_PER_EPOCH);
     let most_above = ((MOST_OFTEN * levels.count() as f64).max(1.0) as u64).max(once_an_epoch);
     let mut num_above = 0;
@@ -97,7 +97,7 @@ fn find_gap(log: &DeviceLog) -> Option<Finding> {
         }
         num_above += count;
         if num_above > most_above {
-            // The rest is the bulk; every gap above it was compared, but for the last one.
+            // The remaining samples are the bulk; every gap above them has been compared.
             break;
         }
         above = Some(value);

@@ -1,10 +1,10 @@
-//! Suspected spill: some drivers move what does not fit to the host's memory, silently, and steps take several times as long.
+//! Suspected spill: some drivers silently move memory to the host when the GPU is full, and steps take several times as long.
 
 use super::device::{DeviceLog, FULL};
 use super::finding::{Finding, Severity, Symptom, place};
 use crate::words::{percent, show_duration};
 
-/// How much slower.
+/// Smallest slowdown that is reported.
 const SLOWER: f64 = 1.5;
 const FEWEST_SAMPLES: u64 = 8;
 
@@ -14,7 +14,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         return None;
     }
     let (slow, fast) = (full.quantile(0.5)?, free.quantile(0.5)?);
-    // Not some slow steps among others: nearly all are slower than nearly all.
+    // Nearly all steps must be slower, not just a few.
     let is_apart = full.quantile(0.25)? > 1.1 * free.quantile(0.75)?;
     if slow < SLOWER * fast || !is_apart {
         return None;

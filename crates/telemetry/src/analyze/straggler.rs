@@ -1,4 +1,4 @@
-//! A straggler: of several processes one is the slowest in most steps, and the others wait for it.
+//! Stragglers: one of several processes is the slowest in most steps, and the others wait for it.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use super::finding::{Finding, Severity, Symptom};
 use crate::run_files::ProcessesOfStep;
 use crate::words::percent;
 
-/// Longer than the others on average, from which on a step counts.
+/// Step time relative to the mean of the others, from which on a process counts as slow.
 const MUCH_LONGER: f64 = 1.2;
-/// The others wait for half of the time or more.
+/// Relative step time from which on the others wait for at least half of the time.
 const TWICE: f64 = 2.0;
-/// Of fewer steps the first, which is unlike the others, is most.
+/// With fewer steps, the unusual first one dominates.
 const FEWEST_STEPS: u64 = 5;
 
-/// Steps of several processes.
+/// Slow steps per rank.
 #[derive(Default)]
 pub(super) struct Stragglers {
     steps: u64,
-    /// By rank: steps in which it took much longer, the sum of how much, and its machine.
+    /// Per rank: number of slow steps, sum of their ratios, and host.
     slow: HashMap<u64, (u64, f64, Option<String>)>,
 }
 
@@ -35,7 +35,7 @@ impl Stragglers {
         }
     }
 
-    /// The process that took much longer than the others in most steps.
+    /// Finding about the process that is slow in most steps.
     pub(super) fn find(&self) -> Option<Finding> {
         let is_most =
             |(_, (steps, ..)): &(&u64, &(u64, f64, Option<String>))| 2 * steps > self.steps;
@@ -45,7 +45,7 @@ impl Stragglers {
         }
         let ratio = sum / *steps as f64;
         let host = host.as_deref().unwrap_or("an unknown machine");
-        // The name comes from a file that anyone may have written.
+        // The host name comes from an untrusted file.
         let host: String = host.chars().filter(|c| !c.is_control()).take(100).collect();
         let message = format!(
             "rank {rank} on {host} took {} longer than the others in {steps} of {} steps: they wait for it",

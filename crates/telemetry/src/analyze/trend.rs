@@ -3,37 +3,36 @@
 //! ```text
 //! y(x) = a + c x + sum of b_k g_k(x) + noise        x in [0, 1], b_k >= 0
 //! g    = 1 - exp(-x / tau)   warm-up: caches fill, then no more
-//!        [x >= k]            a step: another model, a longer sequence, once
+//!        [x >= k]            a single step: another model, a longer sequence
 //! ```
 //!
-//! The terms `g` are taken in greedily, as long as each earns its two parameters (BIC), and `c` is what grows beside them.
-//! Residuals are weighted by Huber, so that a few odd points do not count for more than a few points. The variance of `c` is
-//! widened by the residuals' autocorrelation, and its interval is Student's with as many degrees of freedom as that leaves. The slope
-//! that is reported is Theil and Sen's, the median of the slopes of all pairs of points, of what is left when the terms `g` are taken
-//! away. A leak that comes in jumps, one per epoch, is steps too: where steps were taken away the interval reaches to the slope with
-//! them left in.
+//! Terms `g` are added greedily while each is worth its two parameters (BIC); `c` is the remaining growth. Residuals have Huber
+//! weights, so that a few outliers count no more than a few points. The variance of `c` is widened by the autocorrelation of the
+//! residuals, and its interval is Student's t with the remaining degrees of freedom. The reported slope is the Theil-Sen estimate,
+//! the median of the slopes of all pairs of points, of the data without the terms `g`. A leak that comes in jumps, such as one per
+//! epoch, consists of steps too: if steps were removed, the interval extends to the slope with the steps left in.
 
-/// A slope over the whole of the points, from the first to the last.
+/// Growth from the first point to the last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Trend {
-    /// Theil-Sen.
+    /// Theil-Sen estimate.
     pub growth: f64,
     /// 95% confidence interval.
     pub low: f64,
     pub high: f64,
-    /// In standard errors.
+    /// Growth in standard errors.
     pub certainty: f64,
-    /// The growth that the second half alone shows, as if it were over the whole.
+    /// Growth of the second half, extrapolated to the whole.
     pub late_growth: f64,
 }
 
-/// Terms beside the slope.
+/// Terms besides the slope, at most.
 const MOST_TERMS: usize = 3;
 const FEWEST_POINTS: usize = 6;
-/// Of all growth: a jump that is more happened once.
+/// Share of the total growth above which a jump is a single event.
 const EVENT: f64 = 0.4;
 
-/// The trend of points; `None` where there are too few.
+/// The trend of points; `None` if there are too few.
 pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
     let n = y.len();
     if n < FEWEST_POINTS {
@@ -43,7 +42,7 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
     let mut terms: Vec<Vec<f64>> = Vec::new();
     let mut best = fit(&x, y, &terms)?;
     let candidates = candidates(&x);
-    // Two parameters each, of a step its place and its height.
+    // Two parameters each; for a step these are its position and its height.
     let price = 2.0 * (n as f64).ln();
     while terms.len() < MOST_TERMS && terms.len() + 5 < n {
         let better = candidates
@@ -52,7 +51,7 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
                 let mut more = terms.clone();
                 more.push(term.clone());
                 let fit = fit(&x, y, &more)?;
-                // A term that falls would make a sawtooth's teeth a slope.
+                // A falling term would turn a sawtooth's teeth into a slope.
                 let grows = fit.coefficients[2..].iter().all(|b| *b >= 0.0);
                 grows.then_some((fit, more))
             })
@@ -73,7 +72,7 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
         .zip(coefficients)
         .filter(|(term, _)| is_step(term));
     let all_of_it = best.coefficients[1] + jumps.map(|(_, b)| b).sum::<f64>();
-    // A jump that is a good part of all growth is an event; one of many is how it grows.
+    // A jump with a large share of the growth is a single event; one of many jumps is growth.
     let is_of_many = |term: &[f64], b: f64| is_step(term) && b <= EVENT * all_of_it;
     let without = |is_taken: &dyn Fn(&[f64], f64) -> bool| -> Vec<f64> {
         let rest = |i: usize| {
@@ -110,7 +109,7 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
     })
 }
 
-/// A line without anything beside it.
+/// A straight line without other terms.
 #[derive(Clone, Copy)]
 struct Line {
     growth: f64,
@@ -136,13 +135,13 @@ fn is_step(term: &[f64]) -> bool {
     term.iter().all(|value| *value == 0.0 || *value == 1.0)
 }
 
-/// From 0 to 1, in order.
+/// Scales positions to 0 to 1.
 fn normalized(at: &[f64]) -> Option<Vec<f64>> {
     let (first, last) = (*at.first()?, *at.last()?);
     (last > first).then(|| at.iter().map(|at| (at - first) / (last - first)).collect())
 }
 
-/// Theil-Sen's growth, of warm-up and all.
+/// Theil-Sen estimate of the growth, including warm-up and steps.
 pub(super) fn raw_growth(at: &[f64], y: &[f64]) -> f64 {
     let of_line = normalized(at).and_then(|x| theil_sen(&x, y));
     of_line.map_or(0.0, |(growth, _)| growth)
@@ -153,7 +152,7 @@ fn late_growth(x: &[f64], y: &[f64]) -> f64 {
     theil_sen(&x[half..], &y[half..]).map_or(0.0, |(growth, _)| growth)
 }
 
-/// Student's t that 97.5% do not exceed: tabulated for few degrees of freedom, else by Cornish and Fisher's expansion.
+/// 97.5% quantile of Student's t: tabulated for few degrees of freedom, else by the Cornish-Fisher expansion.
 pub(super) fn t_975(free: f64) -> f64 {
     const FEW: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
     const Z: f64 = 1.959_964;
@@ -178,9 +177,9 @@ fn candidates(x: &[f64]) -> Vec<Vec<f64>> {
 }
 
 struct Fit {
-    /// Of 1, of x, then of the terms.
+    /// Coefficients of the constant, of `x` and of the terms.
     coefficients: Vec<f64>,
-    /// Of the slope.
+    /// Standard error of the slope.
     error: f64,
     /// Mean weighted square of the residuals.
     cost: f64,
@@ -208,7 +207,7 @@ fn fit(x: &[f64], y: &[f64], terms: &[Vec<f64>]) -> Option<Fit> {
                 row[num_columns] += weights[i] * column(r, i) * y[i];
             }
         }
-        // A second right-hand side: the column of the inverse that belongs to the slope.
+        // A second right-hand side gives the column of the inverse that belongs to the slope.
         matrix[1][num_columns + 1] = 1.0;
         solve(&mut matrix)?;
         coefficients = matrix.iter().map(|row| row[num_columns]).collect();
@@ -231,7 +230,7 @@ fn fit(x: &[f64], y: &[f64], terms: &[Vec<f64>]) -> Option<Fit> {
     }
     let squares: f64 = weights.iter().zip(&residuals).map(|(w, r)| w * r * r).sum();
     let free = (n as f64 - num_columns as f64).max(1.0);
-    // Below this, differences are rounding.
+    // Smaller differences are rounding errors.
     let floor = y.iter().fold(0.0f64, |most, y| most.max(y.abs())) * 1e-9;
     let variance = (squares / free).max(floor * floor);
     Some(Fit {
@@ -241,26 +240,26 @@ fn fit(x: &[f64], y: &[f64], terms: &[Vec<f64>]) -> Option<Fit> {
     })
 }
 
-/// How much wider the interval is for residuals that follow each other.
+/// Factor of the standard error for autocorrelated residuals.
 fn widening(residuals: &[f64]) -> f64 {
     let squares: f64 = residuals.iter().map(|r| r * r).sum();
     let products: f64 = residuals.windows(2).map(|pair| pair[0] * pair[1]).sum();
     if squares <= 0.0 {
         return 1.0;
     }
-    // Fitted residuals look less alike than they are, by about 4/n.
+    // Residuals of a fit look less correlated than the noise, by about 4/n.
     let alike = (products / squares + 4.0 / residuals.len() as f64 * 0.5).clamp(0.0, 0.9);
     ((1.0 + alike) / (1.0 - alike)).sqrt()
 }
 
-/// Gauss with pivots; the right-hand sides become the solutions.
+/// Gaussian elimination with pivoting; the right-hand sides become the solutions.
 fn solve(matrix: &mut [Vec<f64>]) -> Option<()> {
     let n = matrix.len();
     for at in 0..n {
         let pivot = (at..n).max_by(|a, b| matrix[*a][at].abs().total_cmp(&matrix[*b][at].abs()))?;
         matrix.swap(at, pivot);
         let value = matrix[at][at];
-        // Columns that say the same.
+        // Linearly dependent columns.
         if value.abs() < 1e-9 || !value.is_finite() {
             return None;
         }
@@ -279,7 +278,7 @@ fn solve(matrix: &mut [Vec<f64>]) -> Option<()> {
     Some(())
 }
 
-/// The median slope over the whole, and its standard error by Sen's ranks.
+/// Median slope over the whole range, and its standard error by Sen's ranks.
 fn theil_sen(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     let n = y.len();
     let mut slopes: Vec<f64> = Vec::with_capacity(n * n.saturating_sub(1) / 2);
@@ -302,12 +301,12 @@ fn theil_sen(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     Some((at(pairs / 2.0), (high - low) / (2.0 * 1.96)))
 }
 
-/// The middle one; 0 of none.
+/// Median; 0 for an empty list.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     quantile(&mut values, 0.5)
 }
 
-/// The value that a share of the values does not exceed; 0 of none.
+/// The value that a share of the values does not exceed; 0 for an empty list.
 pub(super) fn quantile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -322,7 +321,7 @@ mod tests {
     use super::*;
 
     fn points(f: impl Fn(f64) -> f64) -> Vec<f64> {
-        // A small, fixed unevenness: without any noise every slope is certain.
+        // A small, fixed disturbance: without noise every slope is certain.
         (0..40)
             .map(|i| f(f64::from(i) / 39.0) + 0.01 * f64::from((i * 7919) % 13 - 6) / 6.0)
             .collect()

@@ -1,27 +1,27 @@
-//! Underused: most of the memory is free while the GPU waits between small batches. One that waits for data is another verdict: no
-//! batch makes data come faster.
+//! Underused: most memory is free, and the GPU idles between small batches. A run that waits for data is another finding, because
+//! a larger batch does not make data arrive faster.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
 use super::series::Channel;
 use crate::words::{percent, show_bytes};
 
-/// Of the device, where the GPU is known to be busy for less than `BUSY` percent of the time.
+/// Share of the device below which memory is underused, if the GPU is busy for less than [`BUSY`] percent of the time.
 const LITTLE: f64 = 0.5;
-/// Of the device, where it is not known how busy it is.
+/// The same if the utilization is unknown.
 const VERY_LITTLE: f64 = 0.25;
 const BUSY: f64 = 70.0;
 const FEWEST_SAMPLES: u64 = 20;
-/// What a larger batch may fill.
+/// Share of the device that a larger batch may fill.
 const GOAL: f64 = 0.85;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     let total = log.total?;
-    // A larger batch makes no CPU faster.
+    // A larger batch does not make a CPU faster.
     if log.held_share.count() < FEWEST_SAMPLES || log.name == "cpu" {
         return None;
     }
-    // The peak decides how large a batch may be; of readings from outside, a single odd one aside.
+    // The peak limits the batch size. The quantile ignores a single outlier of samples from outside.
     let peaks = [Channel::AllocatedPeak, Channel::Reserved].map(|channel| log.all.most(channel));
     let share = peaks
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         .fold(log.held_share.quantile(0.995)?, f64::max);
     let utilization = log.busy.utilization.of(FEWEST_SAMPLES);
     let is_underused = match utilization {
-        // With nothing loaded, nothing ran: that is another verdict.
+        // With nothing loaded, nothing ran, which is another finding.
         _ if log.busy.num_empty > 0 && utilization.is_none() => false,
         Some(utilization) => share < LITTLE && utilization < BUSY,
         None => share < VERY_LITTLE,
@@ -38,7 +38,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if !is_underused {
         return None;
     }
-    // All of it taken to grow with the batch, although weights do not: on the safe side.
+    // Assumes that all memory grows with the batch, although weights do not: the safe side.
     let factor = (GOAL / share).clamp(1.0, 64.0);
     let factor = 2f64.powf(factor.log2().floor()).max(2.0);
     let busy = utilization.map_or(String::new(), |u| {
@@ -60,7 +60,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
             percent(share * factor)
         ),
     };
-    // Between steps a script holds little; only a peak says how much larger a batch may be.
+    // Between steps a script holds little; only a peak shows how much larger a batch may be.
     let outside = [Channel::Process, Channel::Used].map(|channel| log.all.most(channel));
     let has_peak = peaks.iter().chain(&outside).any(Option::is_some);
     let advice = if has_peak {

@@ -1,23 +1,23 @@
-//! Waiting: the GPU is not busy, because data come too slowly, or the host does.
+//! Waiting: the GPU is not busy because data or the host is too slow.
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
 use super::idle::utilization_otherwise;
 use crate::words::percent;
 
-/// Of the time, where the log says how long it waited.
+/// Shares of the time spent waiting, if the log has them.
 const MUCH: f64 = 0.15;
 const MOST: f64 = 0.4;
-/// Percent, where it does not.
+/// Utilization in percent, for logs without waiting times.
 const BUSY: f64 = 70.0;
 const HARDLY_BUSY: f64 = 35.0;
 
-/// Samples that say how long they waited; the first of a run always waits.
+/// Fewest samples with a waiting time; the first sample of a run always has a wait.
 const FEWEST_THAT_SAY: u64 = 3;
 const OF_DATA: &str = "more loader workers and prefetch, smaller or pre-decoded files; `holdall bench loader` times them alone; \
                        a larger batch would only wait longer";
 
-/// Where the log says how long it waited, that share of the time.
+/// Finding about the share of the time spent waiting.
 pub(super) fn of_share(waited: f64) -> Option<Finding> {
     if waited < MUCH {
         return None;

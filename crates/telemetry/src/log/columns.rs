@@ -1,26 +1,27 @@
-//! What a column means, told from its name: `memory.used [MiB]`, `max_memory_allocated`, `gpu_mem_mb`, `systemRamGb`.
+//! Meaning of a column by its name: `memory.used [MiB]`, `max_memory_allocated`, `gpu_mem_mb`, `systemRamGb`.
 //!
-//! A name is cut into words, at anything that is no letter and where small letters turn to capitals. One of them may be a unit.
+//! A name is split into words, at characters that are not alphanumeric and between a small letter and a capital. One word may be a
+//! unit.
 
 use super::values::unit_bytes;
 
-/// What a number of a line is.
+/// Meaning of a number in a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Time,
     Step,
-    /// The position in its epoch, of a script that also counts steps, or of one that does not.
+    /// Position within the epoch, with or without a global step beside it.
     BatchIndex,
     Epoch,
     Phase,
-    /// Which device; where a line has several, the higher rank names it.
+    /// Name of the device; of several columns, the one of the highest rank counts.
     Device(u8),
     Used,
     Total,
     Free,
     Process,
     Allocated,
-    /// The most since the beginning or the last reset.
+    /// Peak since the start or the last reset.
     AllocatedPeak,
     Reserved,
     Planned,
@@ -28,14 +29,14 @@ pub(super) enum Meaning {
     Utilization,
     SamplesPerSecond,
     StepTime,
-    /// Time per step that went by waiting for data.
+    /// Time per step spent waiting for data.
     DataTime,
-    /// The same as a share.
+    /// Share of the time spent waiting for data.
     Waited,
     BatchSize,
-    /// The most the process has held, by the system's high-water mark.
+    /// High-water mark of the process.
     ProcessPeak,
-    /// What the process may hold.
+    /// Memory budget of the process.
     Budget,
     Loss,
 }
@@ -72,7 +73,7 @@ impl Meaning {
         }
     }
 
-    /// Whether it is a number of bytes, which needs a unit.
+    /// Whether the number is an amount of memory, which needs a unit.
     pub fn is_bytes(self) -> bool {
         matches!(
             self,
@@ -90,7 +91,7 @@ impl Meaning {
         )
     }
 
-    /// As messages name it.
+    /// Name in messages.
     pub fn words(self) -> &'static str {
         match self {
             Meaning::Time => "time",
@@ -121,19 +122,19 @@ impl Meaning {
     }
 }
 
-/// A column that is understood.
+/// A column with a known meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Column {
     pub meaning: Meaning,
-    /// What a number is multiplied with; `None` where the name has no unit and it must be guessed.
+    /// Factor to the base unit; `None` if the name has no unit and it must be guessed.
     pub scale: Option<f64>,
 }
 
 const PERCENT: [&str; 3] = ["percent", "pct", "percentage"];
 
-/// What a name means, if anything that matters here.
+/// Meaning of a name; `None` if it is irrelevant for the analysis.
 pub(super) fn column(name: &str) -> Option<Column> {
-    /// Longer ones are no names.
+    /// Longer strings are not column names.
     const LONGEST: usize = 120;
     if name.len() > LONGEST {
         return None;
@@ -154,7 +155,7 @@ pub(super) fn column(name: &str) -> Option<Column> {
             _ => return true,
         }
         has_time_unit = true;
-        // `samples_per_s` is no time.
+        // Kept for `samples_per_s`, which is a rate and no time.
         true
     });
     let is_percent = words.iter().any(|word| PERCENT.contains(&word.as_str()));
@@ -178,7 +179,7 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
         return Some(Meaning::Waited);
     }
     if words.last().is_some_and(|word| word == "loss") {
-        // Many scripts write NaN as the validation loss of steps without a validation.
+        // Validation losses are ignored: many scripts write NaN for steps without a validation.
         let is_held_out = has(&["val", "valid", "validation", "eval", "evaluation", "test"]);
         return (!is_held_out).then_some(Meaning::Loss);
     }
@@ -208,7 +209,7 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
         "disk",
         "bandwidth",
     ];
-    // The driver's own reserve; PyTorch's `memory_reserved` has no dot.
+    // `memory.reserved` is the driver's own reserve in nvidia-smi; PyTorch's `memory_reserved` has no dot.
     if has(&other) || name.starts_with("memory.reserved") {
         return None;
     }
@@ -348,7 +349,7 @@ fn meaning(name: &str, words: &[String], has_bytes: bool, has_time_unit: bool) -
     None
 }
 
-/// `allocated_bytes.all.current` of `torch.cuda.memory_stats()`.
+/// A statistic of `torch.cuda.memory_stats()`, such as `allocated_bytes.all.current`.
 fn is_statistic(words: &[String]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     matches!(words[..], [.., "allocated", "all", "current" | "peak"])
@@ -358,7 +359,7 @@ fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut word = String::new();
     let mut was_small = false;
-    // `MiB` has a capital in its middle.
+    // Keeps `MiB` in one word despite the capital in its middle.
     for c in name.replace("iB", "ib").chars() {
         let is_capital = c.is_ascii_uppercase();
         if !c.is_ascii_alphanumeric() || (is_capital && was_small) {

@@ -1,5 +1,5 @@
-//! Lines of cells between commas, as `nvidia-smi --query-gpu=... --format=csv` prints them, with a header, without one, with
-//! units or without. A header may come again in the middle, where one capture was appended to another.
+//! Comma-separated lines, as `nvidia-smi --query-gpu=... --format=csv` prints them, with or without header and units. A header may
+//! recur in the middle, after one capture was appended to another.
 
 use super::columns::{Column, Meaning, column};
 use super::record::Raw;
@@ -7,11 +7,11 @@ use super::values::{is_unknown, number_and_unit, timestamp, unit_bytes};
 
 #[derive(Clone, Debug)]
 pub(super) struct CsvReader {
-    /// What each cell means.
+    /// Name and meaning of each cell.
     columns: Vec<(String, Option<Column>)>,
 }
 
-/// What a line turned out to be.
+/// Kind of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read {
     Cells,
@@ -19,7 +19,7 @@ pub(super) enum Read {
 }
 
 impl CsvReader {
-    /// From names, as a header or a user gives them.
+    /// A reader for these column names, from a header or from the user.
     pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> CsvReader {
         let columns = names
             .into_iter()
@@ -28,17 +28,17 @@ impl CsvReader {
         CsvReader { columns }
     }
 
-    /// From a header, if the line is one.
+    /// A reader from a header; `None` for other lines.
     pub fn of_header(line: &str) -> Option<CsvReader> {
         let cells: Vec<&str> = cells(line).collect();
         let is_number = |cell: &&str| number_and_unit(cell).is_some() || timestamp(cell).is_some();
-        // Numbers first: most lines have one, and are told by it.
+        // Tests for numbers first: most lines have one and are excluded at once.
         let is_header =
             !cells.iter().any(is_number) && cells.iter().any(|cell| column(cell).is_some());
         is_header.then(|| CsvReader::named(cells))
     }
 
-    /// From lines of cells without a header, by the units beside the numbers; `None` where there are none.
+    /// A reader for lines without a header, guessed from the units of the cells; `None` without units.
     pub fn guessed(lines: &[&str]) -> Option<CsvReader> {
         let first: Vec<&str> = cells(lines.first()?).collect();
         let rows: Vec<Vec<&str>> = lines
@@ -73,7 +73,7 @@ impl CsvReader {
             _ if Some(at) == total => "memory.total",
             _ if timestamp(cell).is_some() => "timestamp",
             _ if cell.starts_with("GPU-") => "uuid",
-            // The first is the GPU's in nvidia-smi's own order, the memory's comes behind it.
+            // In nvidia-smi's own order, the first percentage is the GPU's and the memory's follows.
             _ if cell.ends_with('%') && !std::mem::replace(&mut has_utilization, true) => {
                 "utilization.gpu"
             }
@@ -82,7 +82,7 @@ impl CsvReader {
         Some(CsvReader::named(names))
     }
 
-    /// nvidia-smi counts in MiB where it does not say.
+    /// Sets MiB for columns without a unit, as nvidia-smi counts with `nounits`.
     pub fn in_mebibytes(mut self) -> CsvReader {
         for (_, column) in &mut self.columns {
             if let Some(column) = column {
@@ -116,7 +116,7 @@ impl CsvReader {
         wrong.map_or(Ok(Read::Cells), Err)
     }
 
-    /// Names of the columns that are understood.
+    /// Names and meanings of the recognised columns.
     pub fn understood(&self) -> impl Iterator<Item = (&str, Column)> {
         self.columns
             .iter()
@@ -124,7 +124,7 @@ impl CsvReader {
     }
 }
 
-/// Headers begin with a letter; of lines of cells, few do.
+/// Headers begin with a letter; few other lines do.
 fn is_header_like(line: &str) -> bool {
     line.starts_with(|c: char| c.is_ascii_alphabetic())
 }
@@ -133,7 +133,7 @@ fn shortened(cell: &str) -> String {
     cell.trim().chars().take(24).collect()
 }
 
-/// Cells between commas, or tabs where there are no commas; a comma within quotes is part of its cell.
+/// Splits at commas, or at tabs in a line without commas. A comma within quotes is part of its cell.
 pub(super) fn cells(line: &str) -> impl Iterator<Item = &str> {
     let separator = if line.contains(',') { ',' } else { '\t' };
     let mut is_quoted = false;

@@ -1,4 +1,4 @@
-//! `nvidia-smi dmon`: columns between blanks, under a header of names and one of units that come again every screen.
+//! `nvidia-smi dmon`: columns between blanks, below a header line of names and one of units, which recur on every screen.
 //!
 //! ```text
 //! #Date       Time        gpu    pwr  gtemp     sm    mem     fb   bar1
@@ -6,7 +6,8 @@
 //!  20260102   03:04:05      0    297     61     98     72  61284      5
 //! ```
 //!
-//! `--format csv` puts commas between them. `-` is unknown. What `dmon` calls `mem` is how busy the memory is; `fb` is what is used.
+//! `--format csv` puts commas between the cells. `-` means unknown. `mem` is the utilization of the memory; `fb` is the used
+//! memory.
 
 use super::columns::{Column, Meaning};
 use super::csv::Read;
@@ -16,14 +17,14 @@ use super::values::{is_unknown, number_and_unit, timestamp, unit_bytes};
 #[derive(Clone, Debug)]
 pub(super) struct DmonReader {
     columns: Vec<Dmon>,
-    /// Days that went by while only the time of day was told.
+    /// Midnights passed so far, for logs that have the time of day only.
     days: f64,
     last_time: Option<f64>,
-    /// Whether any line had memory, and whether any could have.
+    /// Whether any header so far had a column of used memory.
     has_memory: bool,
 }
 
-/// A column, by its name.
+/// A column.
 #[derive(Clone, Debug)]
 struct Dmon {
     name: String,
@@ -37,14 +38,14 @@ enum DmonMeaning {
     Gpu,
     Pid,
     Busy,
-    /// In bytes, per unit.
+    /// Used memory; bytes per unit.
     Memory(f64),
 }
 
 const MIB: f64 = 1_048_576.0;
 
 impl DmonReader {
-    /// From a line of names, if it is one.
+    /// A reader from a header line; `None` for other lines.
     pub fn of_header(line: &str) -> Option<DmonReader> {
         let names = line.strip_prefix('#')?;
         let columns: Vec<Dmon> = cells(names).map(Dmon::named).collect();
@@ -59,7 +60,7 @@ impl DmonReader {
         })
     }
 
-    /// Whether the header has a column of used memory; `dmon` shows it with `-s m`.
+    /// Whether a header had a column of used memory, which `dmon` shows with `-s m`.
     pub fn has_memory(&self) -> bool {
         self.has_memory
     }
@@ -99,7 +100,7 @@ impl DmonReader {
                 DmonMeaning::Date => date = Some(cell),
                 DmonMeaning::TimeOfDay => time = Some(cell),
                 DmonMeaning::Gpu => raw.set_number(of(Meaning::Device(2), 1.0), number()?),
-                // A process of `pmon`: its memory is not the device's, but is told from the others'.
+                // With `pmon`, the memory belongs to this process; the id separates the processes.
                 DmonMeaning::Pid => raw.set_number(of(Meaning::Device(4), 1.0), number()?),
                 DmonMeaning::Busy => raw.set_number(of(Meaning::Utilization, 1.0), number()?),
                 DmonMeaning::Memory(scale) => raw.set_number(of(Meaning::Used, scale), number()?),
@@ -115,7 +116,7 @@ impl DmonReader {
         Ok(Read::Cells)
     }
 
-    /// `#Idx W C MB`: only memory has a unit that could be another.
+    /// Takes the unit of the memory column from a line of units, such as `#Idx W C MB`.
     fn take_units(&mut self, line: &str) {
         let units = cells(line.trim_start_matches('#'));
         for (column, unit) in self.columns.iter_mut().zip(units) {
@@ -126,7 +127,7 @@ impl DmonReader {
         }
     }
 
-    /// Seconds since 1970 with a date; without one since the first midnight.
+    /// Seconds since 1970; without a date, since the log's first midnight.
     fn seconds(&mut self, date: Option<&str>, time: &str) -> Option<f64> {
         let date = match date {
             Some(date) if date.len() == 8 && date.is_ascii() => {
@@ -138,7 +139,7 @@ impl DmonReader {
         let mut seconds = timestamp(&format!("{date} {time}"))?;
         if date.starts_with("1970-01-01") {
             seconds += self.days * 86_400.0;
-            // Past midnight; a clock that was only set right goes back by less.
+            // A jump back by more than 12 hours is midnight; a smaller one is a clock adjustment.
             if self.last_time.is_some_and(|last| seconds < last - 43_200.0) {
                 self.days += 1.0;
                 seconds += 86_400.0;
@@ -148,7 +149,7 @@ impl DmonReader {
         Some(seconds)
     }
 
-    /// Names of the columns that are understood.
+    /// Names and meanings of the recognised columns.
     pub fn understood(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.columns.iter().filter_map(|column| {
             let words = match column.meaning? {
@@ -180,7 +181,7 @@ impl Dmon {
     }
 }
 
-/// Between blanks, or between commas with or without blanks.
+/// Cells between blanks, or between commas if the line has any.
 fn cells(line: &str) -> impl Iterator<Item = &str> {
     let has_commas = line.contains(',');
     line.split(move |c: char| {

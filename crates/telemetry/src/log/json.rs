@@ -1,5 +1,5 @@
-//! Lines of JSON. Names are understood once and then found again where they stood in the line before, so that a line costs
-//! little more than its parsing; objects within objects are read as `outer.inner`.
+//! JSON lines. The meaning of a key is looked up once and found again at the same position in the next line, so that reading costs
+//! little more than parsing. Nested objects are read as `outer.inner`.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use super::columns::{Column, column};
 use super::record::Raw;
 
-/// Names that are kept; a log with more of them is not about memory.
+/// Most keys that are kept; a log with more is not about memory.
 const MOST_NAMES: usize = 256;
-/// Objects within objects.
+/// Depth of nested objects that are read.
 const DEEPEST: usize = 3;
 
-/// Names seen until now.
+/// Reader of JSON lines, with the keys seen so far.
 #[derive(Debug, Default)]
 pub(super) struct JsonReader {
     names: Vec<Name>,
-    /// Where the next name is expected.
+    /// Index at which the next key is expected.
     cursor: usize,
     patched: Vec<u8>,
 }
@@ -31,12 +31,12 @@ struct Name {
 }
 
 impl JsonReader {
-    /// Reads the object of a line into `raw`.
+    /// Reads a line's object into `raw`.
     pub fn read(&mut self, line: &[u8], raw: &mut Raw) -> Result<(), String> {
         let text = object_of(line).ok_or("no object in braces")?;
         match self.parse(text, raw) {
             Ok(()) => Ok(()),
-            // Python writes NaN and Infinity, which are no JSON.
+            // Python writes NaN and Infinity, which are not valid JSON.
             Err(cause) => {
                 if !patch(text, &mut self.patched) {
                     return Err(cause.to_string());
@@ -63,14 +63,14 @@ impl JsonReader {
         deserializer.end()
     }
 
-    /// Names of the columns that are understood.
+    /// Names and meanings of the recognised columns.
     pub fn understood(&self) -> impl Iterator<Item = (&str, Column)> {
         self.names
             .iter()
             .filter_map(|name| Some((name.full.as_str(), name.column?)))
     }
 
-    /// Whether a name is among those seen.
+    /// Whether a key has occurred.
     pub fn has(&self, name: &str) -> bool {
         self.names.iter().any(|known| known.full == name)
     }
@@ -95,7 +95,7 @@ impl JsonReader {
             Some(outer) => format!("{}.{inner}", self.names[outer].full),
             None => inner.to_owned(),
         };
-        // `memory: {allocated: 1}`: what is inside says more; only where it says nothing does the whole.
+        // For `memory: {allocated: 1}` the full name has more information; the inner name is the fallback.
         let column = column(&full).or_else(|| column(inner));
         self.names.push(Name {
             outer,
@@ -107,7 +107,7 @@ impl JsonReader {
     }
 }
 
-/// A line of a list has a bracket before its object or a comma behind it; one of a logger has words before it.
+/// The object of a line: without list brackets and commas around it, and without a logger's text before it.
 fn object_of(line: &[u8]) -> Option<&[u8]> {
     let start = line.iter().position(|&byte| byte == b'{')?;
     let line = &line[start..];
@@ -117,7 +117,7 @@ fn object_of(line: &[u8]) -> Option<&[u8]> {
     Some(&line[..=end])
 }
 
-/// Writes NaN and Infinity as text, outside of strings; whether there was any.
+/// Quotes NaN and Infinity outside of strings; returns whether there were any.
 fn patch(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut is_in_string = false;

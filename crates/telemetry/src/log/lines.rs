@@ -1,8 +1,8 @@
-//! Lines of any bytes, one at a time, none longer than a bound: a gigabyte without a line end costs 64 KiB.
+//! Reads lines of arbitrary bytes, with a limit on their length: a gigabyte without a line end costs 64 KiB of memory.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
-/// A longer line is no sample of anything.
+/// Limit of a line's length; longer lines are not samples.
 pub(super) const LONGEST_LINE: usize = 1 << 16;
 
 pub(super) struct Lines<R> {
@@ -11,12 +11,11 @@ pub(super) struct Lines<R> {
     number: u64,
 }
 
-/// A line without its end.
+/// A line without its line end.
 pub(super) struct Line<'a> {
-    /// From 1.
+    /// Counted from 1.
     pub number: u64,
     pub bytes: &'a [u8],
-    /// Whether a line end followed.
     pub is_ended: bool,
     pub is_too_long: bool,
 }
@@ -55,7 +54,7 @@ impl<R: Read> Lines<R> {
 }
 
 impl<R: Read> Lines<Chain<Cursor<Vec<u8>>, R>> {
-    /// Puts back what was read ahead, before anything else was.
+    /// Prepends bytes that were read ahead; to be called before the first line is read.
     pub fn restart(&mut self, window: Vec<u8>) {
         *self.reader.get_mut().get_mut().0 = Cursor::new(window);
     }

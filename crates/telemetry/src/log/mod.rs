@@ -1,7 +1,8 @@
-//! Logs of memory, whoever wrote them: our `memory.jsonl`, captures of `nvidia-smi`, JSON lines and CSVs of training scripts.
+//! Memory logs of any origin: our `memory.jsonl`, captures of `nvidia-smi`, and JSON lines, CSVs and text logs of training
+//! scripts.
 //!
-//! The first lines say which it is and in which units names without one count; then lines are read one at a time, and what
-//! cannot be read is counted, with the first reason kept.
+//! The first lines determine the format, and the units of names without one. Then lines are read one at a time; unreadable lines
+//! are counted, and the first reason is kept.
 
 mod columns;
 mod csv;
@@ -31,35 +32,35 @@ use crate::error::{TelemetryError, failed};
 pub(crate) use self::record::Sample;
 pub(crate) use self::trouble::{Trouble, TroubleLines};
 
-/// Bytes that are inspected before the first line is parsed.
+/// Bytes that are inspected to determine the format.
 const WINDOW_BYTES: u64 = 1 << 17;
-/// A larger beginning without one line that can be read is no log.
+/// A file with this many lines and no sample is not a log.
 const LINES_TO_GIVE_UP_AFTER: u64 = 100_000;
 
-/// Whose log it is.
+/// Format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// `memory.jsonl` of a run.
+    /// `memory.jsonl` of a Holdall run.
     Holdall,
     /// `nvidia-smi --query-gpu=... --format=csv`.
     NvidiaSmi,
-    /// `nvidia-smi -l 1`: its table, again and again.
+    /// Repeated tables of `nvidia-smi -l 1`.
     NvidiaSmiTable,
     /// `nvidia-smi dmon`.
     NvidiaSmiDmon,
-    /// JSON lines of a script.
+    /// JSON lines of a training script.
     JsonLines,
-    /// A CSV of a script.
+    /// A CSV of a training script.
     Csv,
-    /// Lines that a script prints for people: `GPU Memory - Allocated: 2.15GB / Peak: 3.01GB`.
+    /// Text that a training script prints: `GPU Memory - Allocated: 2.15GB / Peak: 3.01GB`.
     TrainingLog,
-    /// None of these, but it says that something failed.
+    /// Text without samples, but with an error message.
     Text,
 }
 
 impl Format {
-    /// As messages name it.
+    /// Name in messages.
     pub fn words(self) -> &'static str {
         match self {
             Format::Holdall => "memory.jsonl of a Holdall run",
@@ -74,14 +75,14 @@ impl Format {
     }
 }
 
-/// Lines that could not be read.
+/// Unreadable lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// How many.
+    /// Number of unreadable lines.
     pub lines: u64,
-    /// The first of them, from 1.
+    /// Number of the first unreadable line, from 1.
     pub first_line: Option<u64>,
-    /// What was wrong with that one.
+    /// Reason why that line is unreadable.
     pub first_reason: Option<String>,
 }
 
@@ -101,7 +102,7 @@ enum Parser {
     Dmon(DmonReader),
     Screen(ScreenReader),
     Prose(ProseReader),
-    /// Nothing that can be read, but lines that say what failed.
+    /// Text without samples, but with an error message.
     Text,
 }
 
@@ -119,14 +120,14 @@ impl Parser {
     }
 }
 
-/// Losses that are no numbers.
+/// Counts of finite and non-finite losses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OddLosses {
     pub count: u64,
-    /// The first of those that the log ends with, or the first of all.
+    /// Line and step at which the latest sequence of non-finite losses began.
     pub first: Option<(u64, Option<u64>)>,
     pub num_finite: u64,
-    /// Whether the last loss of the log is one.
+    /// Whether the last loss of the log is not finite.
     pub is_last: bool,
 }
 
@@ -144,7 +145,7 @@ impl OddLosses {
     }
 }
 
-/// A log that is read sample by sample.
+/// A log, read sample by sample.
 pub(crate) struct Log<R> {
     name: String,
     lines: Lines<Chain<Cursor<Vec<u8>>, R>>,
@@ -161,7 +162,7 @@ pub(crate) struct Log<R> {
 }
 
 impl<R: Read> Log<R> {
-    /// Looks at the beginning; `names` are the columns of a CSV without a header, as the user gives them.
+    /// Determines the format from the beginning; `names` are the user's column names for a CSV without a header.
     pub fn open(
         name: &str,
         mut reader: R,
@@ -194,13 +195,13 @@ impl<R: Read> Log<R> {
         Ok(log)
     }
 
-    /// Reads the window once for the size of numbers whose names have no unit.
+    /// Reads the window once to guess the unit of numbers whose names have none.
     fn guess_units(&mut self, window: &[u8]) {
         let mut raw = Raw::new(Guess::default());
         let mut parser = match &self.parser {
             Parser::Json(_) => Parser::Json(JsonReader::default()),
             Parser::Csv(csv) => Parser::Csv(csv.clone()),
-            // Its units are its own.
+            // These formats have units of their own.
             Parser::Dmon(_) | Parser::Screen(_) | Parser::Prose(_) | Parser::Text => return,
         };
         for line in window.split(|&byte| byte == b'\n').take(512) {
@@ -209,7 +210,7 @@ impl<R: Read> Log<R> {
             if line.len() > lines::LONGEST_LINE {
                 continue;
             }
-            // What cannot be read is counted when it is read for good.
+            // Unreadable lines are counted in the main pass.
             let _ = parser.read(line, &mut raw);
         }
         let guess = raw.guess().decided();
@@ -221,7 +222,7 @@ impl<R: Read> Log<R> {
         self.raw = Raw::new(guess);
     }
 
-    /// The next sample and the device it is of; `None` at the end.
+    /// The next sample and its device; `None` at the end.
     pub fn next(&mut self) -> Result<Option<(Sample, &str)>, TelemetryError> {
         loop {
             let line = self.lines.next().map_err(failed(&self.name, "read"))?;
@@ -243,7 +244,7 @@ impl<R: Read> Log<R> {
             }
             self.raw.clear();
             let is_of_cells = !matches!(self.parser, Parser::Json(_));
-            // A number may have lost its last digits, and nothing would show it.
+            // A last line without a line end is incomplete; its last number may have lost digits.
             let read = if is_of_cells && !line.is_ended && self.num_samples > 0 {
                 Err("cut off: no line end".to_owned())
             } else {
@@ -274,17 +275,16 @@ impl<R: Read> Log<R> {
         }
     }
 
-    /// What tools say failed, one entry for each kind.
+    /// Error messages in the log, one entry per kind.
     pub fn troubles(&self) -> &[TroubleLines] {
         &self.troubles
     }
 
-    /// Losses that are no numbers.
     pub fn losses(&self) -> &OddLosses {
         &self.losses
     }
 
-    /// What a log without one sample is answered with.
+    /// The error for a log without samples.
     pub fn nothing(&self) -> TelemetryError {
         match (&self.skipped.first_reason, self.skipped.first_line) {
             (Some(reason), Some(line)) => TelemetryError::NoSamples {
@@ -303,7 +303,6 @@ impl<R: Read> Log<R> {
         }
     }
 
-    /// Whose log it is.
     pub fn format(&self) -> Format {
         match &self.parser {
             Parser::Json(json) => {
@@ -336,7 +335,7 @@ impl<R: Read> Log<R> {
         }
     }
 
-    /// Columns of the first sample that are understood, as `name: meaning`.
+    /// Recognised columns of the first sample, as `name: meaning`.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
@@ -355,17 +354,15 @@ impl<R: Read> Log<R> {
         }
     }
 
-    /// Lines until now.
     pub fn num_lines(&self) -> u64 {
         self.num_lines
     }
 
-    /// Lines that could not be read.
     pub fn skipped(&self) -> &Skipped {
         &self.skipped
     }
 
-    /// What was guessed.
+    /// Log lines about guesses.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -389,7 +386,7 @@ fn add_trouble(
     }
 }
 
-/// Which parser the beginning asks for.
+/// Chooses the parser from the beginning of the log.
 fn sniff(
     name: &str,
     window: &[u8],

@@ -1,4 +1,4 @@
-//! Lines that training scripts print for people.
+//! Text logs of training scripts.
 //!
 //! ```text
 //! 2026-01-02 03:04:05 INFO Epoch [3/20] Step [40/100]
@@ -6,8 +6,8 @@
 //! [GPU] memory: 3.50 GB / 24.00 GB
 //! ```
 //!
-//! A number counts where it has a unit of bytes, and a name that says which memory it is: its own, with the subject of the line before
-//! it. Epoch and step are remembered from the lines before.
+//! A number is read if it has a unit of bytes, and a name with a known meaning, by itself or after the subject of its line. Epoch
+//! and step are remembered from earlier lines.
 
 use super::columns::{Column, Meaning, column};
 use super::csv::Read;
@@ -19,7 +19,7 @@ pub(super) struct ProseReader {
     counters: [Option<f64>; COUNTERS.len()],
 }
 
-/// Counters of a script, and what they mean.
+/// Counters of a script, and their meanings.
 const COUNTERS: [(&[&str], Meaning); 3] = [
     (&["epoch"], Meaning::Epoch),
     (&["step", "iter", "iteration"], Meaning::Step),
@@ -27,7 +27,7 @@ const COUNTERS: [(&[&str], Meaning); 3] = [
 ];
 
 impl ProseReader {
-    /// Whether a line says how much memory there is of anything.
+    /// Whether a line has a recognised amount of memory.
     pub fn has_memory(line: &str) -> bool {
         memory(line).any(|(meaning, _)| meaning.is_bytes())
     }
@@ -66,7 +66,7 @@ fn of(meaning: Meaning) -> Column {
     Column { meaning, scale }
 }
 
-/// Every number of bytes of a line, with its meaning.
+/// All amounts of memory in a line, with their meanings.
 fn memory(line: &str) -> impl Iterator<Item = (Meaning, f64)> {
     let mut subject = String::new();
     let mut last: Option<Meaning> = None;
@@ -114,7 +114,7 @@ fn begins_with_digit(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// `allocated 2.15 GB` as a name and a value.
+/// Splits `allocated 2.15 GB` into name and value.
 fn split_before_number(text: &str) -> Option<(&str, &str)> {
     let at = text.find(|c: char| c.is_ascii_digit())?;
     let (name, value) = text.split_at(at);
@@ -122,7 +122,7 @@ fn split_before_number(text: &str) -> Option<(&str, &str)> {
     is_word_end.then(|| (name.trim_end_matches([' ', ':', '=', '~']), value))
 }
 
-/// A number and the word behind it.
+/// A number and the word after it.
 fn first_words(value: &str) -> &str {
     let mut ends = value.match_indices(' ').map(|(at, _)| at);
     let begin = value.split(' ').next().unwrap_or(value);
@@ -131,7 +131,7 @@ fn first_words(value: &str) -> &str {
     &value[..end.unwrap_or(value.len())]
 }
 
-/// `Epoch [3/20]`, `epoch: 3`, `Epoch 3`: the number behind the word.
+/// The number after one of the words, as in `Epoch [3/20]`, `epoch: 3` and `Epoch 3`.
 fn counter(line: &str, words: &[&str]) -> Option<f64> {
     let lower = line.to_ascii_lowercase();
     words.iter().find_map(|word| {

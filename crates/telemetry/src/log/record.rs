@@ -1,15 +1,15 @@
-//! A line's numbers: first as they stand there, then as a sample in bytes and seconds, with what makes no sense left out.
+//! Numbers of a log line: first as written, then as a sample in bytes and seconds without implausible values.
 
 use super::columns::{Column, Meaning};
 use super::values::{is_not_finite, is_unknown, number_and_unit, timestamp, unit_bytes};
 use crate::memory_log::Phase;
 
-/// One look at one device.
+/// A sample of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
-    /// Of the log, from 1.
+    /// Line number in the log, from 1.
     pub line: u64,
-    /// Seconds, since 1970 or since any other instant.
+    /// Seconds, since 1970 or another fixed instant.
     pub time: Option<f64>,
     pub step: Option<u64>,
     pub epoch: Option<u64>,
@@ -17,27 +17,27 @@ pub(crate) struct Sample {
     pub used: Option<f64>,
     pub total: Option<f64>,
     pub process: Option<f64>,
-    /// The high-water mark of the process.
+    /// High-water mark of the process.
     pub process_peak: Option<f64>,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget: Option<f64>,
     pub allocated: Option<f64>,
     pub allocated_peak: Option<f64>,
     pub reserved: Option<f64>,
     pub planned: Option<f64>,
     pub host_rss: Option<f64>,
-    /// 0 to 100.
+    /// Percent, 0 to 100.
     pub utilization: Option<f64>,
     pub samples_per_second: Option<f64>,
     pub step_seconds: Option<f64>,
-    /// Seconds of the step that went by waiting for data.
+    /// Seconds of the step spent waiting for data.
     pub data_seconds: Option<f64>,
-    /// 0 to 1.
+    /// Share of the time, 0 to 1.
     pub waited: Option<f64>,
     pub batch_size: Option<f64>,
 }
 
-/// The numbers of a line as they are read.
+/// The numbers of a line as written.
 #[derive(Clone, Debug)]
 pub(super) struct Raw {
     numbers: [Option<f64>; Meaning::COUNT],
@@ -48,7 +48,7 @@ pub(super) struct Raw {
     has_odd_loss: bool,
 }
 
-/// Of names without a unit: what their numbers were, so that it can be told from the largest.
+/// Guess of the unit of names without one, from the largest number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guess {
     scale: Option<f64>,
@@ -62,13 +62,13 @@ impl Guess {
         self.has_fraction |= number.fract() != 0.0;
         let scale = match self.scale {
             Some(scale) => scale,
-            // The first lines did not show the unit.
+            // The window had no such number: guesses from this one.
             None => *self.scale.insert(guessed_scale(number, self.has_fraction)),
         };
         number * scale
     }
 
-    /// Decides, from all that was read until now.
+    /// The guess from all numbers so far.
     pub fn decided(&self) -> Guess {
         Guess {
             scale: (self.largest > 0.0).then(|| guessed_scale(self.largest, self.has_fraction)),
@@ -76,7 +76,7 @@ impl Guess {
         }
     }
 
-    /// The unit that was guessed.
+    /// Name of the guessed unit.
     pub fn unit(&self) -> Option<&'static str> {
         self.scale.map(|scale| match scale {
             s if s > 1e9 => "GiB",
@@ -86,7 +86,7 @@ impl Guess {
     }
 }
 
-/// No card has 4 TiB, so what is larger in MiB is bytes; and none has 512 GiB, so what is larger than that is no GiB.
+/// No GPU has 4 TiB, so a number that would be more in MiB is in bytes; none has 512 GiB, so a number above 512 is not in GiB.
 fn guessed_scale(largest: f64, has_fraction: bool) -> f64 {
     match largest {
         n if n > 4_194_304.0 => 1.0,
@@ -115,7 +115,7 @@ impl Raw {
         self.has_odd_loss = false;
     }
 
-    /// Whether the line's losses are numbers; `None` where it has none.
+    /// Whether the line's losses are finite; `None` without losses.
     pub fn has_finite_loss(&self) -> Option<bool> {
         if self.has_odd_loss {
             Some(false)
@@ -124,7 +124,6 @@ impl Raw {
         }
     }
 
-    /// The step that the line is of.
     pub fn step(&self) -> Option<u64> {
         self.count(Meaning::Step)
             .or_else(|| self.count(Meaning::BatchIndex))
@@ -140,7 +139,7 @@ impl Raw {
         &self.guess
     }
 
-    /// Which of the meanings a line had a number for.
+    /// Whether the line has a number of this meaning.
     pub fn is_known(&self, index: usize) -> bool {
         self.numbers[index].is_some()
     }
@@ -182,13 +181,13 @@ impl Raw {
         let Some((number, unit)) = number_and_unit(text) else {
             return;
         };
-        // A unit beside the number is nearer than one in the name.
+        // A unit beside the number takes precedence over a unit in the name.
         let of_number = unit_bytes(&unit).filter(|_| column.meaning.is_bytes());
         let scale = of_number.or(column.scale);
         self.set_number(Column { scale, ..column }, number);
     }
 
-    /// The first of several columns counts.
+    /// Keeps the first of several columns with the same meaning.
     fn set(&mut self, meaning: Meaning, number: f64) {
         let slot = &mut self.numbers[meaning.index()];
         *slot = slot.or(Some(number));
@@ -203,7 +202,7 @@ impl Raw {
         }
     }
 
-    /// The sample; `None` where there is neither memory nor utilization in it.
+    /// The sample; `None` without memory and utilization.
     pub fn sample(&self, line: u64) -> Option<Sample> {
         /// More than any machine has.
         const MOST_BYTES: f64 = 1e15;
@@ -215,7 +214,7 @@ impl Raw {
             let free = bytes(Meaning::Free)?;
             total.map(|total| (total - free).max(0.0))
         });
-        // Scripts take what is allocated for what is in use, and the rest for free: what is reserved is in use too.
+        // Scripts report allocated memory as used and the rest as free, but reserved memory is in use too.
         let reserved = bytes(Meaning::Reserved);
         let used = used.map(|used| used.max(reserved.unwrap_or(0.0)));
         let step_seconds = positive(Meaning::StepTime);
@@ -260,13 +259,14 @@ impl Raw {
     }
 }
 
-/// Most scripts count the wait as part of the step's time; where it is longer than that, it is counted beside it.
+/// Share of the time spent waiting. Most scripts include the wait in the step time; a wait longer than the step was measured
+/// separately.
 fn data_share(data: f64, step: f64) -> Option<f64> {
     let whole = if data <= step { step } else { data + step };
     (whole > 0.0).then(|| data / whole)
 }
 
-/// Clocks count in seconds, or in smaller parts of them since 1970.
+/// Seconds from a clock in seconds, or in milli-, micro- or nanoseconds since 1970.
 fn seconds(number: f64) -> f64 {
     match number.abs() {
         n if n > 1e17 => number / 1e9,
@@ -276,7 +276,7 @@ fn seconds(number: f64) -> f64 {
     }
 }
 
-/// By the words of a name: scripts write `train`, `val_epoch`, `after_backward`, `checkpoint saved`.
+/// Phase by the words of a name: scripts write `train`, `val_epoch`, `after_backward`, `checkpoint saved`.
 fn phase(text: &str) -> Option<Phase> {
     const LONGEST: usize = 48;
     const WORDS: [(Phase, &[&str]); 6] = [
@@ -313,7 +313,7 @@ fn phase(text: &str) -> Option<Phase> {
     }
     let text = text.to_ascii_lowercase();
     let words = || text.split(|c: char| !c.is_ascii_alphanumeric());
-    // A word or its beginning: `validation`, `initial`.
+    // Compares beginnings of words: `validation`, `initial`.
     let has = |beginnings: &[&str]| {
         words().any(|word| {
             beginnings
@@ -394,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Steps over the whole run and batches within an epoch, in either order; neither takes the phase away.
+    /// A global step and a batch index, in either order; neither removes the phase.
     #[test]
     fn the_global_step_counts_and_the_batch_is_a_position() {
         for names in [["batch_idx", "global_step"], ["global_step", "batch_idx"]] {

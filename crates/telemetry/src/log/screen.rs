@@ -1,4 +1,4 @@
-//! What `nvidia-smi` shows on a screen, again and again in a file: `nvidia-smi -l 1 > gpu.txt`.
+//! Repeated tables of `nvidia-smi` in a file: `nvidia-smi -l 1 > gpu.txt`.
 //!
 //! ```text
 //! Mon Nov 16 02:57:09 2026
@@ -6,7 +6,7 @@
 //! | N/A   34C    P0             77W /  700W |   61284MiB / 143771MiB |     98%      Default |
 //! ```
 //!
-//! Two rows per GPU: the first names it, the second has its memory. All else is frame, and processes.
+//! Two rows per GPU: the first has its index, the second its memory. Other lines are borders and processes.
 
 use super::columns::{Column, Meaning};
 use super::csv::Read;
@@ -20,7 +20,7 @@ pub(super) struct ScreenReader {
 }
 
 impl ScreenReader {
-    /// Whether a line is of the table's head.
+    /// Whether a line is the head of the table.
     pub fn is_head(line: &str) -> bool {
         line.starts_with("| NVIDIA-SMI")
     }
@@ -58,7 +58,7 @@ impl ScreenReader {
     }
 }
 
-/// `61284MiB / 143771MiB`.
+/// Used and total bytes from `61284MiB / 143771MiB`.
 fn memory(cell: &str) -> Option<(f64, f64)> {
     let bytes = |text: &str| {
         let (number, unit) = number_and_unit(text)?;
@@ -68,7 +68,7 @@ fn memory(cell: &str) -> Option<(f64, f64)> {
     Some((bytes(used)?, bytes(total)?))
 }
 
-/// `Mon Nov 16 02:57:09 2026`.
+/// Time of a line such as `Mon Nov 16 02:57:09 2026`.
 fn date(line: &str) -> Option<f64> {
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",

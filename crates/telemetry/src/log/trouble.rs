@@ -1,33 +1,33 @@
-//! Lines in which a tool says that a GPU, the driver or the run failed, in whatever log they stand: `GPU is lost`, `ERR!`, an Xid,
-//! `CUDA out of memory`. Such a line is rarely a sample, and must not be passed over as one that could not be read.
+//! Error messages of tools in a log of any format: `GPU is lost`, `ERR!`, an Xid, `CUDA out of memory`. Such lines are rarely
+//! samples, and would otherwise be skipped as unreadable.
 
 use serde::Serialize;
 
-/// What a line says.
+/// Kind of an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Trouble {
-    /// The driver cannot reach the GPU, or not all of it.
+    /// The driver cannot reach the GPU or a part of it.
     Gpu,
-    /// A kernel or a call failed.
+    /// A kernel or a CUDA call failed.
     Cuda,
     /// An allocation failed.
     OutOfMemory,
 }
 
-/// The first line of a kind, and how many there were.
+/// The error messages of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct TroubleLines {
     pub what: Trouble,
-    /// From 1.
+    /// Line number of the first message, from 1.
     pub first_line: u64,
     pub text: String,
     pub count: u64,
-    /// The step of the last sample before it.
+    /// Step of the last sample before the first message.
     pub step: Option<u64>,
 }
 
-/// Phrases in small letters. They are searched for at the first byte that is no letter: most lines have few of those.
+/// Phrases in lower case. The search looks at bytes that are not letters only, because most lines have few.
 const PHRASES: [(&[u8], Trouble); 20] = [
     (b"out of memory", Trouble::OutOfMemory),
     (b"cuda_error_out_of_memory", Trouble::OutOfMemory),
@@ -51,7 +51,8 @@ const PHRASES: [(&[u8], Trouble); 20] = [
     (b"device-side assert", Trouble::Cuda),
 ];
 
-/// What a line says, if it says any of that: the first of [`PHRASES`], so that an error of memory is one of memory.
+/// Kind of the error in a line, if any. Earlier phrases take precedence, so that an out-of-memory error is not reported as a CUDA
+/// error.
 pub(super) fn trouble(line: &[u8]) -> Option<Trouble> {
     let mut found: Option<usize> = None;
     for (at, byte) in line.iter().enumerate() {
@@ -67,7 +68,7 @@ pub(super) fn trouble(line: &[u8]) -> Option<Trouble> {
     found.map(|at| PHRASES[at].1)
 }
 
-/// Whether the phrase stands where its first byte that is no letter is at `at`.
+/// Whether `phrase` is in the line such that its first non-letter is at `at`.
 fn stands_at(line: &[u8], at: usize, phrase: &[u8]) -> bool {
     let anchor = phrase
         .iter()
@@ -77,12 +78,12 @@ fn stands_at(line: &[u8], at: usize, phrase: &[u8]) -> bool {
         return false;
     };
     let is_it = |part: &[u8]| part.eq_ignore_ascii_case(phrase);
-    // A word of its own: `taxid: 3` is no Xid.
+    // Whole words only: `taxid: 3` is not an Xid.
     let is_word = start == 0 || !line[start - 1].is_ascii_alphanumeric();
     is_word && line.get(start..start + phrase.len()).is_some_and(is_it)
 }
 
-/// What is shown of a line: its beginning, without anything a terminal would obey.
+/// The beginning of a line, without control characters.
 pub(super) fn excerpt(line: &[u8]) -> String {
     const LONGEST: usize = 160;
     let text = String::from_utf8_lossy(&line[..line.len().min(4 * LONGEST)]);

@@ -1,6 +1,6 @@
-//! What stands in a cell: `1234 MiB`, `45 %`, `[N/A]`, `2026/01/02 03:04:05.678`.
+//! Values of cells: `1234 MiB`, `45 %`, `[N/A]`, `2026/01/02 03:04:05.678`.
 
-/// Bytes of a unit. `MB` and `GB` are read as MiB and GiB: that is what scripts mean that divide by `1024 ** 2`.
+/// Bytes per unit. `MB` and `GB` are read as MiB and GiB, because scripts divide by `1024 ** 2`.
 pub(super) fn unit_bytes(unit: &str) -> Option<f64> {
     let power = match unit {
         "b" | "byte" | "bytes" => 0,
@@ -13,7 +13,7 @@ pub(super) fn unit_bytes(unit: &str) -> Option<f64> {
     Some(1024f64.powi(power))
 }
 
-/// A number and the unit behind it, in small letters.
+/// A number and the unit after it, in lower case.
 pub(super) fn number_and_unit(text: &str) -> Option<(f64, String)> {
     let text = text.trim();
     let end = text
@@ -24,7 +24,7 @@ pub(super) fn number_and_unit(text: &str) -> Option<(f64, String)> {
     (unit.len() <= 16).then(|| (number, unit.to_ascii_lowercase()))
 }
 
-/// What Python writes for NaN and infinity.
+/// Whether Python wrote NaN or infinity.
 pub(super) fn is_not_finite(text: &str) -> bool {
     let text = text.trim().trim_start_matches(['-', '+']);
     ["nan", "inf", "infinity"]
@@ -32,7 +32,7 @@ pub(super) fn is_not_finite(text: &str) -> bool {
         .any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// Cells in which tools say that they do not know.
+/// Whether a cell says that the value is unknown.
 pub(super) fn is_unknown(text: &str) -> bool {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return false;
@@ -60,7 +60,8 @@ pub(super) fn is_unknown(text: &str) -> bool {
     )
 }
 
-/// Seconds since 1970 of a date and time, with `/` or `-`, a blank or a `T`, `.` or `,` before the fraction, and a zone or none.
+/// Seconds since 1970 of a date and time: with `/` or `-`, a blank or a `T`, `.` or `,` before the fraction, with or without a
+/// time zone.
 pub(super) fn timestamp(text: &str) -> Option<f64> {
     let text = text.trim();
     let bytes = text.as_bytes();
@@ -107,7 +108,7 @@ pub(super) fn timestamp(text: &str) -> Option<f64> {
     Some((whole - zone_seconds) as f64 + fraction)
 }
 
-/// `Z`, `+01:00`, `-0500`, or none.
+/// Offset in seconds of a time zone: `Z`, `+01:00`, `-0500`, or none.
 fn zone(text: &str) -> Option<i64> {
     let sign = match text.as_bytes().first() {
         None => return Some(0),

@@ -1,36 +1,35 @@
-//! `captions.json`: captions that a model wrote beside the true ones, with their frames, bounded to what a page can show.
+//! `captions.json`: generated captions next to the true ones, with frames, limited to what a page can show.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::segmentation::is_picture;
 
-/// Scores, at most.
 const MAX_SCORES: usize = 20;
-/// Clips that are shown of the best and of the worst, at most.
+/// Clips per list.
 const MAX_CLIPS: usize = 12;
-/// Frames of a clip, at most.
+/// Frames per clip.
 const MAX_FRAMES: usize = 8;
-/// Characters of a caption, at most.
+/// Characters per caption.
 const MAX_CHARACTERS: usize = 2000;
 
-/// The file: written at every best evaluation.
+/// Contents of `captions.json`, which is written at every best evaluation.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Captions {
-    /// Optimizer steps done.
+    /// Completed optimizer steps.
     pub step: Option<u64>,
-    /// Which samples.
+    /// Evaluated samples.
     on: Option<String>,
-    /// How many clips were captioned, and how.
+    /// Number of captioned clips, and settings of the generation.
     protocol: Option<String>,
-    /// Numbers by name: `bleu4`, `cider_d` and whatever else there is.
+    /// Scores by name, such as `bleu4` and `cider_d`.
     scores: Map<String, Value>,
     best: Vec<Clip>,
     worst: Vec<Clip>,
 }
 
-/// A clip with what is said of it.
+/// A clip with its true and its generated caption.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Clip {
@@ -40,12 +39,12 @@ struct Clip {
     truth: String,
     caption: String,
     bleu4: Option<f64>,
-    /// Where the true caption stands among all, from 1.
+    /// Rank of the true caption among all, from 1.
     rank: Option<f64>,
 }
 
 impl Captions {
-    /// With as many clips, frames and letters as a page can show.
+    /// Limits clips, frames and characters to what a page can show.
     pub fn bounded(mut self) -> Captions {
         let scores = std::mem::take(&mut self.scores).into_iter();
         let numbers = scores.filter(|(_, value)| value.is_number());

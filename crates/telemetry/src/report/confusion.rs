@@ -1,37 +1,36 @@
-//! `confusion.json`: which classes a model takes for which, bounded to what a page can show.
+//! `confusion.json`: counts of true and predicted classes, limited to what a page can show.
 
 use serde::{Deserialize, Serialize};
 
-/// Classes of a matrix, at most.
+/// Classes in the matrix.
 const MAX_CLASSES: usize = 200;
-/// Rows of the table of classes, at most.
+/// Rows in the table of classes.
 const MAX_ROWS: usize = 2000;
-/// Mistakes that are shown, at most.
 const MAX_MISTAKES: usize = 24;
 
-/// The file: written at every best evaluation.
+/// Contents of `confusion.json`, which is written at every best evaluation.
 #[derive(Deserialize, Serialize)]
 pub struct Confusion {
-    /// Optimizer steps done.
+    /// Completed optimizer steps.
     pub step: Option<u64>,
-    /// Which samples.
+    /// Evaluated samples.
     on: Option<String>,
     targets: Vec<Target>,
 }
 
-/// What is learned about a picture, such as its breed.
+/// A target of the classifier, such as the breed.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Target {
     name: String,
     labels: Vec<String>,
-    /// True class, predicted class, how many.
+    /// True class, predicted class, count.
     counts: Vec<(usize, usize, u64)>,
-    /// Samples of each class, those included that were taken for classes that are left out.
+    /// Samples of each class, including those predicted as a class that is left out.
     totals: Vec<u64>,
     per_class: Vec<ClassRow>,
     mistakes: Vec<Mistake>,
-    /// Classes that are not in the matrix.
+    /// Number of classes that are not in the matrix.
     left_out: u64,
 }
 
@@ -44,7 +43,7 @@ struct ClassRow {
     f1: Option<f64>,
 }
 
-/// A picture with another answer than the expected one.
+/// A picture with a wrong prediction.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Mistake {
@@ -53,12 +52,12 @@ struct Mistake {
     jpeg: Option<String>,
     expected: String,
     found: String,
-    /// How sure the model was, 0 to 1.
+    /// Predicted probability, 0 to 1.
     share: Option<f64>,
 }
 
 impl Confusion {
-    /// With as many classes, rows and pictures as a page can show.
+    /// Limits classes, rows and pictures to what a page can show.
     pub fn bounded(mut self) -> Confusion {
         for target in &mut self.targets {
             target.bound();
@@ -76,7 +75,7 @@ impl Target {
         for &(expected, _, count) in &self.counts {
             totals[expected] = totals[expected].saturating_add(count);
         }
-        // Those with the most samples, in the file's order.
+        // The classes with the most samples, in the order of the file.
         let mut kept: Vec<usize> = (0..num_labels).collect();
         kept.sort_by_key(|&class| std::cmp::Reverse(totals[class]));
         kept.truncate(MAX_CLASSES);
@@ -104,10 +103,10 @@ mod tests {
     #[test]
     fn a_page_has_200_classes_and_says_how_many_it_has_not() {
         let labels: Vec<String> = (0..300).map(|class| format!("c{class}")).collect();
-        // Class c has c samples, all taken for the last one.
+        // Class c has c samples, all predicted as the last class.
         let counts: Vec<(usize, usize, u64)> =
             (0..300).map(|class| (class, 299, class as u64)).collect();
-        // One of them has none; one is of a class without a name.
+        // Class 0 has no samples; one count is for a class without a name.
         let mut bad = counts.clone();
         bad.push((0, 300, 5));
         let file = serde_json::json!({"step": 3, "on": "validation", "targets": [{"name": "t", "labels": labels, "counts": bad}]});

@@ -1,4 +1,4 @@
-//! Numbers over steps and over time, as the page draws them.
+//! Curves over steps and over time, for the page.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use crate::run_files::StepLine;
 
 /// Changes of phase that are shown.
 const MAX_PHASES: usize = 400;
-/// Shorter curves are clear as they are.
+/// Shorter curves are not smoothed.
 const LEAST_SMOOTHED: usize = 100;
-/// Between two samples that are further apart the run was not there: it was stopped, and resumed.
+/// A longer gap between two samples is a pause: the run was stopped and resumed.
 const LONGEST_PAUSE_S: f64 = 60.0;
 
 type Points = Vec<(f64, Option<f64>)>;
 
-/// Everything that steps say, first point by point, then as curves.
+/// Data of all steps: collected as points, then thinned to curves.
 #[derive(Default, Serialize)]
 pub struct StepCurves {
     num_steps: usize,
@@ -27,15 +27,15 @@ pub struct StepCurves {
     totals: Totals,
     /// Names of the losses; their curves are `loss:NAME` and `chance:NAME`.
     losses: Vec<String>,
-    /// Whether there is one loss, and the total is that loss.
+    /// Whether there is a single loss that equals the total.
     is_one_loss: bool,
     /// Keys of the learning rates; their curves are `rate:KEY`.
     rates: Vec<String>,
-    /// By key, over steps.
+    /// Curves over steps, by key.
     steps: Map<String, Value>,
     #[serde(skip)]
     points: Vec<(String, Points)>,
-    /// What guessing gives in a whole step, by loss.
+    /// Largest chance of each loss, which is that of a full batch.
     #[serde(skip)]
     largest_chances: HashMap<String, f64>,
 }
@@ -49,7 +49,7 @@ struct Totals {
 }
 
 impl StepCurves {
-    /// Takes a line in.
+    /// Adds a step.
     pub fn add(&mut self, line: &StepLine) {
         self.is_one_loss = line.is_one_loss() && (self.is_one_loss || self.num_steps == 0);
         self.num_steps += 1;
@@ -61,7 +61,7 @@ impl StepCurves {
         let Some(step) = line.step.map(|step| step as f64) else {
             return;
         };
-        // The last step of an epoch may be short: its contrastive loss is among fewer candidates, and would saw the curve.
+        // The last step of an epoch may be short: its contrastive loss has fewer candidates and would put teeth into the curve.
         let largest = &mut self.largest_chances;
         let is_short = line.losses.iter().any(|loss| {
             let Some(chance) = loss.chance else {
@@ -88,7 +88,7 @@ impl StepCurves {
         put("waited", line.waited_share());
         let slowest = line.processes.as_ref().and_then(|each| each.slowest_ratio);
         put("slowest", slowest.map(|ratio| ratio - 1.0));
-        // Training time up to a step: lets runs be compared by the clock.
+        // Training time up to a step, to compare runs by time.
         put("elapsed", Some(self.totals.seconds));
         for loss in line.losses.iter().filter(|_| !is_short) {
             put(&format!("loss:{}", loss.name), loss.value);
@@ -99,7 +99,7 @@ impl StepCurves {
         }
     }
 
-    /// With curves that are short enough to draw.
+    /// Thins the curves to a number of points that can be drawn.
     pub fn thinned(mut self) -> StepCurves {
         for (key, points) in std::mem::take(&mut self.points) {
             put(&mut self.steps, &key, &points);
@@ -119,7 +119,7 @@ impl StepCurves {
     }
 }
 
-/// Curves that jump about from step to step, beside the losses by name.
+/// Noisy curves, which are smoothed besides the losses.
 const JUMPING: [&str; 4] = ["loss", "samples_per_s", "waited", "slowest"];
 
 fn put(curves: &mut Map<String, Value>, key: &str, points: &Points) {
@@ -129,7 +129,7 @@ fn put(curves: &mut Map<String, Value>, key: &str, points: &Points) {
     }
 }
 
-/// Seconds since the first sample; a long pause, or a clock that was set back, takes no time.
+/// Seconds since the first sample, without pauses and backward jumps of the clock.
 pub fn without_pauses(samples: &[MemorySample]) -> Vec<f64> {
     let mut elapsed = 0.0;
     let mut times = Vec::with_capacity(samples.len());
@@ -145,7 +145,7 @@ pub fn without_pauses(samples: &[MemorySample]) -> Vec<f64> {
     times
 }
 
-/// What is drawn of every sample.
+/// Key and value of a curve over the memory samples.
 type SampleField = (&'static str, fn(&MemorySample) -> Option<f64>);
 
 const SAMPLED: [SampleField; 5] = [
@@ -171,7 +171,7 @@ pub fn memory_curves(samples: &[MemorySample], times: &[f64]) -> Map<String, Val
     curves
 }
 
-/// Where a phase of the run begins: training, evaluation, saving.
+/// Start and name of each phase.
 pub fn phases(samples: &[MemorySample], times: &[f64]) -> Vec<(f64, &'static str)> {
     let mut found: Vec<(f64, &str)> = Vec::new();
     let named = times

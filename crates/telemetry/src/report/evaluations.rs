@@ -1,4 +1,4 @@
-//! Metrics over evaluations, and the best of them: whatever metrics a run has.
+//! Curves of all metrics over evaluations, and the best evaluation.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -6,25 +6,24 @@ use serde_json::Value;
 use super::thin::six_digits;
 use crate::run_files::{self, EvaluationLine, LOSS, LOSSES, TRAIN_LOSS, in_words, is_share};
 
-/// A metric over the evaluations of one part of the data.
+/// A metric over the evaluations of one subset of the data.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct MetricCurve {
-    /// Metrics of one group are drawn together; empty for those that stand alone.
+    /// Metrics of one group share a chart; empty for single metrics.
     group: String,
     name: String,
-    /// Which samples.
+    /// Evaluated samples.
     on: String,
-    /// Whether it is shown as a percentage.
+    /// Whether the metric is shown as a percentage.
     is_share: bool,
     x: Vec<f64>,
     y: Vec<f64>,
-    /// What guessing would give.
+    /// Score of random guessing.
     chance: Option<f64>,
     #[serde(skip)]
     key: (Option<String>, String),
 }
 
-/// The best evaluation.
 #[derive(Serialize)]
 pub struct Best {
     name: String,
@@ -34,10 +33,10 @@ pub struct Best {
     chance: Option<f64>,
 }
 
-/// What an evaluation chose, not what it found: shown with the masks of a segmentation.
+/// Settings that an evaluation chooses, which are not metrics; shown with the masks of a segmentation.
 const CHOICES: [&str; 2] = ["threshold", "best_threshold"];
 
-/// A curve for each metric and part of the data.
+/// One curve per metric and subset of the data.
 pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
     let mut curves: Vec<MetricCurve> = Vec::new();
     for line in lines {
@@ -67,7 +66,7 @@ pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
             curves[at].y.push(six_digits(metric.value));
         }
     }
-    // Metrics of the first target stand in the line itself, too.
+    // The first target's metrics are copied into the line itself.
     let is_copy = |curve: &MetricCurve, other: &MetricCurve| {
         curve.key.0.is_none()
             && other.key.0.is_some()
@@ -91,7 +90,7 @@ pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
         curve.is_share = is_share;
     }
     group_by_first_words(&mut curves);
-    // Both losses in one chart: what the model was trained with, and what it is on samples that it has not seen.
+    // Evaluation loss and training loss share a chart.
     for curve in curves.iter_mut().filter(|curve| curve.key.0.is_none()) {
         let name = match curve.key.1.as_str() {
             LOSS => "evaluation",
@@ -103,7 +102,7 @@ pub fn metric_curves(lines: &[EvaluationLine]) -> Vec<MetricCurve> {
     curves
 }
 
-/// `label_top1` and `label_top5` stand alone in a line, and belong together.
+/// Groups single metrics by their first words: `label_top1` and `label_top5` belong together.
 fn group_by_first_words(curves: &mut [MetricCurve]) {
     let prefix = |curve: &MetricCurve| match (&curve.key.0, curve.key.1.rsplit_once('_')) {
         (None, Some((first, _))) => Some(first.to_owned()),
@@ -123,7 +122,8 @@ fn group_by_first_words(curves: &mut [MetricCurve]) {
     }
 }
 
-/// As the summary says; of a run that has none yet, the leading metric of the evaluation that the pictures of the best model are of.
+/// The best evaluation from the summary. Without one, the leading metric of the evaluation at `best_step`, which the best model's
+/// pictures are from.
 pub fn best(
     summary: Option<&Value>,
     best_step: Option<u64>,

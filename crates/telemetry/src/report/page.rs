@@ -1,4 +1,4 @@
-//! The page: markup, style and script of this folder, and the data, in one string.
+//! Renders the page: markup, style and scripts of this folder, and the data, in one string.
 
 use holdall_files::{FNV_START, fnv1a};
 
@@ -6,7 +6,7 @@ use super::run::Run;
 
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// In the order in which they are read.
+/// In loading order.
 const SCRIPTS: [&str; 11] = [
     include_str!("words.js"),
     include_str!("chart.js"),
@@ -21,16 +21,16 @@ const SCRIPTS: [&str; 11] = [
     include_str!("page.js"),
 ];
 
-/// The page with `runs` in it.
+/// Renders the page of `runs`.
 pub fn render(runs: &[Run]) -> String {
     let data = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "runs": runs,
     });
-    // No `</script>` and no `<!--` can come out of what others wrote.
+    // User texts cannot contain `</script>` or `<!--` after this.
     let data = data.to_string().replace('<', "\\u003c");
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    // A digest of the whole data: a script that is hidden in a text of the run cannot know it.
+    // A digest of all data: a script hidden in a text of the run cannot know it.
     let nonce = format!("{:016x}", fnv1a(FNV_START, data.as_bytes()));
     let mut html = String::with_capacity(data.len() + 100_000);
     let mut rest = MARKUP;

@@ -1,34 +1,32 @@
-//! Several processes: how often each was the slowest, and how much memory each held.
+//! Several processes: how often each was the slowest, and its memory.
 
 use serde::Serialize;
 
 use crate::run_files::ProcessesOfStep;
 
-/// Ranks beyond this are not shown.
+/// Ranks that are shown.
 const MAX_RANKS: u64 = 1024;
 
 /// Steps since the number of processes last changed: a run may be resumed with more or fewer.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Processes {
-    /// Number of processes.
     count: u64,
-    /// Steps that told who was the slowest.
+    /// Number of steps that name the slowest process.
     num_steps: u64,
     /// By rank.
     ranks: Vec<Rank>,
 }
 
-/// One process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Rank {
-    /// Number of steps in which it was the slowest.
+    /// Number of steps in which this process was the slowest.
     slowest_in: u64,
     /// Largest memory seen at a step.
     peak_bytes: Option<u64>,
 }
 
 impl Processes {
-    /// Takes a step in.
+    /// Adds a step.
     pub fn add(&mut self, step: &ProcessesOfStep) {
         if step.processes != self.count {
             let num_ranks = step.processes.min(MAX_RANKS) as usize;
@@ -50,7 +48,7 @@ impl Processes {
         }
     }
 
-    /// `None` where one process trained.
+    /// `None` for a single process.
     pub fn if_several(self) -> Option<Processes> {
         (self.count > 1).then_some(self)
     }

@@ -1,5 +1,5 @@
-//! A run folder as the page sees it. Files may be missing, older or newer than this code, or end within a line: what can be read
-//! is shown, and a note says what could not.
+//! A run's folder as the page shows it. Files may be missing, from another version, or end within a line: readable data is shown,
+//! and a note describes the rest.
 
 use std::fs;
 use std::path::Path;
@@ -22,22 +22,21 @@ use crate::run_files::{
 };
 use crate::words::counted;
 
-/// How much of a config is shown.
+/// Bytes of the config that are shown.
 const MAX_CONFIG_BYTES: usize = 200_000;
-/// Alternatives that are shown.
+/// Alternatives of the plan that are shown.
 const MAX_ALTERNATIVES: usize = 12;
 const MAX_CURVE: usize = 64;
-/// Evaluations that are shown.
 const MAX_EVALUATIONS: usize = 2000;
 
-/// Everything that the page shows of a run.
+/// The data of a run for the page.
 #[derive(Serialize)]
 pub struct Run {
-    /// For people: the folder's name.
+    /// Name of the folder.
     pub name: String,
     config: Option<String>,
     summary: Option<Value>,
-    /// How it failed, unless it went on since.
+    /// The failure, unless the run was resumed since.
     failure: Option<Failure>,
     plan: Option<Value>,
     tensors: Option<Value>,
@@ -48,7 +47,7 @@ pub struct Run {
     captions: Option<Captions>,
     #[serde(flatten)]
     steps: StepCurves,
-    /// Where several trained.
+    /// `None` for a single process.
     processes: Option<Processes>,
     num_evaluations: usize,
     metrics: Vec<MetricCurve>,
@@ -57,14 +56,14 @@ pub struct Run {
     /// By key, over seconds since the first sample, without pauses.
     memory: Map<String, Value>,
     phases: Vec<(f64, &'static str)>,
-    /// The verdict of `analyze`.
+    /// Result of `analyze`.
     analysis: Option<Value>,
     skipped: u64,
     notes: Vec<String>,
 }
 
 impl Run {
-    /// Reads what there is.
+    /// Reads the files of a run.
     pub fn read(path: &Path) -> Result<Run, ReportError> {
         let not_a_run = |found: &str| ReportError::NotARun {
             path: path.display().to_string(),
@@ -128,7 +127,7 @@ impl Run {
         let captions: Option<Captions> = captions.map(Captions::bounded);
         let failure = noted(run_files::failure(path), &mut notes);
         let analysis = analysis(path, failure.is_some(), &mut notes);
-        // Written whenever a model is the best so far.
+        // These files are written for every best model so far.
         let best_step = samples.as_ref().and_then(|file| file["step"].as_u64());
         let best_step = best_step
             .or(confusion.as_ref().and_then(|file| file.step))
@@ -160,14 +159,14 @@ impl Run {
         })
     }
 
-    /// What could not be read, with the run's name.
+    /// Notes about unreadable data, with the run's name.
     pub fn notes(&self) -> Vec<String> {
         let notes = self.notes.iter();
         notes.map(|note| format!("{}: {note}", self.name)).collect()
     }
 }
 
-/// What `analyze` says of the run, where it has a memory log. What the page says of a failure itself is left out.
+/// Analysis of the run, if it has a memory log. Without the findings about a failure that the page shows itself.
 fn analysis(run: &Path, has_failed: bool, notes: &mut Vec<String>) -> Option<Value> {
     if !run.join(memory_log::FILE_NAME).exists() {
         return None;
@@ -189,7 +188,7 @@ fn analysis(run: &Path, has_failed: bool, notes: &mut Vec<String>) -> Option<Val
     }
 }
 
-/// The folder's name; one that is only called `run` has its parent's too.
+/// Name of the folder; for a folder called `run`, with its parent's name.
 fn name_of(path: &Path) -> String {
     let whole = path.canonicalize();
     let path = whole.as_deref().unwrap_or(path);
@@ -203,7 +202,7 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-/// What was read; what is wrong with it becomes a note.
+/// The value; an error becomes a note.
 fn noted<T>(read: Result<Option<T>, String>, notes: &mut Vec<String>) -> Option<T> {
     read.unwrap_or_else(|note| {
         notes.push(note);
@@ -234,15 +233,15 @@ fn config(run: &Path, notes: &mut Vec<String>) -> Option<String> {
     }
 }
 
-/// Rows of a CSV below its header.
+/// Number of rows of a CSV below its header.
 fn num_rows(path: &Path) -> u64 {
     let mut lines = 0_u64;
-    // A file that cannot be read to its end is counted as far as it goes.
+    // After a read error, the lines before it count.
     let _ = run_files::for_each_line(path, |_| lines += 1);
     lines.saturating_sub(1)
 }
 
-/// Gives every line to `each`; a note counts those that it does not take. A line without its end was being written.
+/// Calls `each` for every line; a note counts the lines that fail. An incomplete last line was still being written.
 fn read_lines(
     run: &Path,
     name: &str,

@@ -1,35 +1,34 @@
-//! `segmentation.json`: what was found, missed and invented in each picture, bounded to what a page can show.
+//! `segmentation.json`: scores, threshold curve and overlays, limited to what a page can show.
 
 use serde::{Deserialize, Serialize};
 
-/// Rows of the table of pictures, at most.
+/// Rows in the table of pictures.
 const MAX_IMAGES: usize = 2000;
-/// Points of the curve over thresholds, at most.
+/// Points of the threshold curve.
 const MAX_POINTS: usize = 200;
-/// Classes, at most.
 const MAX_CLASSES: usize = 200;
-/// Pictures that are shown of each rank, at most.
+/// Overlays per rank.
 const MAX_OVERLAYS: usize = 3;
-/// Length of a picture in base64, at most.
+/// Length of a picture's data URI.
 const MAX_URI_BYTES: usize = 2 << 20;
 
-/// The file: written at every best evaluation.
+/// Contents of `segmentation.json`, which is written at every best evaluation.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Segmentation {
-    /// Optimizer steps done.
+    /// Completed optimizer steps.
     pub step: Option<u64>,
-    /// Which samples.
+    /// Evaluated samples.
     on: Option<String>,
-    /// How the scores were computed: sizes, field of view, threshold.
+    /// Evaluation protocol: sizes, field of view, threshold.
     protocol: Option<String>,
     classes: Vec<String>,
     images: Vec<ImageRow>,
-    /// Pictures that are not in the table.
+    /// Number of pictures that are not in the table.
     left_out: usize,
     /// Means over pictures.
     mean: Option<Scores>,
-    /// Of all pixels together.
+    /// Scores over the pixels of all pictures.
     pooled: Option<Scores>,
     per_class: Vec<ClassRow>,
     threshold: Option<f64>,
@@ -75,7 +74,7 @@ enum Rank {
     Worst,
 }
 
-/// A picture, its truth and what the model made of it, each as a data URI.
+/// Data URIs of a picture, its true mask, its prediction and their difference.
 #[derive(Deserialize, Serialize)]
 struct Overlay {
     name: String,
@@ -92,7 +91,7 @@ struct Overlay {
 }
 
 impl Segmentation {
-    /// With as many rows, points and pictures as a page can show.
+    /// Limits rows, points and pictures to what a page can show.
     pub fn bounded(mut self) -> Segmentation {
         self.left_out += self.images.len().saturating_sub(MAX_IMAGES);
         self.images.truncate(MAX_IMAGES);
@@ -124,7 +123,7 @@ impl Segmentation {
     }
 }
 
-/// Whether it holds its own bytes: the page fetches nothing.
+/// Whether a URI contains a picture: the page must not fetch anything.
 pub(super) fn is_picture(uri: &str) -> bool {
     let bytes = ["data:image/png;base64,", "data:image/jpeg;base64,"]
         .iter()

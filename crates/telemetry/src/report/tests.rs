@@ -19,7 +19,7 @@ fn report(folder: &Path) -> (ReportFile, String) {
     (written, html)
 }
 
-/// What the page reads.
+/// The data in the page.
 fn data(html: &str) -> serde_json::Value {
     let (_, after) = html
         .split_once("<script type=\"application/json\" id=\"data\">")
@@ -69,7 +69,7 @@ fn a_run_that_was_cut_short_is_shown_as_far_as_it_goes() {
     assert!(run["plan"].is_null() && run["summary"].is_null());
 }
 
-/// A config alone: planned, and stopped before the first step.
+/// A run with a config only: planned, and stopped before the first step.
 #[test]
 fn a_run_without_steps_has_a_report() {
     let folder = run(&[("config.yml", "model: small\n")]);
@@ -105,7 +105,7 @@ fn nothing_is_fetched() {
     let folder = run(&[("metrics.jsonl", STEP)]);
     let (_, html) = report(folder.path());
     assert!(html.contains("default-src 'none'; img-src data:;"));
-    // The one address is a name: SVG's.
+    // The only address is the name of SVG's namespace.
     let addresses: Vec<&str> = html.split("http").skip(1).map(|rest| &rest[..20]).collect();
     let others: Vec<_> = addresses
         .iter()
@@ -117,7 +117,7 @@ fn nothing_is_fetched() {
     }
 }
 
-/// 20,000 steps: the file stays small, and the peak is in it.
+/// 20,000 steps: the file stays small and contains the peak.
 #[test]
 fn a_long_run_has_a_small_report() {
     let mut text = String::new();

@@ -1,11 +1,10 @@
-//! Curves short enough to draw: extremes stay, the rest goes.
+//! Thins curves to a number of points that can be drawn, and keeps their extremes.
 
 use serde::Serialize;
 
-/// Points of a curve, at most.
 pub const MAX_POINTS: usize = 2000;
 
-/// A curve: `y` over `x`, `null` where there was no number.
+/// A curve; `y` is `null` where there is no number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Curve {
     pub x: Vec<f64>,
@@ -13,14 +12,14 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// At most [`MAX_POINTS`] points of a curve: of each stretch the lowest, the highest and a gap, where there is one.
+    /// At most [`MAX_POINTS`] points: the lowest and the highest of each stretch, and a gap if it has one.
     pub fn thinned(points: &[(f64, Option<f64>)]) -> Curve {
         let mut curve = Curve::default();
         if points.len() <= MAX_POINTS {
             points.iter().for_each(|&point| curve.push(point));
             return curve;
         }
-        // Two ends, and up to three points a stretch.
+        // Both ends, and up to three points per stretch.
         let num_stretches = (MAX_POINTS - 2) / 3;
         let (first, last) = (points[0], points[points.len() - 1]);
         curve.push(first);
@@ -63,7 +62,7 @@ fn extreme(points: &[(f64, Option<f64>)], better: impl Fn(f64, f64) -> bool) -> 
     best.map(|(index, _)| index)
 }
 
-/// What a screen can show of a number; whole numbers stay whole.
+/// A number with the six digits that a screen can show; integers are unchanged.
 pub fn six_digits(value: f64) -> f64 {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return value;
@@ -71,7 +70,7 @@ pub fn six_digits(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// An exponential mean that looks about a sixtieth of the points to either side: it does not lag, and counts at its ends what is there.
+/// Exponential mean over about a sixtieth of the points to either side. It has no lag; at the ends it uses the points that exist.
 pub fn smoothed(points: &[(f64, Option<f64>)]) -> Vec<(f64, Option<f64>)> {
     let there: Vec<(f64, f64)> = points.iter().filter_map(|&(x, y)| Some((x, y?))).collect();
     let keep = 1.0 - 1.0 / (there.len() as f64 / 60.0).max(1.0);
@@ -128,7 +127,7 @@ mod tests {
         assert_eq!(Curve::thinned(&[]), Curve::default());
     }
 
-    /// One odd step at the end moves the mean by its share, not to itself.
+    /// One outlier at the end moves the mean by its share only.
     #[test]
     fn the_last_point_is_one_among_others() {
         let mut points: Vec<_> = (0..600).map(|x| (f64::from(x), Some(1.0))).collect();

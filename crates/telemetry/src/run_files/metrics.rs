@@ -1,9 +1,9 @@
-//! Lines of `metrics.jsonl`. No loss and no metric is known by its name: a line says what its numbers are.
+//! Lines of `metrics.jsonl`. Losses and metrics are recognised by the form of a line, not by their names.
 //!
 //! ```text
 //! step         K is a loss if and only if the line has K_chance; `lr` and `lr_*` are learning rates
-//! evaluation   a number with a fraction is a metric (0.5, 1.0), a whole one a count (1); an object is a group of metrics;
-//!              chance_X or X_chance is what guessing gives for X, or for every Y_X; a group's `chance` is of its first metric
+//! evaluation   a number with a fraction is a metric (0.5, 1.0), an integer is a count (1); an object is a group of metrics;
+//!              chance_X or X_chance is the score of guessing for X, or for every Y_X; a group's `chance` is of its first metric
 //! ```
 
 use serde::Serialize;
@@ -12,53 +12,51 @@ use serde_json::{Map, Value};
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricsLine {
-    /// Of an optimizer step.
     Step(StepLine),
-    /// Of an evaluation.
     Evaluation(EvaluationLine),
-    /// Of a kind that this version does not know.
+    /// A kind of line that this version does not know.
     Other,
 }
 
-/// An optimizer step; what the line does not say is `None`.
+/// An optimizer step; fields that the line lacks are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepLine {
     /// Counted from 1.
     pub step: Option<u64>,
     /// Counted from 1.
     pub epoch: Option<u64>,
-    /// The weighted losses together; `None` where it is not a number.
+    /// Sum of the weighted losses; `None` if it is not finite.
     pub loss: Option<f64>,
-    /// Each loss, in the line's order.
+    /// Each loss, in the order of the line.
     pub losses: Vec<Loss>,
-    /// Learning rates by their keys, `lr` first.
+    /// Learning rates and their keys, `lr` first.
     pub rates: Vec<(String, f64)>,
-    /// Before clipping.
+    /// Norm before clipping.
     pub gradient_norm: Option<f64>,
-    /// What losses are multiplied by.
+    /// Loss scale.
     pub loss_scale: Option<f64>,
     /// Samples in this step.
     pub samples: Option<f64>,
-    /// Of this step, reading included.
+    /// Duration of the step, waiting for data included.
     pub seconds: Option<f64>,
-    /// Seconds of it that went into reading.
+    /// Seconds of the step spent waiting for data.
     pub waited_for_data: Option<f64>,
-    /// Where several processes share the step: how the one before it was for each.
+    /// With several processes: timing and memory of the previous step per process.
     pub processes: Option<ProcessesOfStep>,
 }
 
-/// How a step was for each of several processes.
+/// A step of several processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ProcessesOfStep {
-    /// How many there are.
+    /// Number of processes.
     pub processes: u64,
-    /// The one that the others waited for most.
+    /// Rank of the process that the others waited for most.
     pub slowest_rank: Option<u64>,
-    /// Its machine.
+    /// Host of that process.
     pub slowest_host: Option<String>,
-    /// What it took over what the others took on average.
+    /// Its step time relative to the mean of the other processes.
     pub slowest_ratio: Option<f64>,
-    /// What each holds, by rank.
+    /// Memory of each process, by rank.
     pub process_bytes: Vec<Option<u64>>,
 }
 
@@ -80,44 +78,42 @@ impl ProcessesOfStep {
 /// A loss of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loss {
-    /// Its key.
+    /// Key in the line.
     pub name: String,
-    /// Mean over the step; `None` where it is not a number.
+    /// Mean over the step; `None` if it is not finite.
     pub value: Option<f64>,
-    /// What guessing would give, where that is known.
+    /// Loss of random guessing, if known.
     pub chance: Option<f64>,
 }
 
 /// An evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EvaluationLine {
-    /// Optimizer steps done.
+    /// Completed optimizer steps.
     pub step: Option<u64>,
-    /// Which samples: `validation`, `train`.
+    /// Evaluated samples: `validation` or `train`.
     pub on: Option<String>,
-    /// Those of the line itself, then those of its groups.
+    /// Metrics of the line itself, then those of its groups.
     pub metrics: Vec<Metric>,
-    /// What guessing gives, by the key without `chance`.
+    /// Scores of random guessing, by their keys without `chance`.
     chances: Vec<(String, f64)>,
-    /// The line as it is.
+    /// All fields of the line.
     pub fields: Map<String, Value>,
 }
 
-/// A number that an evaluation found.
+/// A metric of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// The object that it is in.
+    /// Key of the object that contains the metric.
     pub group: Option<String>,
-    /// Its key.
+    /// Key of the metric.
     pub name: String,
-    /// What was found.
     pub value: f64,
-    /// What guessing would give, where that is known.
+    /// Score of random guessing, if known.
     pub chance: Option<f64>,
 }
 
 impl MetricsLine {
-    /// Reads a line.
     pub fn parse(line: &[u8]) -> Result<MetricsLine, serde_json::Error> {
         let fields: Map<String, Value> = serde_json::from_slice(line)?;
         Ok(match fields.get("kind").and_then(Value::as_str) {
@@ -136,7 +132,7 @@ impl StepLine {
             let chance = fields.get(&format!("{key}_chance"))?.as_f64();
             let value = number(key);
             let name = key.clone();
-            // Both are null where a run could have a loss and has none.
+            // Both are null for a loss that the task could have and this run lacks.
             let is_there = value.is_some() || chance.is_some();
             is_there.then_some(Loss {
                 name,
@@ -163,34 +159,33 @@ impl StepLine {
         }
     }
 
-    /// How fast it was.
     pub fn samples_per_s(&self) -> Option<f64> {
         Some(self.samples? / self.seconds.filter(|seconds| *seconds > 0.0)?)
     }
 
-    /// Share of its time that went into reading, 0 to 1.
+    /// Share of the step spent waiting for data, 0 to 1.
     pub fn waited_share(&self) -> Option<f64> {
         let seconds = self.seconds.filter(|seconds| *seconds > 0.0)?;
         Some((self.waited_for_data? / seconds).clamp(0.0, 1.0))
     }
 
-    /// Whether there is one loss, and the total is that loss.
+    /// Whether the line has a single loss that equals the total.
     pub fn is_one_loss(&self) -> bool {
         matches!(&self.losses[..], [one] if one.value == self.loss)
     }
 }
 
-/// The key without `chance`, where it is one of guessing.
+/// The key without `chance`; `None` for keys that are not about guessing.
 fn of_chance(key: &str) -> Option<&str> {
     key.strip_prefix("chance_")
         .or(key.strip_suffix("_chance"))
         .or((key == "chance").then_some(""))
 }
 
-/// Numbers of a line that say where it stands.
+/// Keys for the position of a line, which are not metrics.
 const PLACE: [&str; 4] = ["step", "epoch", "seconds", "time"];
 
-/// How many clips a group of metrics is over: no metric.
+/// Key for the number of clips in a group, which is not a metric.
 const NUM_CLIPS: &str = "clips";
 
 impl EvaluationLine {
@@ -238,7 +233,7 @@ impl EvaluationLine {
                 });
             }
         }
-        // The first target's metrics stand in the line itself, too.
+        // The first target's metrics are copied into the line itself.
         let copies: Vec<Metric> = line.metrics.clone();
         for metric in line.metrics.iter_mut().filter(|one| one.group.is_none()) {
             let is_same = |one: &&Metric| (&one.name, one.value) == (&metric.name, metric.value);
@@ -249,7 +244,7 @@ impl EvaluationLine {
         line
     }
 
-    /// What guessing gives for a metric of the line or, where the line has none of this name, for one that is made of its metrics.
+    /// Score of guessing for a metric of this name, or for a metric whose name ends in `_` and a key that has one.
     pub fn chance(&self, name: &str) -> Option<f64> {
         let is_of = |of: &str| {
             let before = name.strip_suffix(of);
@@ -259,8 +254,8 @@ impl EvaluationLine {
         self.chances.iter().find(of).map(|(_, chance)| *chance)
     }
 
-    /// What stands for the evaluation: the first metric of the line itself, and the first of its first group where that is another.
-    /// Losses have a place of their own.
+    /// Metrics that represent the evaluation: the first one of the line itself, and the first one in a group if it differs. Losses
+    /// are excluded.
     pub fn leading(&self) -> Vec<&Metric> {
         let metrics = || self.metrics.iter().filter(|metric| !metric.is_loss());
         let own = metrics().find(|metric| metric.group.is_none());
@@ -273,15 +268,15 @@ impl EvaluationLine {
     }
 }
 
-/// The weighted losses of an evaluation together.
+/// Sum of the weighted losses of an evaluation.
 pub const LOSS: &str = "loss";
-/// The mean loss of the epoch's training steps, in the line of an evaluation.
+/// Mean training loss of the epoch, in an evaluation's line.
 pub const TRAIN_LOSS: &str = "train_loss";
-/// The group of an evaluation's losses.
+/// Group of an evaluation's losses.
 pub const LOSSES: &str = "losses";
 
 impl Metric {
-    /// Whether it is one of the losses of an evaluation.
+    /// Whether the metric is a loss.
     pub fn is_loss(&self) -> bool {
         match self.group.as_deref() {
             None => [LOSS, TRAIN_LOSS].contains(&self.name.as_str()),
@@ -289,7 +284,7 @@ impl Metric {
         }
     }
 
-    /// The group and the key as people read them.
+    /// Group and key in words.
     pub fn title(&self) -> String {
         match &self.group {
             Some(group) => format!("{} {}", in_words(group), in_words(&self.name)),
@@ -298,7 +293,7 @@ impl Metric {
     }
 }
 
-/// Whether a metric is a share of a whole, and shown as a percentage: within 0 and 1, and not in a unit of its own.
+/// Whether a metric is a share, shown as a percentage: all values within 0 and 1, and no name with a unit of its own.
 pub fn is_share(name: &str, values: impl IntoIterator<Item = f64>) -> bool {
     let has_unit = ["error", "loss", "rank", "hd95", "cider_d", "perplexity"]
         .iter()
@@ -306,7 +301,7 @@ pub fn is_share(name: &str, values: impl IntoIterator<Item = f64>) -> bool {
     !has_unit && values.into_iter().all(|value| (0.0..=1.0).contains(&value))
 }
 
-/// Words that are not written as keys are.
+/// Keys with a spelling of their own.
 const SPELLINGS: [(&str, &str); 14] = [
     ("dice", "Dice"),
     ("iou", "IoU"),
@@ -324,7 +319,7 @@ const SPELLINGS: [(&str, &str); 14] = [
     ("cider_d", "CIDEr-D"),
 ];
 
-/// A key as people read it: `macro_f1` is `macro F1`, `label_top5` is `label top-5`, `iou` is `IoU`.
+/// A key in words: `macro_f1` becomes `macro F1`, `label_top5` becomes `label top-5`, `iou` becomes `IoU`.
 pub fn in_words(key: &str) -> String {
     let spelling = |word: &str| SPELLINGS.iter().find(|(key, _)| *key == word);
     if let Some((_, spelling)) = spelling(key) {
@@ -346,7 +341,7 @@ pub fn in_words(key: &str) -> String {
     key.split('_').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Every number of a value under its name, those within objects as `outer/inner`. Lists are no curves and are left out.
+/// All numbers of a value with their names; nested ones as `outer/inner`. Lists are left out.
 pub fn flatten(value: &Value) -> Vec<(String, f64)> {
     fn collect(name: &str, value: &Value, found: &mut Vec<(String, f64)>) {
         match value {

@@ -1,7 +1,7 @@
-//! The `losses` section of a config: what each task weighs.
+//! The `losses` section of a config: loss weights of each task.
 //!
-//! CLIP and classification have every loss that their data allows, with a default weight. Segmentation has those that are named:
-//! `{bce: 1, dice: 1}`, or with several classes `{cross_entropy: 1, dice: 1}`, where none is.
+//! CLIP and classification use every loss that their data allows, with a default weight. Segmentation uses the losses that are
+//! named; without any, `{bce: 1, dice: 1}`, or with several classes `{cross_entropy: 1, dice: 1}`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClassWeights, Wrong, check};
 
-/// Weights and settings of the losses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Losses {
@@ -35,9 +34,9 @@ pub struct Losses {
     pub cross_entropy: Option<f64>,
     /// Segmentation: one minus Dice.
     pub dice: Option<f64>,
-    /// Segmentation: cross-entropy that counts sure pixels less.
+    /// Segmentation: cross-entropy that counts confident pixels less.
     pub focal: Option<Focal>,
-    /// Segmentation: Dice with weights of its own for what is invented and what is missed.
+    /// Segmentation: Dice with separate weights for false-positive and false-negative pixels.
     pub tversky: Option<Tversky>,
     /// Pixels that the sums of Dice and Tversky run over.
     pub dice_over: DiceOver,
@@ -117,7 +116,7 @@ impl Default for Losses {
 }
 
 impl Losses {
-    /// Each number on its own.
+    /// Checks each number on its own.
     pub(crate) fn check_numbers(&self) -> Result<(), Wrong> {
         for (path, weight) in [
             ("losses.contrastive", self.contrastive),
@@ -197,7 +196,7 @@ impl Losses {
         )
     }
 
-    /// Numbers beside each other.
+    /// Checks that at least one loss has a weight above 0.
     pub(crate) fn check_together(&self) -> Result<(), Wrong> {
         check(
             self.contrastive > 0.0 || self.label > 0.0 || self.caption.is_some_and(|one| one > 0.0),

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A model that suits the task.
+/// Value of `model:` that takes the default model of the task.
 pub const AUTO_MODEL: &str = "auto";
 
-/// What kind of model and loss.
+/// Kind of model and loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskName {
@@ -15,13 +15,13 @@ pub enum TaskName {
     Classify,
     /// Pictures and masks.
     Segment,
-    /// Clips and texts.
+    /// Video clips and texts.
     #[serde(rename = "video-text")]
     VideoText,
 }
 
 impl TaskName {
-    /// As the user writes it.
+    /// The name in configs and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             TaskName::Clip => "clip",
@@ -31,7 +31,6 @@ impl TaskName {
         }
     }
 
-    /// The task of that name.
     pub(crate) fn by_name(name: &str) -> Option<TaskName> {
         let all = [
             TaskName::Clip,

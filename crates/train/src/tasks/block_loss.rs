@@ -1,4 +1,4 @@
-//! The contrastive loss of an evaluation, over blocks of a training step's size: what the training loss can be compared with.
+//! Contrastive loss of an evaluation over blocks of the training batch size, so that it compares with the training loss.
 
 use holdall_metrics::contrastive::{self, PairedFeatures, Positives, contrastive_loss};
 
@@ -6,22 +6,22 @@ use crate::engine::forward::Forward;
 use crate::engine::scores::EvaluatedLoss;
 use crate::engine::task::Unfinished;
 
-/// Bytes that it holds on the host beside the features.
+/// Host memory of the loss beside the features, in bytes.
 pub(super) fn host_bytes(num_queries: usize) -> u64 {
     contrastive::held_bytes(num_queries)
 }
 
-/// How scores become a loss.
+/// Settings of the blockwise contrastive loss.
 #[derive(Clone, Copy)]
 pub(super) struct BlockLoss {
-    /// What similarities are multiplied by.
+    /// Factor of the similarities: `exp(logit_scale)`.
     scale: f64,
-    /// Samples of a training step.
+    /// Block size: samples of a training step.
     effective_batch: usize,
 }
 
 impl BlockLoss {
-    /// With the temperature that the model has now; `None` where no losses are wanted.
+    /// Reads the model's current temperature. `None` if no losses are asked for.
     pub(super) fn new(
         forward: &Forward<'_>,
         effective_batch: Option<usize>,
@@ -36,7 +36,7 @@ impl BlockLoss {
         }))
     }
 
-    /// Computes the loss, and what guessing gives in blocks of that size.
+    /// Sets the loss, and the loss of random guessing at that block size.
     pub(super) fn set(
         &self,
         loss: &mut EvaluatedLoss,

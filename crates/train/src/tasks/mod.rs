@@ -1,4 +1,4 @@
-//! The tasks: each a folder, each an implementation of [`crate::engine::task::Task`]; and which one a run is.
+//! The tasks, one folder and one [`crate::engine::task::Task`] each, and the choice of a run's task.
 
 mod block_loss;
 pub mod classify;
@@ -38,22 +38,21 @@ use crate::planning::processes::from_first;
 use crate::planning::setup::Setup;
 use crate::planning::site::Site;
 
-/// The model of runs that name none; U-Nets aside.
+/// Default model of every task but segmentation.
 const USUAL_CLIP: &str = "openai/clip-vit-base-patch32";
 
-/// The U-Net of runs that name none.
+/// Default model of segmentation.
 const USUAL_UNET: &str = "unet";
 
-/// A task, and why it was taken where the config does not say.
+/// A task, and the reason for it if the config does not name one.
 #[derive(Serialize, Deserialize)]
 pub struct Decision {
-    /// Which one.
     pub task: TaskName,
-    /// For the log.
+    /// Log line with the reason.
     pub note: Option<String>,
 }
 
-/// Which task a config means: what it says; else what its data is; without data, what its model is.
+/// Chooses the task: the config's `task:`; else the one that fits the data; without data, the one that fits the model.
 pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
     if let Some(task) = config.task {
         return Ok(Decision { task, note: None });
@@ -76,7 +75,7 @@ pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
     })
 }
 
-/// The model that a task trains: what `model:` names, or what is usual.
+/// The model that a task trains: `model:`, or the task's default.
 fn model_name(config: &RunConfig, task: TaskName) -> &str {
     match (config.model.as_str(), task) {
         (AUTO_MODEL, TaskName::Segment) => USUAL_UNET,
@@ -85,7 +84,7 @@ fn model_name(config: &RunConfig, task: TaskName) -> &str {
     }
 }
 
-/// The model of a run that began before configs named it: what an unnamed model was then.
+/// The model of a run from before configs recorded it: the default of that time. `None` leaves the model as it is.
 pub fn model_of_older_run(begun: &RunConfig) -> Option<&'static str> {
     if begun.model != USUAL_CLIP {
         return None;
@@ -97,7 +96,7 @@ pub fn model_of_older_run(begun: &RunConfig) -> Option<&'static str> {
     }
 }
 
-/// The same run, with the model that it trains.
+/// The config with its `model:` resolved.
 fn with_model(config: &RunConfig, task: TaskName) -> Result<RunConfig, TrainError> {
     let model = model_name(config, task).to_owned();
     if config.random_weights && Path::new(&model).exists() {
@@ -121,18 +120,18 @@ fn weights_folder(name: &str) -> Option<PathBuf> {
     hub_cache::find(name)
 }
 
-/// The same for a run; `None` begins from random weights.
+/// The weights folder that a run starts from; `None` means random weights.
 fn starting_folder(config: &RunConfig) -> Option<PathBuf> {
     weights_folder(&config.model).filter(|_| !config.random_weights)
 }
 
-/// Whether a run was told to begin from a model of the hub, whose weights are not here.
+/// Whether the run's model is a Hugging Face name whose weights are not in the local cache.
 pub(crate) fn lacks_weights(config: &RunConfig) -> bool {
     let is_of_hub = ModelName::parse(&config.model).is_some();
     is_of_hub && !config.random_weights && weights_folder(&config.model).is_none()
 }
 
-/// Refuses to train from random weights where a name means pretrained ones.
+/// Refuses a pretrained model's name without its weights: the run would silently train from random ones.
 pub(crate) fn check_weights(asked: &RunConfig, resolved: &RunConfig) -> Result<(), TrainError> {
     if !lacks_weights(resolved) {
         return Ok(());
@@ -158,7 +157,7 @@ pub(crate) fn check_weights(asked: &RunConfig, resolved: &RunConfig) -> Result<(
     )))
 }
 
-/// The task of a model that is a folder or a preset.
+/// The task of a model by its `config.json`, or by its preset.
 fn of_model(name: &str) -> TaskName {
     let found = weights_folder(name);
     let opened = found.and_then(|path| ModelFolder::open(&path).ok());
@@ -167,7 +166,7 @@ fn of_model(name: &str) -> TaskName {
         Some(ModelConfig::Backbone(_) | ModelConfig::Classifier(_)) => TaskName::Classify,
         Some(ModelConfig::Unet(_)) => TaskName::Segment,
         Some(ModelConfig::VideoText(_)) => TaskName::VideoText,
-        // Parts of such a model; neither is trained alone.
+        // Parts of a video-text model; neither is trained alone.
         Some(ModelConfig::Bert(_) | ModelConfig::CaptionDecoder(_)) => TaskName::VideoText,
         None if ClipConfig::preset(name).is_some() => TaskName::Clip,
         None if VisionTransformerConfig::preset(name).is_some() => TaskName::Classify,
@@ -177,7 +176,6 @@ fn of_model(name: &str) -> TaskName {
     }
 }
 
-/// Reads a run's data and opens its model.
 pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let Decision { task, note } = site.listed(|| decide(config))?;
     check_class_weights(config, task)?;
@@ -200,7 +198,7 @@ pub(crate) fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, Tr
     Ok(prepared)
 }
 
-/// Opens a model without data.
+/// Opens the run's model without its data.
 pub(crate) fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let task = decide(config)?.task;
     let unused = warnings_of_unused_keys(config, task);
@@ -215,7 +213,7 @@ pub(crate) fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainEr
     Ok(setup)
 }
 
-/// Numbers are for classes that a config can know the order of: those of masks.
+/// Refuses `class_weights` as numbers except for segmentation: the order of classes is known to the config only for masks.
 fn check_class_weights(config: &RunConfig, task: TaskName) -> Result<(), TrainError> {
     match (&config.losses.class_weights, task) {
         (ClassWeights::Each(_), TaskName::Clip | TaskName::Classify | TaskName::VideoText) => {
@@ -229,7 +227,7 @@ fn check_class_weights(config: &RunConfig, task: TaskName) -> Result<(), TrainEr
     }
 }
 
-/// Warnings of those of these keys of `losses:` that are set, where there are no labels that they would count for.
+/// Warnings for those of `keys` in `losses:` that differ from their defaults, for data without labels.
 fn warnings_without_labels(config: &RunConfig, keys: &[&str]) -> Vec<String> {
     let (losses, usual) = (&config.losses, Losses::default());
     let known = [
@@ -251,20 +249,17 @@ fn warnings_without_labels(config: &RunConfig, keys: &[&str]) -> Vec<String> {
     .collect()
 }
 
-/// A trained model of one of the tasks.
+/// A trained model of any task.
 pub enum Saved {
-    /// Pictures and captions.
     Clip(clip::SavedClip),
-    /// Pictures and labels.
     Classify(classify::SavedClassifier),
-    /// Pictures and masks.
     Segment(segment::SavedSegmenter),
-    /// Clips and texts.
     VideoText(Box<video_text::SavedVideoText>),
 }
 
 impl Saved {
-    /// Opens a trained model, whatever its task; reading what lies beside it takes at most `most_bytes`.
+    /// Opens a trained model of any task. Reading the files beside the weights, such as the tokenizer, may take up to
+    /// `most_bytes`.
     pub fn open(name: &str, most_bytes: u64) -> Result<Saved, TrainError> {
         let path = resolve(name)?;
         Ok(match of_model(&path.to_string_lossy()) {
@@ -278,7 +273,7 @@ impl Saved {
         })
     }
 
-    /// Lets a segmentation model look at tiles, or at mirrored pictures too; no other can.
+    /// Sets tiled and mirrored prediction; an error for models other than segmentation.
     pub fn set_tiles(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
         match self {
             Saved::Segment(saved) => saved.set_tiles(tiles, mirror),
@@ -293,7 +288,7 @@ impl Saved {
         }
     }
 
-    /// Its forward programs as ONNX files, and the task that knows their weights.
+    /// The model's forward programs as ONNX files.
     pub(crate) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
         match self {
             Saved::Clip(saved) => saved.onnx(precision),
@@ -303,7 +298,7 @@ impl Saved {
         }
     }
 
-    /// What is computed.
+    /// The task that computes the model's forward passes.
     pub(crate) fn task(&self) -> Box<dyn Task> {
         match self {
             Saved::Clip(saved) => Box::new(saved.task(1)),
@@ -313,7 +308,6 @@ impl Saved {
         }
     }
 
-    /// What kind of work it does.
     pub fn task_name(&self) -> TaskName {
         match self {
             Saved::Clip(_) => TaskName::Clip,
@@ -323,7 +317,7 @@ impl Saved {
         }
     }
 
-    /// What all of them are.
+    /// The part that is common to all tasks.
     pub fn model(&self) -> &dyn SavedModel {
         match self {
             Saved::Clip(saved) => saved,
@@ -334,10 +328,10 @@ impl Saved {
     }
 }
 
-/// Keys of `losses:` that are about labels.
+/// Keys of `losses:` that apply to labels.
 const LABEL_LOSSES: [&str; 3] = ["label", "label_smoothing", "class_weights"];
 
-/// The data's table, where labels are not said and are no folders.
+/// The data's CSV, if the config names no labels and the data is not a listing of folders.
 fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError> {
     let data = &config.data;
     if data.label.is_some() || !data.targets.is_empty() {
@@ -350,11 +344,11 @@ fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError>
     }
     let found = find(data.train.as_deref())?;
     let table = Table::open_separated(&found.csv, data.separator)?;
-    // Class folders are labels themselves.
+    // Class folders are labels already.
     Ok((!table.is_listing()).then_some(table))
 }
 
-/// What a model with labels is evaluated on: the column that is called `make` or `label`, if there is one.
+/// Sets the label column for the evaluation of a model with labels: the column called `make` or `label`, if there is one.
 pub(crate) fn take_label_column(config: &mut RunConfig) -> Result<(), TrainError> {
     if let Some(table) = table_without_labels(config)? {
         config.data.label = columns::guess_label(&table).map(TargetConfig::from);
@@ -362,15 +356,15 @@ pub(crate) fn take_label_column(config: &mut RunConfig) -> Result<(), TrainError
     Ok(())
 }
 
-/// Whether a column may be one of labels by its name: without a config, and for a classifier, which learns nothing without.
+/// Whether a label column may be guessed by its name: without a config file, and for classifiers, which cannot train without
+/// labels.
 pub fn may_guess_label(config: &RunConfig, has_config_file: bool) -> bool {
     !has_config_file || config.task == Some(TaskName::Classify)
 }
 
-/// Without a config, a column that is called `make` or `label`, and tells rows apart, is one of labels. Returns the line that
-/// says so.
+/// Without a config file, takes a column called `make` or `label` as the labels if it has two different values. Returns the log
+/// line about it.
 pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError> {
-    // Folders of masks have no table.
     let has_masks = match config.task {
         Some(task) => task == TaskName::Segment,
         None => evidence(&config.data).is_ok_and(|found| found.kind == EvidenceKind::Masks),
@@ -393,7 +387,7 @@ pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError>
     )))
 }
 
-/// The same among the processes of a run: the first looks, for all.
+/// [`guess_label`] for a run of several processes: the first process reads the data and shares the result.
 pub fn guess_label_together(
     group: &Group,
     config: &mut RunConfig,
@@ -406,7 +400,7 @@ pub fn guess_label_together(
     Ok(note)
 }
 
-/// Whether a column has two values: one of a single value tells nothing apart.
+/// Whether a column has at least two different values; a constant column is no label.
 fn tells_apart(table: &Table, label: &str) -> Result<bool, TrainError> {
     let Some(column) = table.columns().iter().position(|name| name == label) else {
         return Ok(false);
@@ -435,7 +429,7 @@ mod tests {
             random_weights,
             ..RunConfig::default()
         };
-        // No such model is in anybody's cache.
+        // Nobody's cache has this model.
         let missing = named("nobody/no-such-model", false);
         let error = check_weights(&missing, &missing).unwrap_err().to_string();
         for words in ["holdall model get nobody/no-such-model", "--random-weights"] {

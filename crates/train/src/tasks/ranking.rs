@@ -1,6 +1,6 @@
-//! Exact ranks of features that wait on the host, within memory that is planned.
+//! Exact retrieval ranks of image or clip features against the distinct texts, within a planned amount of host memory.
 //!
-//! Of pictures or clips against the different texts that they have; similarities are never held.
+//! The similarity matrix is never stored.
 
 use holdall_metrics::features::Features;
 use holdall_metrics::pairs::Pairs;
@@ -11,9 +11,9 @@ use holdall_metrics::retrieval::{
 use crate::engine::task::Unfinished;
 use crate::error::TrainError;
 
-/// Bytes that ranking holds on the host: features of both sides, and what counting takes beside them.
+/// Host memory of ranking, in bytes: features of both sides and the buffers of the rank counts.
 pub(super) fn host_bytes(queries: usize, texts: usize, projection: usize, threads: usize) -> u64 {
-    // A row's number, as it came and in order, and its text's.
+    // Three row numbers: by arrival, in order, and of the row's text.
     let per_row = projection * size_of::<f32>() + 3 * size_of::<u32>();
     let sizes = sizes(queries, texts, projection, threads);
     let ranking = sizes.tiling(&options(&sizes));
@@ -21,7 +21,7 @@ pub(super) fn host_bytes(queries: usize, texts: usize, projection: usize, thread
     ((queries + texts) * per_row) as u64 + ranking.held_bytes + CODE_BYTES
 }
 
-/// The code of ranking becomes resident when it first runs, and what little it allocates besides: 80 KB were seen.
+/// The ranking code becomes resident on first use, with a few small allocations: 80 KB measured.
 const CODE_BYTES: u64 = 256 << 10;
 
 fn sizes(queries: usize, texts: usize, projection: usize, threads: usize) -> Sizes {
@@ -34,7 +34,7 @@ fn sizes(queries: usize, texts: usize, projection: usize, threads: usize) -> Siz
     }
 }
 
-/// Texts that are packed at a time take so much; more would hardly be faster.
+/// Memory for packed texts; larger blocks are hardly faster.
 const PACKED_BYTES: u64 = 16 << 20;
 
 fn options(sizes: &Sizes) -> Options {
@@ -45,8 +45,8 @@ fn options(sizes: &Sizes) -> Options {
     }
 }
 
-/// A query's positive is its text; a text's are all queries that have it, and the best of them counts. Texts of queries that
-/// could not be read are still distractors, and have no rank themselves.
+/// Ranks in both directions. A query's positive is its text; a text's positives are all queries that have it, and the best ranked
+/// one counts. Texts whose queries could not be read remain as distractors, and get no rank.
 pub(super) fn rank(
     queries: &[f32],
     texts: &Features<'_>,
@@ -61,11 +61,11 @@ pub(super) fn rank(
     };
     let threads = rayon::current_num_threads();
     let options = options(&sizes(text_of.len(), num_texts, projection, threads));
-    // On the threads also where there is a GPU: its memory is all planned.
+    // On the CPU even with a GPU: the plan leaves no GPU memory for ranking.
     retrieval::rank(Engine::Cpu, &job, &options, go_on)
 }
 
-/// Why there are no ranks; `names` are what queries and texts are called.
+/// Turns a ranking error into [`Unfinished`]; `names` are the words for queries and texts.
 pub(super) fn failed(error: RetrievalError, names: [&str; 2]) -> Unfinished {
     match error {
         RetrievalError::Stopped => Unfinished::Stopped,

@@ -1,4 +1,4 @@
-//! What trained heads say: labels with their probabilities, and numbers.
+//! Predictions of trained heads: labels with probabilities, and numbers.
 
 use holdall_data::target::TargetKind;
 use holdall_metrics::classification::top_k;
@@ -6,29 +6,28 @@ use serde::Serialize;
 
 use super::Head;
 
-/// What a head says of a picture.
+/// Prediction of one head for one picture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Answer {
     /// Labels with their probabilities, best first.
     Labels {
-        /// The head.
+        /// Name of the head.
         target: String,
-        /// The best ones.
+        /// The best labels and their probabilities.
         labels: Vec<(String, f64)>,
-        /// Whether each stands by itself: those from 0.5 on apply.
+        /// Whether labels are independent of each other: those with a probability of at least 0.5 apply.
         several: bool,
     },
-    /// A number.
     Number {
-        /// The head.
+        /// Name of the head.
         target: String,
-        /// As the training rows have it.
+        /// In the unit of the training data.
         number: f64,
     },
 }
 
-/// What heads say of a sample, by their outputs one behind the other; up to `top` labels each.
+/// Predictions of all heads from a sample's concatenated outputs, with up to `top` labels per head.
 pub fn answers_of(heads: &[Head], outputs: &[f32], top: usize) -> Vec<Answer> {
     let mut first = 0;
     heads
@@ -57,7 +56,7 @@ pub fn answers_of(heads: &[Head], outputs: &[f32], top: usize) -> Vec<Answer> {
                     let sigmoid = |&logit: &f32| 1.0 / (1.0 + f64::from(-logit).exp());
                     let mut best: Vec<_> = own.iter().map(sigmoid).enumerate().collect();
                     best.sort_by(|a, b| b.1.total_cmp(&a.1));
-                    // Those that apply are told, however many there are.
+                    // Labels that apply are all reported, even beyond `top`.
                     let applying = best.iter().filter(|(_, share)| *share >= 0.5).count();
                     best.truncate(top.max(applying));
                     Answer::Labels {

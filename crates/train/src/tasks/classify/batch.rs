@@ -1,4 +1,4 @@
-//! Pictures and what they are to be taken for, as columns of a batch.
+//! Pictures and targets as the columns of a batch.
 
 use holdall_data::loader::Loaded;
 use holdall_data::mixing::Mix;
@@ -14,20 +14,20 @@ use crate::engine::task::Task;
 
 /// Pictures, `[b, height, width, 3]`.
 pub(super) const PIXELS: &str = "pixels";
-/// Those that they are mixed with.
+/// Pictures of the mixup partners.
 pub(super) const PARTNER_PIXELS: &str = "partner pixels";
-/// Lambda and the box that is the partner's, `[b, 5]`.
+/// Mixup's lambda and cutmix's box, `[b, 5]`.
 pub(super) const MIX: &str = "mix";
 
-/// What samples are to be taken for by one head.
+/// Targets of one head.
 pub enum Targets<'a> {
-    /// Index of the label, negative for none.
+    /// Label index per sample; negative means unknown.
     Class(&'a [i64]),
-    /// A number per output: 0 or 1 for labels; NaN for what is not known.
+    /// One number per output: 0 or 1 for labels; NaN means unknown.
     Numbers(&'a [f32]),
 }
 
-/// A batch of these pictures; targets head by head. Pictures that are mixed are bytes.
+/// Builds a batch from pictures and one entry of targets per head. With mixup or cutmix, the pictures must be bytes.
 pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) -> Batch {
     let num_samples = match (targets.first(), task.heads.first()) {
         (Some(Targets::Class(labels)), _) => labels.len(),
@@ -67,7 +67,7 @@ pub fn batch_of(task: &ClassifyTask, pixels: Values, targets: &[Targets<'_>]) ->
     batch
 }
 
-/// What heads are to take the samples for, head by head.
+/// Writes the targets of all heads.
 pub(in crate::tasks) fn set_targets(
     heads: &[Head],
     batch: &mut Batch,
@@ -105,7 +105,7 @@ pub(super) fn fill(task: &ClassifyTask, batch: &mut Batch, loaded: &Loaded<HostR
     fill_targets(&task.heads, batch, &mixes, is_mixed, &loaded.samples, train);
 }
 
-/// The same from the data, for these samples of it.
+/// Like [`set_targets`], from the data's targets at these rows.
 pub(in crate::tasks) fn fill_targets(
     heads: &[Head],
     batch: &mut Batch,
@@ -139,7 +139,7 @@ pub(in crate::tasks) fn fill_targets(
     }
 }
 
-/// What dropout is a function of.
+/// Writes the inputs of the dropout masks: sample ids, and seed and epoch.
 fn set_stream(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) {
     if !task.has_dropout() {
         return;
@@ -152,7 +152,7 @@ fn set_stream(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u6
     stream.extend([task.seed as i64, epoch as i64]);
 }
 
-/// Who is mixed with whom, and how; writes what the pictures need to know of it.
+/// Draws the mixup partners, and writes the `mix` column.
 fn mixes(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) -> Vec<Mix> {
     let sides = [task.image_size() as u32; 2];
     let mixes = task.mixing.of_batch(task.seed, epoch, samples, sides);
@@ -160,7 +160,7 @@ fn mixes(task: &ClassifyTask, batch: &mut Batch, samples: &[u32], epoch: u64) ->
         let column = batch.floats(MIX, Scope::MicroBatch);
         column.clear();
         for mix in &mixes {
-            // Inside of the box all is the partner's; outside, mixup's share counts and cutmix leaves all as it is.
+            // Inside the box every pixel is the partner's. Outside, mixup blends by lambda; cutmix keeps the sample's own pixels.
             let numbers = match mix.cut {
                 Some(cut) => [1, cut.y0, cut.x0, cut.y1, cut.x1].map(|number| number as f32),
                 None => [mix.lambda, 0.0, 0.0, 0.0, 0.0],
@@ -221,7 +221,7 @@ fn set_numbers(
         TargetKind::Class { .. } | TargetKind::Classes { .. } => (0.0, 1.0),
     };
     let standardized = |number: f32| ((f64::from(number) - mean) / std) as f32;
-    // Where the partner's is not known, the sample's own is the target.
+    // Where the partner's number is unknown, the sample's own is the target.
     let mixed = |row: usize, output: usize| {
         let own = number(row, output);
         let Mix {
@@ -258,7 +258,7 @@ pub(super) fn count_losses(task: &ClassifyTask, batch: &Batch, counts: &mut [f64
     count_heads(&task.heads, batch, task.mixing.is_on(), counts);
 }
 
-/// What the losses of heads are divided by.
+/// Denominators of the head losses.
 pub(in crate::tasks) fn count_heads(
     heads: &[Head],
     batch: &Batch,
@@ -288,7 +288,6 @@ pub(in crate::tasks) fn count_heads(
     }
 }
 
-/// Random pictures and targets.
 pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
@@ -297,7 +296,7 @@ pub(super) fn random(task: &ClassifyTask, num_samples: usize, seed: u64) -> Batc
     batch_of(task, Values::Bytes(pixels), &targets)
 }
 
-/// Targets of one head, held.
+/// Like [`Targets`], with owned values.
 pub(in crate::tasks) enum OwnedTargets {
     Class(Vec<i64>),
     Numbers(Vec<f32>),
@@ -312,7 +311,7 @@ impl OwnedTargets {
     }
 }
 
-/// Draws targets, head by head.
+/// Draws random targets for each head.
 pub(in crate::tasks) fn random_targets(
     heads: &[Head],
     draw: &mut Draw,

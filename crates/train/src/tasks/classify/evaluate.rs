@@ -1,4 +1,4 @@
-//! What a classifier is worth on samples: every picture once, forward alone; counts and scores are collected as it goes.
+//! Evaluation of a classifier: one forward pass over every picture, with streaming counts and scores.
 
 use serde_json::{Value, json};
 
@@ -14,12 +14,12 @@ use crate::planning::loader_budget::read_once;
 use crate::planning::processes::share_of;
 use crate::run::shared_evaluation::{PartWriter, exchange};
 
-/// Bytes that an evaluation holds on the host.
+/// Host memory of an evaluation, in bytes.
 pub(super) fn host_bytes(task: &ClassifyTask, num_samples: usize) -> u64 {
     tally_bytes(&task.heads, num_samples) + EXAMPLES_BYTES
 }
 
-/// Evaluates samples. What cannot be read is left out, and named.
+/// Evaluates samples. Unreadable pictures are skipped and listed.
 pub(super) fn evaluate(
     task: &ClassifyTask,
     evaluation: Evaluation<'_>,
@@ -80,7 +80,7 @@ pub(super) fn evaluate(
         None => read.and_then(|read| read.ok_or(Unfinished::Stopped)),
     };
     if !is_alone {
-        // Counted again with what the others have, in the order of samples.
+        // Counts again over the outputs of all processes, in the order of samples.
         tallies = Tallies::new(heads, samples.len());
         done = 0;
     }
@@ -149,7 +149,7 @@ pub(super) fn best_metric(
             })
         })
         .collect();
-    // All metrics of a head stand together, leading one first.
+    // Metrics are grouped by head, leading metric first.
     let before = task.heads[..task.leading_head].iter();
     let usual: usize = before.map(|head| metrics_of(head).len()).sum();
     match asked {
@@ -168,7 +168,7 @@ pub(super) fn best_metric(
     }
 }
 
-/// A line for each head; a table of classes where details are there.
+/// One line per head, and a table of classes if the scores are detailed.
 pub(super) fn describe_scores(task: &ClassifyTask, scores: &Scores) -> String {
     let mut lines = Vec::new();
     for head in &task.heads {
@@ -184,7 +184,7 @@ pub(super) fn describe_scores(task: &ClassifyTask, scores: &Scores) -> String {
     lines.join("\n")
 }
 
-/// Classes that are printed, at most.
+/// Rows of the printed class table, at most.
 const MOST_CLASSES: usize = 40;
 
 fn class_table(scores: &Scores, prefix: &str, head: &Head) -> Vec<String> {
@@ -223,7 +223,7 @@ fn class_table(scores: &Scores, prefix: &str, head: &Head) -> Vec<String> {
     lines
 }
 
-/// Pairs of labels that are taken for one another most often.
+/// The most frequent confusions of two labels.
 fn worst_confusions(scores: &Scores, prefix: &str, head: &Head) -> Option<String> {
     let entries = scores.list(&format!("{prefix}confusion"))?;
     let name = |value: &Value| {

@@ -1,7 +1,7 @@
-//! `samples.json` and `confusion.json`: pictures with what the model makes of them, for people to look at.
+//! `samples.json` and `confusion.json`: example pictures with their predictions, for the report.
 //!
-//! An evaluation decodes every picture; this looks on, and keeps a dozen of them, evenly spread, and those that the model is
-//! most sure of and wrong about.
+//! The evaluation decodes every picture anyway. [`Examples`] keeps a dozen of them, evenly spread, and the most confident
+//! mistakes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,19 +16,19 @@ use serde_json::{Value, json};
 use super::Head;
 use crate::config::Subset;
 
-/// Pictures that are kept whatever became of them.
+/// Pictures that are kept whether right or wrong.
 const MAX_EXAMPLES: usize = 12;
-/// Mistakes that are kept of each head.
+/// Mistakes that are kept per head.
 const MAX_MISTAKES: usize = 12;
-/// Labels of each.
+/// Labels that are kept per picture.
 const NUM_BEST: usize = 3;
-/// Longest side of what is kept of a picture.
+/// Longest side of a thumbnail.
 const MAX_SIDE: u32 = 160;
 
-/// What they take: JPEGs, and the files while they are written.
+/// Memory of the examples: JPEGs, and the two files while they are written.
 pub(super) const EXAMPLES_BYTES: u64 = 2 << 20;
 
-/// A picture that the model took for something else.
+/// A picture with a wrong top label.
 #[derive(Serialize, Deserialize)]
 struct Mistake {
     sample: u32,
@@ -43,7 +43,7 @@ struct Mistake {
 pub(super) struct Examples {
     chosen: Vec<u32>,
     lines: Vec<Value>,
-    /// Of each head, the surest first.
+    /// Per head, most confident first.
     mistakes: Vec<Vec<Mistake>>,
 }
 
@@ -52,7 +52,7 @@ fn jpeg(row: &HostRow) -> Option<String> {
 }
 
 impl Examples {
-    /// Evenly spread over the samples: the same ones at every evaluation.
+    /// Chooses pictures evenly spread over the samples: the same ones at every evaluation.
     pub fn of(samples: &Samples) -> Examples {
         let count = samples.len().min(MAX_EXAMPLES);
         let chosen = (0..count).map(|index| (index * samples.len() / count) as u32);
@@ -63,7 +63,7 @@ impl Examples {
         }
     }
 
-    /// A picture and the model's outputs for it, numbers as they are.
+    /// Offers a picture with its outputs; numbers are in the unit of the data.
     pub fn see(
         &mut self,
         heads: &[Head],
@@ -115,7 +115,7 @@ impl Examples {
         keep(&mut self.mistakes[head], at, mistake);
     }
 
-    /// What the next process has seen, of samples behind these.
+    /// Appends the examples of the next process, whose samples come after these.
     pub fn add(&mut self, more: Examples) {
         self.lines.extend(more.lines);
         let heads = self.mistakes.len().max(more.mistakes.len());
@@ -129,7 +129,7 @@ impl Examples {
         }
     }
 
-    /// The files; `confusions` has what is known of each head with one label per picture.
+    /// The contents of both files; `confusions` has one entry per head, `None` for heads without one label per picture.
     pub fn files(
         self,
         step: u64,
@@ -172,7 +172,7 @@ impl Examples {
     }
 }
 
-/// Where a mistake belongs among those that are kept; `None` where they are surer.
+/// Index for a mistake of this confidence; `None` if all kept mistakes are more confident.
 fn place(mistakes: &[Mistake], share: f64) -> Option<usize> {
     let at = mistakes.partition_point(|one| one.share >= share);
     (at < MAX_MISTAKES).then_some(at)
@@ -183,7 +183,7 @@ fn keep(mistakes: &mut Vec<Mistake>, at: usize, mistake: Mistake) {
     mistakes.insert(at, mistake);
 }
 
-/// A picture of `samples.json`.
+/// One entry of `samples.json`.
 fn line(heads: &[Head], samples: &Samples, sample: usize, jpeg: String, outputs: &[f32]) -> Value {
     let mut line = json!({"image": samples.image(sample), "jpeg": jpeg});
     let mut numbers = Vec::new();
@@ -200,7 +200,7 @@ fn line(heads: &[Head], samples: &Samples, sample: usize, jpeg: String, outputs:
                 .collect()
         };
         match (&head.kind, values) {
-            // The first head with labels stands for the picture.
+            // The first head with labels is the picture's label.
             (TargetKind::Class { .. }, TargetValues::Class(labels)) if !is_labelled => {
                 is_labelled = true;
                 let label = usize::try_from(labels[sample]).ok();

@@ -24,10 +24,10 @@ use crate::error::TrainError;
 use crate::export::model_files::{SHARD_BYTES, unsaved};
 use crate::run_folder::folder::{failed, write_whole};
 
-/// The heads of a saved classifier.
+/// Names and labels of the heads of a saved classifier.
 const TARGETS_FILE: &str = "targets.json";
 
-/// What a head is, on disk.
+/// A head on disk.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 enum SavedTarget {
@@ -35,11 +35,11 @@ enum SavedTarget {
     Class { name: String, labels: Vec<String> },
     /// Several labels per picture.
     Classes { name: String, labels: Vec<String> },
-    /// A number, which the model gives as it is.
+    /// A number, in the unit of the training data.
     Number { name: String },
 }
 
-/// A tensor as the step has it, or as it is to be saved.
+/// A tensor as training holds it, or rescaled for saving.
 enum Tensor<'a> {
     Stored(Stored<'a>),
     Owned(Vec<f32>),
@@ -61,7 +61,7 @@ impl Values for Tensor<'_> {
     }
 }
 
-/// Writes everything that using the model takes.
+/// Writes the model folder.
 pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     write_whole(
         &folder.join(image_processor::FILE_NAME),
@@ -91,7 +91,7 @@ pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<()
     saved.map_err(|cause| unsaved(&cause))
 }
 
-/// Writes what heads are called.
+/// Writes `targets.json`.
 pub(in crate::tasks) fn save_targets(heads: &[Head], folder: &Path) -> Result<(), TrainError> {
     let targets: Vec<SavedTarget> = heads
         .iter()
@@ -108,7 +108,7 @@ pub(in crate::tasks) fn save_targets(heads: &[Head], folder: &Path) -> Result<()
     write_whole(&folder.join(TARGETS_FILE), text.as_bytes())
 }
 
-/// The heads of a model folder: as training wrote them, or as its config.json has them.
+/// The heads of a model folder: from `targets.json`, else from `config.json`.
 pub(super) fn read_targets(
     folder: &Path,
     config: &ClassifierConfig,
@@ -131,7 +131,7 @@ pub(super) fn read_targets(
     Ok(targets)
 }
 
-/// The heads that training wrote into a model folder; `None` where it wrote none.
+/// The heads in `targets.json`; `None` without that file.
 pub(in crate::tasks) fn saved_targets(folder: &Path) -> Result<Option<Vec<Target>>, TrainError> {
     let path = folder.join(TARGETS_FILE);
     if !path.exists() {
@@ -162,7 +162,7 @@ pub(in crate::tasks) fn saved_targets(folder: &Path) -> Result<Option<Vec<Target
     Ok(Some(targets.collect()))
 }
 
-/// A number that a saved model gives: nothing to multiply or to add.
+/// A number that a saved model outputs in the unit of the data: nothing to rescale.
 const AS_IT_IS: TargetKind = TargetKind::Number {
     mean: 0.0,
     std: 1.0,

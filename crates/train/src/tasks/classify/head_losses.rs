@@ -1,4 +1,4 @@
-//! Losses of heads over samples that are evaluated: the sums and counts of a training step, without mixing, over all of them.
+//! Losses of heads in an evaluation: the sums and counts of a training step without mixing, over all samples.
 
 use holdall_data::target::{TargetKind, TargetValues};
 
@@ -8,7 +8,7 @@ use crate::engine::step::LossSum;
 use crate::engine::task::Loss;
 
 impl Head {
-    /// Adds the loss of a sample's outputs: logits, or a standardised number. What is not known counts nothing.
+    /// Adds the loss of a sample's outputs: logits, or a standardised number. Unknown targets add nothing.
     pub(super) fn add_loss(
         &self,
         outputs: &[f32],
@@ -54,7 +54,7 @@ impl Head {
         }
     }
 
-    /// Where classes have weights, what smoothing gives to a class counts by that class's weight.
+    /// With class weights, label smoothing weighs the share of each class by that class's weight.
     fn weighted_smooth_cross_entropy(&self, logits: &[f32], label: usize) -> f64 {
         let log_sum = log_sum_exp(logits);
         let of_class = |class: usize, logit: f32| {
@@ -88,7 +88,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
     highest + exps.sum::<f64>().ln()
 }
 
-/// Sums of losses that are separable, as the task has them, in its order.
+/// Losses of the heads from their sums, in the task's order.
 pub(in crate::tasks) fn evaluated<'a>(
     losses: impl IntoIterator<Item = Loss>,
     sums: impl IntoIterator<Item = &'a LossSum>,
@@ -98,7 +98,7 @@ pub(in crate::tasks) fn evaluated<'a>(
         name: loss.name,
         weight: loss.weight,
         mean: (sum.count > 0.0).then(|| sum.mean()),
-        // Without samples: that of a contrastive loss depends on its blocks.
+        // Separable losses only: the chance of a contrastive loss depends on its block size.
         chance: loss.chance.of(1),
     })
     .collect()
@@ -125,8 +125,8 @@ mod tests {
         sum
     }
 
-    /// `F.cross_entropy(torch.tensor([[1., 2., 0.], [0., 0., 3.]]), torch.tensor([1, 0]), weight=torch.tensor([2., 1., 1.]),
-    /// label_smoothing=e)` by hand: rows of an unknown label count nothing.
+    /// By hand, as `F.cross_entropy(torch.tensor([[1., 2., 0.], [0., 0., 3.]]), torch.tensor([1, 0]), weight=torch.tensor([2., 1.,
+    /// 1.]), label_smoothing=e)`. Rows with an unknown label add nothing.
     #[test]
     fn classes_as_pytorch_weighs_and_smooths_them() {
         let names = ["a", "b", "c"].map(str::to_owned).to_vec();

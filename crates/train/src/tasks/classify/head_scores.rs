@@ -1,4 +1,4 @@
-//! What heads are worth: answers are counted as they come, and told as figures.
+//! Metrics of heads, from streaming counts of their outputs.
 
 use holdall_data::samples::Samples;
 use holdall_data::target::{TargetKind, TargetValues, UNSEEN};
@@ -13,10 +13,10 @@ use crate::engine::scores::{Direction, EvaluatedLoss};
 use crate::engine::similarity::percent;
 use crate::engine::step::LossSum;
 
-/// What the scores of one head may take; beyond it they are counted in bins, and the AUROC is approximate.
+/// Memory for the scores of one head; beyond it, scores are counted in bins and the AUROC is approximate.
 const SCORE_BYTES: u64 = 32 << 20;
 
-/// Answers of one head.
+/// Counts of one head.
 enum Tally {
     Class(SingleLabel),
     Classes(MultiLabel),
@@ -36,7 +36,7 @@ impl Tally {
         }
     }
 
-    /// A sample's outputs of this head, as the model is saved: numbers are not standardised.
+    /// Adds a sample's outputs of this head; numbers are in the unit of the data.
     fn add(&mut self, outputs: &[f32], values: &TargetValues, sample: usize) {
         match (self, values) {
             (Tally::Class(tally), TargetValues::Class(labels)) => match labels[sample] {
@@ -60,7 +60,7 @@ impl Tally {
         }
     }
 
-    /// The figures, leading one first; with details where they are wanted.
+    /// The metrics, leading one first; `detailed` adds those of each class.
     fn scores(&self, head: &Head, detailed: bool) -> Map<String, Value> {
         let mut scores = Map::new();
         let mut set = |name: &str, value: Value| scores.insert(name.to_owned(), value);
@@ -79,7 +79,7 @@ impl Tally {
                     .map(|class| class.counts.support)
                     .max();
                 let share = largest.unwrap_or(0) as f64 / metrics.samples.max(1) as f64;
-                // What always answering the most frequent label gives.
+                // Accuracy of always predicting the most frequent label.
                 set("chance_accuracy", json!(share));
                 set("labelled", json!(metrics.samples));
                 if metrics.unseen > 0 {
@@ -131,7 +131,7 @@ impl Tally {
         scores
     }
 
-    /// What `confusion.json` says of a head with one label per picture.
+    /// The entry of `confusion.json` for a head with one label per picture.
     fn confusion(&self, head: &Head) -> Option<Value> {
         let Tally::Class(tally) = self else {
             return None;
@@ -153,7 +153,7 @@ impl Tally {
     }
 }
 
-/// What a class is told as, in JSON.
+/// The metrics of a class in JSON.
 fn class_row(label: &str, counts: &PrecisionRecall, auroc: Option<f64>) -> Value {
     json!({
         "label": label,
@@ -165,13 +165,13 @@ fn class_row(label: &str, counts: &PrecisionRecall, auroc: Option<f64>) -> Value
     })
 }
 
-/// Bytes that the answers of heads to so many samples take.
+/// Memory of the counts of all heads over `num_samples` samples, in bytes.
 pub(in crate::tasks) fn tally_bytes(heads: &[Head], num_samples: usize) -> u64 {
     let heads = heads.iter().map(|head| match head.kind {
         TargetKind::Number { .. } => 0,
         TargetKind::Class { .. } | TargetKind::Classes { .. } => {
             let outputs = head.num_outputs() as u64;
-            // A score and a bit each, a class's scores once more while they are sorted; or bins.
+            // A score and a bit per output, and the scores of one class again for sorting; or bins.
             let exact = num_samples as u64 * outputs * 5 + num_samples as u64 * 16;
             let counts = outputs * 256;
             exact.min(SCORE_BYTES.max(outputs * 512)) + counts
@@ -180,7 +180,7 @@ pub(in crate::tasks) fn tally_bytes(heads: &[Head], num_samples: usize) -> u64 {
     heads.sum()
 }
 
-/// Answers of all heads.
+/// Counts of all heads.
 pub(in crate::tasks) struct Tallies<'a> {
     heads: &'a [Head],
     tallies: Vec<Tally>,
@@ -188,7 +188,6 @@ pub(in crate::tasks) struct Tallies<'a> {
 }
 
 impl<'a> Tallies<'a> {
-    /// For so many samples.
     pub fn new(heads: &'a [Head], num_samples: usize) -> Tallies<'a> {
         let tallies = heads.iter().map(|head| Tally::new(head, num_samples));
         Tallies {
@@ -198,7 +197,8 @@ impl<'a> Tallies<'a> {
         }
     }
 
-    /// Counts a sample's outputs, one head behind the other. Standardised numbers become what they stand for.
+    /// Counts a sample's outputs, concatenated over the heads. Standardised numbers are converted in place to the unit of the
+    /// data.
     pub fn add(&mut self, samples: &Samples, sample: usize, outputs: &mut [f32]) {
         let heads = self.heads.iter().zip(&mut self.tallies);
         let heads = heads.zip(&mut self.losses);
@@ -214,26 +214,25 @@ impl<'a> Tallies<'a> {
         }
     }
 
-    /// The figures of each head, under its name; with details where they are wanted.
+    /// Metrics of each head, with its name; `detailed` adds those of each class.
     pub fn scores(&self, detailed: bool) -> Vec<(String, Map<String, Value>)> {
         let each = self.heads.iter().zip(&self.tallies);
         each.map(|(head, tally)| (head.name.clone(), tally.scores(head, detailed)))
             .collect()
     }
 
-    /// The loss of each head.
     pub fn losses(&self) -> Vec<EvaluatedLoss> {
         evaluated(losses_of(self.heads), &self.losses)
     }
 
-    /// What `confusion.json` says of each head.
+    /// The entry of `confusion.json` for each head.
     pub fn confusions(&self) -> Vec<Option<Value>> {
         let each = self.heads.iter().zip(&self.tallies);
         each.map(|(head, tally)| tally.confusion(head)).collect()
     }
 }
 
-/// A head's metrics in a line, by their names.
+/// One line with a head's metrics; `number` returns a metric by its name.
 pub(in crate::tasks) fn describe_metrics(
     head: &Head,
     number: impl Fn(&str) -> Option<f64>,

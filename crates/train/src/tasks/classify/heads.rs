@@ -1,4 +1,4 @@
-//! Heads: each has a run of the classifier's outputs.
+//! Heads: each owns a range of the classifier's outputs.
 
 use holdall_data::target::{Target, TargetKind};
 use holdall_models::vit::config::{ClassifierConfig, Problem, VisionTransformerConfig};
@@ -66,7 +66,7 @@ impl Head {
         }
     }
 
-    /// Outputs of the classifier that are its own.
+    /// Number of the classifier's outputs that belong to this head.
     pub fn num_outputs(&self) -> usize {
         match &self.kind {
             TargetKind::Class { names } | TargetKind::Classes { names } => names.len(),
@@ -74,7 +74,7 @@ impl Head {
         }
     }
 
-    /// Numbers that each sample brings for it.
+    /// Input numbers per sample.
     pub(in crate::tasks) fn num_inputs(&self) -> usize {
         match self.kind {
             TargetKind::Class { .. } => 4,
@@ -87,15 +87,15 @@ impl Head {
         self.class_weights.get(class).copied().unwrap_or(1.0)
     }
 
-    /// Whether class weights are an input of the loss: smoothing weighs the share of each class by that class's weight, which weights per sample cannot
-    /// express.
+    /// Whether class weights are an input of the loss. Smoothing weighs the share of each class by that class's weight, which
+    /// weights per sample cannot express.
     pub(super) fn weighs_smoothing(&self) -> bool {
         let is_class = matches!(self.kind, TargetKind::Class { .. });
         is_class && self.smoothing > 0.0 && !self.class_weights.is_empty()
     }
 }
 
-/// The losses of heads, in their order.
+/// The losses of the heads, in order.
 pub(in crate::tasks) fn losses_of(heads: &[Head]) -> impl Iterator<Item = Loss> {
     heads.iter().map(|head| Loss {
         name: head.name.clone(),
@@ -103,13 +103,13 @@ pub(in crate::tasks) fn losses_of(heads: &[Head]) -> impl Iterator<Item = Loss> 
         chance: match &head.kind {
             TargetKind::Class { names } => Chance::Log(names.len()),
             TargetKind::Classes { .. } => Chance::Log(2),
-            // Standardised numbers have a variance of one.
+            // Standardised numbers have a variance of 1.
             TargetKind::Number { .. } => Chance::Value(1.0),
         },
     })
 }
 
-/// Names of all outputs; with several heads, each after its head's.
+/// Names of all outputs; with several heads, prefixed by the head's name.
 pub fn labels_of(heads: &[Head]) -> Vec<String> {
     let labels = heads.iter().flat_map(|head| {
         let names: Vec<String> = match (&head.kind, heads.len()) {
@@ -150,7 +150,7 @@ pub(super) fn classifier_config(
     }
 }
 
-/// Mean and deviation of each output that is a number, by its place.
+/// Output index, mean and standard deviation of each number.
 fn numbers(heads: &[Head]) -> impl Iterator<Item = (usize, f64, f64)> {
     let mut first = 0;
     heads.iter().filter_map(move |head| {
@@ -163,12 +163,12 @@ fn numbers(heads: &[Head]) -> impl Iterator<Item = (usize, f64, f64)> {
     })
 }
 
-/// A classifier's weight or bias that gives numbers as they are, made to give them standardised.
+/// Rescales a classifier weight or bias so that its numbers come out standardised.
 pub(in crate::tasks) fn standardize(heads: &[Head], name: &str, values: &mut [f32]) {
     rescale(heads, name, values, |value, mean, std| (value - mean) / std);
 }
 
-/// The inverse of [`standardize`]: what is saved gives numbers as they are.
+/// The inverse of [`standardize`], for saving: numbers come out in the unit of the data.
 pub(in crate::tasks) fn restore(heads: &[Head], name: &str, values: &mut [f32]) {
     rescale(heads, name, values, |value, mean, std| value * std + mean);
 }
@@ -177,7 +177,7 @@ fn rescale(heads: &[Head], name: &str, values: &mut [f32], of: fn(f64, f64, f64)
     let num_outputs: usize = heads.iter().map(Head::num_outputs).sum();
     let width = values.len() / num_outputs;
     for (place, mean, std) in numbers(heads) {
-        // The mean moves the bias alone.
+        // The mean affects the bias only.
         let mean = if name.ends_with("bias") { mean } else { 0.0 };
         for value in &mut values[place * width..][..width] {
             *value = of(f64::from(*value), mean, std) as f32;

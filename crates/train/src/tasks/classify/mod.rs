@@ -55,40 +55,39 @@ use crate::engine::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfini
 use crate::error::TrainError;
 use crate::planning::setup::Weights;
 
-/// What the linear layer's parameters are called.
+/// Parameters of the linear layer.
 pub(super) const CLASSIFIER: [&str; 2] = ["classifier.weight", "classifier.bias"];
 
-/// A backbone and its heads.
+/// A vision transformer with classification and regression heads.
 #[derive(Clone)]
 pub struct ClassifyTask {
-    /// Sizes, and names of the outputs.
+    /// Sizes of the backbone, and names of the outputs.
     pub model: ClassifierConfig,
-    /// What the outputs are, in their order.
+    /// Heads, in the order of their outputs.
     pub heads: Vec<Head>,
-    /// The head whose metric says which model is the best where nobody names one.
+    /// The head whose metric chooses the best model, unless the config names one.
     pub leading_head: usize,
     /// Number format of the pictures in the batch.
     pub pixels: DType,
-    /// How pictures of an effective batch are mixed.
+    /// Mixup and cutmix.
     pub mixing: Mixing,
-    /// Share of the numbers that are dropped of what blocks add.
+    /// Dropout probability of the outputs of residual branches.
     pub dropout: f64,
-    /// Share of the samples for which the last block adds nothing.
+    /// Probability that a sample skips the last block.
     pub stochastic_depth: f64,
-    /// Seed of what is mixed and dropped.
+    /// Seed of mixing and dropout.
     pub seed: u64,
-    /// Where weights come from.
     weights: Option<Arc<Weights>>,
-    /// Whether the folder's classifier is not for these outputs.
+    /// Whether the classifier layer starts from random weights because the folder's has other labels.
     is_new_classifier: bool,
-    /// What is trained on, where there is any.
+    /// Training samples, if data was read.
     train: Option<Arc<Samples>>,
-    /// What pictures go through, as `preprocessor_config.json` has it.
+    /// Contents of `preprocessor_config.json`.
     processor: String,
 }
 
 impl ClassifyTask {
-    /// One head per target, on random weights.
+    /// A task with random weights.
     pub fn new(backbone: VisionTransformerConfig, heads: Vec<Head>) -> ClassifyTask {
         ClassifyTask {
             model: heads::classifier_config(backbone, &heads),
@@ -252,7 +251,7 @@ impl Task for ClassifyTask {
     }
 }
 
-/// Adds what a sample is to be taken for to a digest.
+/// Adds a sample's targets to a digest.
 pub(super) fn add_targets_to_digest(samples: &Samples, sample: usize, add: &mut dyn FnMut(&[u8])) {
     for values in samples.targets() {
         match values {

@@ -1,4 +1,4 @@
-//! A classifier as an ONNX program.
+//! ONNX export of a classifier.
 
 use holdall_graph::{DType, Graph};
 use holdall_models::vit;

@@ -1,4 +1,4 @@
-//! From a config to a classification before its plan: samples, targets, the model.
+//! Opens a classification run: samples, targets and model, before memory is planned.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::planning::setup::{Setup, Weights};
 use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
-/// Keys of `metrics.jsonl` and of an evaluation's JSON beside losses and scores: a target of that name would hide one.
+/// Keys of `metrics.jsonl` and of an evaluation's JSON besides losses and scores. A target of the same name would hide one.
 const RESERVED_NAMES: [&str; 20] = [
     "kind",
     "step",
@@ -47,17 +47,15 @@ const RESERVED_NAMES: [&str; 20] = [
     "process_bytes",
 ];
 
-/// A backbone before anything is planned.
+/// A backbone from a folder or a preset.
 pub(super) struct OpenedModel {
-    /// Sizes, and what its pictures are normalised by.
+    /// Sizes, and the mean and deviation that normalise pictures.
     pub backbone: VisionTransformerConfig,
-    /// Where weights come from.
     pub weights: Weights,
-    /// What its pictures go through.
     pub processor: ImageProcessor,
 }
 
-/// The model in a folder; else a preset.
+/// Opens the model in `folder`, or the preset called `name`.
 pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedModel, TrainError> {
     let (mut backbone, weights, processor) = match folder {
         Some(path) => {
@@ -117,7 +115,7 @@ fn default_processor(backbone: &VisionTransformerConfig) -> fn(u32) -> ImageProc
     }
 }
 
-/// Opens the model without data: `labels` is what the config says.
+/// Opens the model without data; the config's `labels` is the number of classes.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let opened = open_model(&config.model, starting_folder(config))?;
     let names = match (&opened.weights, config.labels) {
@@ -143,7 +141,6 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     Setup::new(config, site, Arc::new(task), processor, None, notes)
 }
 
-/// What is computed.
 fn task(
     config: &RunConfig,
     opened: OpenedModel,
@@ -190,7 +187,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let mut notes = data.notes;
     let heads = heads_of(config, &data.targets, &data.train)?;
     notes.extend(heads.iter().map(describe_head));
-    // Heads lie in the order of their names; the target that the config lists first leads.
+    // Heads are sorted by name. The target that the config lists first is the leading one.
     let listed = config.data.targets.iter().map(|(name, _)| name);
     let leading_head = listed
         .flat_map(|name| heads.iter().position(|head| head.name == name))
@@ -235,7 +232,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     })
 }
 
-/// A head for every target of the data, as the config weighs them.
+/// A head for each target of the data, with its weights from the config.
 pub(in crate::tasks) fn heads_of(
     config: &RunConfig,
     targets: &[Target],
@@ -275,7 +272,7 @@ pub(in crate::tasks) fn heads_of(
     Ok(heads)
 }
 
-/// A head for the log: `Head make: one of 40 labels`.
+/// Log line of a head: `Head make: one of 40 labels`.
 pub(in crate::tasks) fn describe_head(head: &Head) -> String {
     let what = match &head.kind {
         TargetKind::Class { names } => format!("one of {} labels", names.len()),

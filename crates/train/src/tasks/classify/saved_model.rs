@@ -1,4 +1,4 @@
-//! A trained classifier, opened to be used.
+//! A trained classifier, opened for prediction, evaluation and export.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::planning::setup::Weights;
 use crate::planning::site::Site;
 use crate::tasks::weights_folder;
 
-/// A classifier with all that lies beside it.
+/// A trained classifier with its targets and its picture preprocessing.
 pub struct SavedClassifier {
     task: ClassifyTask,
     targets: Vec<Target>,
@@ -67,18 +67,16 @@ impl SavedClassifier {
         })
     }
 
-    /// The model as an ONNX program.
     pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
         Ok(onnx::programs(&self.task, precision)?)
     }
 
-    /// What is computed.
     pub fn task(&self) -> &ClassifyTask {
         &self.task
     }
 
-    /// Asks every head about every picture that can be read, unless it is to `stop`. `each` gets the samples of a batch and
-    /// the answers for each, with up to `top` labels, and says whether to go on. Returns what could not be read.
+    /// Predicts with every head on every readable picture. `each` gets the samples of a batch and their answers, with up to `top`
+    /// labels each, and returns whether to continue. Returns the unreadable pictures; setting `stop` ends it early.
     pub fn predict(
         &self,
         forward: &mut Forward<'_>,

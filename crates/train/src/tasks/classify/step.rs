@@ -1,4 +1,4 @@
-//! What classification computes: in a step, and beside it.
+//! Graph of classification: the training step and the forward program.
 
 use holdall_data::target::TargetKind;
 use holdall_graph::ops::add::AddInto;
@@ -9,7 +9,7 @@ use super::batch::{MIX, PARTNER_PIXELS, PIXELS};
 use super::{ClassifyTask, Head};
 use crate::engine::step_graph::StepWriter;
 
-/// The forward program, and what it writes: `[b, outputs]`.
+/// Name of the forward program; its output has shape `[b, outputs]`.
 pub(super) const PROGRAM: &str = "classifier";
 pub(super) const PROGRAM_PIXELS: &str = "classifier/pixels";
 pub(super) const LOGITS: &str = "classifier/logits";
@@ -38,7 +38,7 @@ pub(super) fn write_forward(task: &ClassifyTask, step: &mut StepWriter<'_>) {
     write_head_losses(step, logits, &task.heads, 0, task.mixing.is_on());
 }
 
-/// Splits the outputs of a linear layer among heads, and adds the losses, the first at this place among all.
+/// Splits the outputs of a linear layer among heads and adds their losses, starting with loss number `first_loss`.
 pub(in crate::tasks) fn write_head_losses(
     step: &mut StepWriter<'_>,
     logits: ValueId,
@@ -77,7 +77,7 @@ pub(in crate::tasks) fn write_head_losses(
                 }
             };
             add(&names.labels, &names.weights);
-            // Cross-entropy is linear in its target: a mixed one is two of them.
+            // Cross-entropy is linear in its target, so a mixed target is two losses.
             if is_mixed {
                 add(&names.partner_labels, &names.partner_weights);
             }
@@ -98,7 +98,7 @@ pub(in crate::tasks) fn write_head_losses(
     }
 }
 
-/// Writes the forward program. Where a step has pictures of that size, they share its place.
+/// Writes the forward program. If the step's picture input has the same batch size, the program shares it.
 pub(super) fn write_program(task: &ClassifyTask, graph: &mut Graph, batch: usize) {
     let size = task.image_size();
     let pixels = match graph.endpoint(PIXELS) {

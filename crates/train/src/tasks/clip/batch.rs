@@ -1,4 +1,4 @@
-//! Pictures, captions and labels as columns of a batch.
+//! Pictures, captions and labels as the columns of a batch.
 
 use holdall_data::loader::Loaded;
 use holdall_device::HostRow;
@@ -15,16 +15,16 @@ pub(super) const PIXELS: &str = "pixels";
 pub(super) const IDS: &str = "ids";
 /// Position of the end token, `[b]`.
 pub(super) const END: &str = "end";
-/// The end token's position plus one: how many tokens it may look at.
+/// Position of the end token plus one: the number of tokens that attention may see.
 pub(super) const LENGTHS: &str = "lengths";
-/// Places up to the end tokens, sorted by id, for devices that need it; `[b, t]`.
+/// Token positions up to the end tokens, sorted by token id, `[b, t]`; for devices that add embedding gradients in that order.
 pub(super) const ORDER: &str = "order of ids";
-/// Classes; whole effective batch.
+/// Label index per sample of the effective batch.
 pub(super) const LABELS: &str = "labels";
-/// What each sample counts in the label loss; whole effective batch.
+/// Weight in the label loss per sample of the effective batch.
 pub(super) const LABEL_WEIGHTS: &str = "label weights";
 
-/// A batch of these pictures, token ids and labels (negative where there is none).
+/// Builds a batch; a negative label means none.
 pub fn batch_of(task: &ClipTask, pixels: Values, ids: Vec<i64>, labels: Vec<i64>) -> Batch {
     let mut batch = Batch {
         num_samples: labels.len(),
@@ -68,7 +68,7 @@ fn set_labels(task: &ClipTask, batch: &mut Batch, all: impl Iterator<Item = i64>
     weights.extend(all.map(|label| task.class_weight(label)));
 }
 
-/// Finds every caption's end token.
+/// Finds the end token of each caption.
 fn find_ends(task: &ClipTask, batch: &mut Batch) {
     let mut ends = std::mem::take(batch.indices(END, Scope::MicroBatch));
     ends.clear();
@@ -94,7 +94,8 @@ pub(super) fn derive(name: &str, micro: &MicroBatch<'_>, to: &mut [i64]) {
     sort_places(captions, tokens, to);
 }
 
-/// Fills an order for captions of up to `tokens` each: their places, by id and then by place; -1 behind them.
+/// Fills `order` with the positions of all captions' tokens, sorted by id and then by position; the rest is -1. A caption has up
+/// to `tokens` tokens.
 pub(in crate::tasks) fn sort_places<'a>(
     captions: impl Iterator<Item = &'a [i64]>,
     tokens: usize,
@@ -104,7 +105,7 @@ pub(in crate::tasks) fn sort_places<'a>(
     let mut count = 0;
     for (row, caption) in captions.enumerate() {
         for (position, &id) in caption.iter().enumerate() {
-            // An id and its place as one number: sorted in one comparison. Vocabularies are far below 2^31.
+            // Packs id and position into one number, for one comparison per sort step. Vocabularies are far below 2^31.
             order[count] = (id << PLACE_BITS) | (row * tokens + position) as i64;
             count += 1;
         }
@@ -131,7 +132,7 @@ pub(super) fn count_losses(task: &ClipTask, batch: &Batch, counts: &mut [f64]) {
     }
 }
 
-/// Random pictures, captions of varied length and labels.
+/// Random pictures, labels, and captions of different lengths.
 pub(super) fn random(task: &ClipTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
     let pixels = random_bytes(

@@ -1,4 +1,4 @@
-//! Evaluation: pictures and captions to features, each encoder by itself, forward alone.
+//! The forward programs of an evaluation: image encoder and text encoder.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::engine::forward::Forward;
 const IMAGE_ENCODER: &str = "image encoder";
 const TEXT_ENCODER: &str = "text encoder";
 
-/// Writes both encoders. Where a step has inputs and features of that size, they share its places.
+/// Writes both programs. If the step's inputs and features have the same batch size, the programs share them.
 pub(super) fn write_programs(task: &ClipTask, g: &mut Graph, batch: usize) {
     let model = &task.model;
     let rows_of = |g: &Graph, value: ValueId| g.shape(value).dims()[0];
@@ -62,13 +62,13 @@ pub(super) fn write_programs(task: &ClipTask, g: &mut Graph, batch: usize) {
     });
 }
 
-/// The encoders at work.
+/// Runs the forward programs of a CLIP.
 pub struct Encoder<'a> {
     forward: Forward<'a>,
     pooling: TextPooling,
 }
 
-/// What pictures became: rows of unit length and, with a label head, its logits.
+/// Features of pictures, rows of unit length; with a label head, its logits too.
 pub struct EncodedPictures<'a> {
     /// `rows x projection`.
     pub features: Cow<'a, [f32]>,
@@ -77,7 +77,6 @@ pub struct EncodedPictures<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// The forward programs of a CLIP.
     pub fn new(task: &ClipTask, forward: Forward<'a>) -> Encoder<'a> {
         Encoder {
             forward,
@@ -85,22 +84,21 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Samples at a time, at most.
+    /// Most samples per call.
     pub fn batch(&self) -> usize {
         self.forward.rows("image encoder/pixels")
     }
 
-    /// Length of a feature.
+    /// Length of a feature vector.
     pub fn projection(&self) -> usize {
         self.forward.width("image encoder/features")
     }
 
-    /// Tokens per caption.
     pub fn num_tokens(&self) -> usize {
         self.forward.width("text encoder/ids")
     }
 
-    /// Encodes pictures; at least one, at most a batch.
+    /// Encodes at least one picture and at most [`Encoder::batch`].
     pub fn pictures(&mut self, pictures: &[HostRow]) -> Result<EncodedPictures<'_>, DeviceError> {
         self.forward.feed_pictures("image encoder/pixels", pictures);
         self.forward.run(IMAGE_ENCODER)?;
@@ -116,7 +114,7 @@ impl<'a> Encoder<'a> {
         })
     }
 
-    /// Encodes captions: `ids` are rows of as many tokens as the plan has.
+    /// Encodes captions; `ids` has [`Encoder::num_tokens`] token ids per caption.
     pub fn captions(&mut self, ids: &[i64]) -> Result<Cow<'_, [f32]>, DeviceError> {
         let captions = ids.chunks(self.num_tokens());
         let ends: Vec<i64> = captions

@@ -1,7 +1,7 @@
-//! What a model is worth on samples: retrieval both ways, and labels.
+//! Evaluation of a CLIP: retrieval in both directions, and label accuracy.
 //!
-//! Every picture is encoded once, and every different caption once, by whichever process has it in its part. Features wait on the host;
-//! similarities are never held.
+//! Every picture and every distinct caption is encoded once, by the process that it is assigned to. Features are kept on the host;
+//! the similarity matrix is never stored.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,44 +30,42 @@ use crate::planning::loader_budget::read_once;
 use crate::planning::processes::share_of;
 use crate::run::shared_evaluation::{PartWriter, exchange, result_of_first};
 
-/// What an evaluation found; a line of `metrics.jsonl`.
+/// Scores of an evaluation, as in `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ClipScores {
-    /// Pictures against captions.
     #[serde(flatten)]
     retrieval: Retrieval,
-    /// R@1 of guessing, pictures looking for captions.
+    /// R@1 of random guessing, image to text.
     chance_r1: f64,
-    /// Share of labels that the head has right.
+    /// Top-1 accuracy of the label head.
     label_top1: Option<f64>,
-    /// Share of labels among the head's first five.
+    /// Top-5 accuracy of the label head.
     label_top5: Option<f64>,
-    /// Top-1 of guessing.
+    /// Top-1 accuracy of random guessing.
     chance_top1: Option<f64>,
-    /// Top-1 of always answering the most frequent label.
+    /// Top-1 accuracy of always predicting the most frequent label.
     #[serde(default)]
     chance_most_frequent_top1: Option<f64>,
-    /// Labelled samples.
+    /// Number of labelled samples.
     labelled: usize,
-    /// Pictures that could not be read, and are not among those counted.
+    /// Unreadable pictures; the other counts exclude them.
     #[serde(default)]
     skipped: usize,
 }
 
-/// Both directions.
+/// Retrieval in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Retrieval {
-    /// Pictures.
     pictures: usize,
-    /// Different captions.
+    /// Number of distinct captions.
     captions: usize,
-    /// Pictures looking for their caption.
+    /// Ranks of each picture's caption.
     image_to_text: Ranks,
-    /// Captions looking for a picture of theirs.
+    /// Ranks of each caption's best picture.
     text_to_image: Ranks,
 }
 
-/// Names that `best_metric` may have.
+/// Values of `train.best_metric`.
 pub const METRICS: [&str; 5] = [
     "label_top1",
     "label_top5",
@@ -76,7 +74,6 @@ pub const METRICS: [&str; 5] = [
     "text_to_image_r1",
 ];
 
-/// A metric by its name; `None` where there is none.
 pub(super) fn metric(scores: &Scores, name: &str) -> Option<f64> {
     let [to_text, to_image] = ["image_to_text.r1", "text_to_image.r1"];
     match name {
@@ -88,7 +85,7 @@ pub(super) fn metric(scores: &Scores, name: &str) -> Option<f64> {
     }
 }
 
-/// Bytes that an evaluation holds on the host.
+/// Host memory of an evaluation, in bytes.
 pub(super) fn host_bytes(
     pictures: usize,
     captions: usize,
@@ -100,7 +97,7 @@ pub(super) fn host_bytes(
         + EXAMPLES_BYTES
 }
 
-/// Evaluates samples. What cannot be read is left out, and named.
+/// Evaluates samples. Unreadable pictures are skipped and listed.
 pub(super) fn evaluate(
     task: &ClipTask,
     evaluation: Evaluation<'_>,
@@ -198,7 +195,7 @@ pub(super) fn evaluate(
     let mut sample_ranks = None;
     let scores = result_of_first(group, || {
         let left_out: Vec<u32> = found.features.missing().collect();
-        // What cannot be read: found now and named in `skipped`, or known from before.
+        // Pictures that could not be read, in this evaluation or before.
         let pictures = found
             .features
             .in_order(&left_out)
@@ -269,7 +266,7 @@ pub(super) fn evaluate(
     })
 }
 
-/// What pictures became, until all processes have told.
+/// This process's results for its pictures, until all processes exchange theirs.
 #[derive(Default)]
 struct OwnPictures {
     samples: Vec<u32>,
@@ -285,7 +282,7 @@ impl OwnPictures {
     }
 }
 
-/// What all pictures became.
+/// Results for the pictures of all processes.
 struct PictureResults<'a> {
     task: &'a ClipTask,
     samples: &'a Samples,
@@ -293,7 +290,7 @@ struct PictureResults<'a> {
     labels: LabelCounts,
     label_frequencies: LabelFrequencies,
     num_labels: Option<usize>,
-    /// The label loss.
+    /// Sum of the label loss.
     loss: LossSum,
 }
 
@@ -310,7 +307,7 @@ impl<'a> PictureResults<'a> {
         }
     }
 
-    /// Features of samples, and their logits where the model has labels.
+    /// Adds the features of samples, and their logits if the model has a label head.
     fn add(&mut self, read: &[u32], features: &[f32], logits: &[f32]) {
         let taken = self.features.add(read, features);
         taken.expect("a loader gives each sample once");
@@ -338,14 +335,14 @@ impl<'a> PictureResults<'a> {
     }
 }
 
-/// How many texts were encoded and scored, and how.
+/// Number of encoded captions and pictures, for the log.
 pub(super) fn describe_size(scores: &Scores) -> Option<String> {
     let scores: ClipScores = scores.read()?;
     let (pictures, captions) = (scores.retrieval.pictures, scores.retrieval.captions);
     Some(size_of_evaluation(captions, pictures))
 }
 
-/// Labels and ranks, a line each, beside what guessing gives.
+/// One line each for labels and both retrieval directions, next to the scores of guessing.
 pub(super) fn describe_scores(scores: &Scores) -> String {
     let Some(scores) = scores.read::<ClipScores>() else {
         return String::new();
@@ -379,8 +376,8 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
     text
 }
 
-/// Encodes every picture that can be read, in the order of the samples, unless it is to `stop`. `each` gets the samples of a batch and what
-/// they became, and says whether to go on. Returns what could not be read.
+/// Encodes every readable picture, in the order of the samples. `each` gets the samples of a batch and their features, and returns
+/// whether to continue. Returns the unreadable pictures; setting `stop` ends it early.
 pub fn encode_pictures(
     encoder: &mut Encoder<'_>,
     (pictures, samples): (&mut Loader<HostRow>, &Arc<Samples>),
@@ -391,7 +388,7 @@ pub fn encode_pictures(
     encode_pictures_seeing(encoder, all, stop, |read, _, encoded| each(read, encoded))
 }
 
-/// The same of a share of the samples, where `each` sees the pixels too.
+/// Like [`encode_pictures`] for a share of the samples; `each` gets the pixels too.
 fn encode_pictures_seeing(
     encoder: &mut Encoder<'_>,
     (pictures, samples, share): (&mut Loader<HostRow>, &Arc<Samples>, Share),
@@ -406,7 +403,7 @@ fn encode_pictures_seeing(
     read.ok_or(Unfinished::Stopped)
 }
 
-/// Encodes captions of the table. `each` gets the features of a batch, and says whether to go on.
+/// Encodes captions of the table. `each` gets the features of a batch, and returns whether to continue.
 pub fn encode_captions(
     encoder: &mut Encoder<'_>,
     tokens: &TokenTable,

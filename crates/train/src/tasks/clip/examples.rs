@@ -1,8 +1,8 @@
-//! `samples.json`: a dozen held-out pictures with what the model makes of them, for people to look at.
+//! `samples.json`: a dozen validation pictures with their predictions, for the report.
 //!
-//! An evaluation decodes every picture and encodes every caption; this looks on, and keeps of a few pictures the pixels as
-//! a small JPEG, the label head's first choices and the captions that are nearest. Nothing is decoded or computed again but
-//! a dozen similarities a caption, and training does not see it.
+//! The evaluation decodes every picture and encodes every caption anyway. [`Examples`] keeps a few pictures as small JPEGs, with
+//! the label head's best labels and the nearest captions. It adds only a dozen similarities per caption, and does not affect
+//! training.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,31 +15,30 @@ use serde::{Deserialize, Serialize};
 use super::{ClipTask, EncodedPictures};
 use crate::config::Subset;
 
-/// Pictures that are kept.
 const MAX_EXAMPLES: usize = 12;
-/// Captions and labels of each.
+/// Captions and labels that are kept per picture.
 const NUM_BEST: usize = 3;
-/// Longest side of what is kept of a picture.
+/// Longest side of a thumbnail.
 const MAX_SIDE: u32 = 224;
 
-/// What they take: features, JPEGs, and the file while it is written.
+/// Memory of the examples: features, JPEGs, and the file while it is written.
 pub const EXAMPLES_BYTES: u64 = 1 << 20;
 
-/// A picture that is looked at.
+/// A chosen picture and its predictions.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Example {
     sample: u32,
     jpeg: Vec<u8>,
     feature: Vec<f32>,
-    /// Label and share, best first.
+    /// Label index and probability, best first.
     labels: Vec<(usize, f64)>,
-    /// Caption and cosine, best first.
+    /// Caption index and cosine similarity, best first.
     captions: Vec<(usize, f64)>,
     own_similarity: Option<f64>,
     own_caption: usize,
 }
 
-/// Collects examples while an evaluation runs.
+/// Collects examples during an evaluation.
 pub struct Examples {
     chosen: Vec<u32>,
     caption_ids: Vec<u32>,
@@ -58,10 +57,9 @@ struct SamplesFile<'a> {
 #[derive(Serialize)]
 struct SampleLine<'a> {
     image: &'a str,
-    /// In base64.
     jpeg: String,
     caption: &'a str,
-    /// Cosine of the picture and its own caption.
+    /// Cosine similarity of the picture and its own caption.
     similarity: Option<f64>,
     label: Option<&'a str>,
     labels: Vec<LabelLine<'a>>,
@@ -82,7 +80,7 @@ struct CaptionLine<'a> {
 }
 
 impl Examples {
-    /// Evenly spread over the samples: the same ones at every evaluation.
+    /// Chooses pictures evenly spread over the samples: the same ones at every evaluation.
     pub fn of(samples: &Samples) -> Examples {
         let count = samples.len().min(MAX_EXAMPLES);
         let chosen: Vec<u32> = (0..count)
@@ -99,7 +97,7 @@ impl Examples {
         }
     }
 
-    /// Pictures of a batch, and what they became.
+    /// Offers the pictures of a batch.
     pub(crate) fn see_pictures(
         &mut self,
         read: &[u32],
@@ -130,17 +128,17 @@ impl Examples {
         }
     }
 
-    /// What was seen so far.
+    /// Copies the examples of this process.
     pub(super) fn pictures(&self) -> Vec<Example> {
         self.examples.clone()
     }
 
-    /// What all processes have seen, in the order of the samples.
+    /// Sets the examples of all processes, in the order of the samples.
     pub(super) fn set_pictures(&mut self, examples: Vec<Example>) {
         self.examples = examples;
     }
 
-    /// Captions of a batch, in the order of the table.
+    /// Offers the captions of a batch, in the order of the table.
     pub(crate) fn see_captions(&mut self, features: &[f32], projection: usize) {
         for caption_d in features.chunks(projection) {
             let caption = self.captions_seen;
@@ -156,7 +154,7 @@ impl Examples {
         }
     }
 
-    /// The file; `None` where no picture was seen.
+    /// The file's contents; `None` without examples.
     pub(crate) fn json(
         &self,
         step: u64,

@@ -1,4 +1,4 @@
-//! A trained step as a model folder that `transformers` loads.
+//! A trained CLIP as a model folder that `transformers` loads.
 //!
 //! ```text
 //! config.json, model.safetensors       CLIPModel.from_pretrained
@@ -21,15 +21,15 @@ use crate::error::TrainError;
 use crate::export::model_files::{SHARD_BYTES, unsaved};
 use crate::run_folder::folder::{failed, write_whole};
 
-/// Names of the label head's outputs, and how captions were made: `labels.json`.
+/// `labels.json`: names of the label head's outputs, and the caption template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabelNames {
     /// In the order of the outputs.
     pub labels: Vec<String>,
-    /// The name of the target that they are of: `label`, or a key of `data.targets`.
+    /// The target that the labels belong to: `label`, or a key of `data.targets`.
     #[serde(default = "usual_target")]
     pub target: String,
-    /// Captions as they were trained.
+    /// Caption template of the training.
     pub caption: String,
 }
 
@@ -40,7 +40,7 @@ fn usual_target() -> String {
 const LABELS_FILE: &str = "labels.json";
 
 impl LabelNames {
-    /// Reads what lies in a model folder; `None` where nothing does.
+    /// Reads `labels.json`; `None` without that file.
     pub fn read(folder: &Path) -> Result<Option<LabelNames>, TrainError> {
         let path = folder.join(LABELS_FILE);
         if !path.exists() {
@@ -57,7 +57,7 @@ impl LabelNames {
     }
 }
 
-/// Writes everything that using the model takes.
+/// Writes the model folder.
 pub(super) fn save(task: &ClipTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     let data = task.data();
     let saved = data.text.save(folder);
@@ -77,8 +77,8 @@ pub(super) fn save(task: &ClipTask, step: &Step, folder: &Path) -> Result<(), Tr
     saved.map_err(|cause| unsaved(&cause))
 }
 
-/// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the label
-/// head. An interrupted write leaves no folder that looks complete.
+/// Writes `config.json`, `model.safetensors` (in shards beyond `shard_bytes`) and the label head. An interrupted write leaves no
+/// folder that looks complete.
 pub fn save_weights(
     task: &ClipTask,
     step: &Step,

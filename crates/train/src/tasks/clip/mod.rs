@@ -1,7 +1,7 @@
-//! CLIP: pictures against captions, and a label head beside them.
+//! CLIP: a contrastive loss over pictures and captions, and an optional label head.
 //!
-//! The contrastive loss is coupled through features: all samples of the effective batch are negatives of each other, whatever
-//! the split. The label head's cross-entropy is separable.
+//! The contrastive loss couples all samples of the effective batch: they are negatives of each other, however the batch is split.
+//! The label head's cross-entropy is separable.
 
 mod batch;
 mod encoder;
@@ -44,14 +44,13 @@ use crate::engine::task::{Chance, Evaluated, Evaluation, FillWeights, Loss, Task
 use crate::error::TrainError;
 use crate::planning::setup::Weights;
 
-/// Places of the losses in sums and seeds.
+/// Loss numbers.
 const CONTRASTIVE: usize = 0;
 const LABEL: usize = 1;
 
-/// Pictures and captions that meet in one space.
+/// A CLIP with its loss settings.
 #[derive(Clone)]
 pub struct ClipTask {
-    /// Sizes.
     pub model: ClipConfig,
     /// Classes of the label head; `None` leaves it out.
     pub num_labels: Option<usize>,
@@ -65,39 +64,35 @@ pub struct ClipTask {
     pub label_weight: f64,
     /// Share of a label that is spread over all classes.
     pub label_smoothing: f64,
-    /// What a sample of each class counts in the label loss; empty: one each.
+    /// Weight of each class in the label loss; empty if all are 1.
     pub class_weights: Vec<f32>,
-    /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
+    /// Tile size of the contrastive loss; the batch size or more computes it in one piece.
     pub contrastive_tile: usize,
-    /// Whether the device wants the order in which gradients of equal token ids are added.
+    /// Whether the device adds gradients of equal token ids in sorted order.
     pub sorted_ids: bool,
-    /// Where weights come from.
     weights: Option<Arc<Weights>>,
-    /// Whether the folder's label head is for these labels.
+    /// Whether to keep the folder's label head because its labels are the data's.
     keep_head: bool,
-    /// Captions and labels of the run's samples, where there are any.
+    /// Captions and labels of the data, if it was read.
     data: Option<Arc<ClipData>>,
 }
 
-/// What a run's data is to CLIP.
+/// The data of a run, and its preprocessing.
 pub(super) struct ClipData {
     train: Arc<Samples>,
     train_tokens: TokenTable,
     validation_tokens: Option<TokenTable>,
-    /// Names of the labels.
     labels: Vec<String>,
-    /// The name of the target that they are of.
+    /// Name of the label target.
     target: String,
-    /// How captions are made from columns.
     caption_template: String,
-    /// Captions to ids.
     text: TextEncoder,
-    /// What pictures go through, as `preprocessor_config.json` has it.
+    /// Contents of `preprocessor_config.json`.
     processor: String,
 }
 
 impl ClipTask {
-    /// Contrastive loss and half the label loss, on random weights.
+    /// A task with random weights; loss weights are 1 for contrastive and 0.5 for label.
     pub fn new(model: ClipConfig, num_labels: Option<usize>) -> ClipTask {
         ClipTask {
             num_tokens: model.text.max_positions,
@@ -116,7 +111,7 @@ impl ClipTask {
         }
     }
 
-    /// What a sample of this class counts in the label loss: nothing where it has none.
+    /// Weight of a class in the label loss; 0 for a negative label.
     pub fn class_weight(&self, label: i64) -> f32 {
         match usize::try_from(label) {
             Err(_) => 0.0,

@@ -1,4 +1,4 @@
-//! CLIP's encoders as ONNX programs.
+//! ONNX export of CLIP's encoders.
 
 use holdall_graph::{DType, Graph};
 use holdall_models::clip::{self, TextInputs};
@@ -54,7 +54,7 @@ fn text_encoder(task: &ClipTask, precision: Precision) -> Result<Program, OnnxEr
     Ok(writer.finish("text encoder"))
 }
 
-/// The token that ends a text; `None` where it is the one of the highest id.
+/// The token that ends a text; `None` if it is the token of the highest id.
 pub(in crate::tasks) fn end_token(pooling: TextPooling) -> Option<i64> {
     match pooling {
         TextPooling::HighestId => None,

@@ -1,4 +1,4 @@
-//! From a config to a CLIP run before its plan: samples, tokens, the model.
+//! Opens a CLIP run: samples, tokens and model, before memory is planned.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,13 +24,11 @@ use crate::planning::setup::{Setup, Weights, resolve_budget, room_to_open};
 use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
-/// A model before anything is planned.
+/// A CLIP from a folder or a preset.
 pub(super) struct OpenedModel {
-    /// Sizes, and what its pictures are normalised by.
+    /// Sizes, and the mean and deviation that normalise pictures.
     pub model: ClipConfig,
-    /// Where weights come from.
     pub weights: Weights,
-    /// What its pictures go through.
     pub processor: ImageProcessor,
 }
 
@@ -48,7 +46,7 @@ impl OpenedModel {
     }
 }
 
-/// The model in a folder; else a preset.
+/// Opens the model in `folder`, or the preset called `name`.
 pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedModel, TrainError> {
     if let Some(path) = folder {
         let folder = ModelFolder::open(&path)?;
@@ -82,7 +80,7 @@ pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedMo
     }
 }
 
-/// Opens the model without data: `labels` and `tokens` are what the config says.
+/// Opens the model without data, with `labels` and `tokens` from the config.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let opened = open_model(&config.model, starting_folder(config))?;
     let tokens = config.tokens.unwrap_or(opened.model.text.max_positions);
@@ -92,7 +90,6 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     Setup::new(config, site, Arc::new(task), processor, None, notes)
 }
 
-/// What is computed.
 fn task(
     config: &RunConfig,
     site: Site<'_>,
@@ -143,7 +140,7 @@ fn task(
     })
 }
 
-/// Reads the data, opens the model, finds or trains the tokenizer.
+/// Reads the data, opens the model, and opens or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let target = label_target(&config.data)?;
     let data = site.listed(|| source::read(&config.data, Captions::Required, config.seed))?;
@@ -213,7 +210,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     })
 }
 
-/// The name of the one target that the label head learns; an error where the config asks for more than that head.
+/// Name of the label head's target; an error if the config has another kind of target, or several.
 fn label_target(data: &DataConfig) -> Result<String, TrainError> {
     let mut label = None;
     for (name, target) in data.targets() {
@@ -235,7 +232,7 @@ fn label_target(data: &DataConfig) -> Result<String, TrainError> {
     Ok(label.unwrap_or(LABEL).to_owned())
 }
 
-/// Data with labels says how many there are.
+/// Number of labels: the data's, if it has labels; a different `labels:` is an error.
 fn num_labels(
     config: &RunConfig,
     names: &[String],
@@ -254,7 +251,7 @@ fn num_labels(
     }
 }
 
-/// The folder's tokenizer, the one asked for, or one trained on the captions.
+/// Opens the tokenizer of the config or of the model's folder, or trains one on the captions.
 fn text_encoder(
     config: &RunConfig,
     OpenedModel { model, weights, .. }: &mut OpenedModel,
@@ -294,7 +291,7 @@ fn text_encoder(
     };
     let end = text.eos_id();
     match weights {
-        // Nothing was learnt yet, so the model may pool where this tokenizer ends.
+        // Random weights may pool at this tokenizer's end token.
         Weights::Random { .. } => model.text.pooling = TextPooling::FirstEos(end),
         Weights::Folder(folder) => {
             let pooled = match model.text.pooling {
@@ -313,7 +310,7 @@ fn text_encoder(
     Ok(text)
 }
 
-/// Captions that do not fit are cut, and that is said.
+/// Log line about captions that are cut to the model's positions.
 fn note_on_long_captions(
     text: &TextEncoder,
     parts: [Option<(&Arc<Samples>, &TokenTable)>; 2],
@@ -322,7 +319,7 @@ fn note_on_long_captions(
     let mut cut = 0;
     for (samples, tokens) in parts.into_iter().flatten() {
         for (index, caption) in samples.captions().iter().enumerate() {
-            // Only those that fill every position may have been cut.
+            // Only captions that fill all positions may have been cut.
             let full = tokens.caption(index).len() == positions;
             cut += usize::from(full && text.num_tokens(caption)? > positions);
         }
@@ -338,7 +335,7 @@ mod tests {
 
     use super::*;
 
-    /// The numbers are written down twice, for pictures and for graphs; a bit between them would move every loss.
+    /// The normalisation is written down twice, for pictures and for graphs; a difference of one bit would change every loss.
     #[test]
     fn the_image_processor_of_a_preset_has_the_bits_of_clip() {
         let opened = open_model("small", None).unwrap();

@@ -1,4 +1,4 @@
-//! A trained CLIP, opened to be used: its folder, its tokenizer, what its label head calls things.
+//! A trained CLIP, opened for prediction, evaluation and export.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::planning::setup::Weights;
 use crate::planning::site::Site;
 use crate::tasks::weights_folder;
 
-/// A model with all that lies beside it.
+/// A trained CLIP with its picture preprocessing and its label names.
 pub struct SavedClip {
     task: ClipTask,
     processor: ImageProcessor,
-    /// Names of the label head's outputs; empty where there is no head.
+    /// Names of the label head's outputs; empty without a label head.
     pub labels: Vec<String>,
-    /// The name of the target that the label head learnt.
+    /// Name of the label head's target.
     pub target: String,
-    /// Where its tokenizer is, and what reading that may take.
+    /// Memory limit for reading the tokenizer.
     most_bytes: u64,
 }
 
 impl SavedClip {
-    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache; its tokenizer in at most so many
-    /// bytes.
+    /// Opens a model folder, the folder of a run, or a name in the local Hugging Face cache. Reading its tokenizer may take up to
+    /// `most_bytes`.
     pub fn open(name: &str, most_bytes: u64) -> Result<SavedClip, TrainError> {
         let named = resolve(name)?;
         let OpenedModel {
@@ -68,7 +68,6 @@ impl SavedClip {
         })
     }
 
-    /// The folder's tokenizer.
     pub fn text(&self) -> Result<TextEncoder, TrainError> {
         let text = &self.task.model.text;
         let tokenizer = self.path().join("tokenizer.json");
@@ -81,17 +80,16 @@ impl SavedClip {
         )?)
     }
 
-    /// Token ids of captions.
     pub fn tokens(&self, captions: &[String]) -> Result<TokenTable, TrainError> {
         TokenTable::new(&self.text()?, captions, self.task.model.text.max_positions)
     }
 
-    /// Length of a feature.
+    /// Length of a feature vector.
     pub fn projection(&self) -> usize {
         self.task.model.projection_dim
     }
 
-    /// What a contrastive similarity is multiplied by.
+    /// Factor of the similarities in the contrastive loss.
     pub fn logit_scale(&self) -> Result<f32, TrainError> {
         let mut value = [0.0];
         if let Some(Weights::Folder(folder)) = self.task.weights.as_deref() {
@@ -100,7 +98,6 @@ impl SavedClip {
         Ok(value[0].exp())
     }
 
-    /// Its encoders as ONNX programs.
     pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
         let mut files = onnx::programs(&self.task, precision)?;
         let scale = self.logit_scale()?;
@@ -110,7 +107,7 @@ impl SavedClip {
         Ok(files)
     }
 
-    /// What is computed, for captions of up to `longest` tokens.
+    /// The task, for captions of up to `longest` tokens.
     pub fn task(&self, longest: usize) -> ClipTask {
         ClipTask {
             num_tokens: bucket(longest.max(1), self.task.model.text.max_positions),

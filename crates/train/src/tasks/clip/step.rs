@@ -1,4 +1,4 @@
-//! What CLIP computes in a step.
+//! Graph of CLIP's training step.
 
 use holdall_graph::{DType, Decay};
 use holdall_models::clip::{self, ClipInputs};
@@ -7,7 +7,7 @@ use super::batch::{END, IDS, LABEL_WEIGHTS, LABELS, LENGTHS, ORDER, PIXELS};
 use super::{CONTRASTIVE, ClipTask, LABEL};
 use crate::engine::step_graph::StepWriter;
 
-/// Features of the whole effective batch: pictures, captions.
+/// Picture and caption features of the whole effective batch.
 pub(super) const FEATURES: [&str; 2] = ["image features", "text features"];
 
 pub(super) fn write_forward(task: &ClipTask, step: &mut StepWriter<'_>) {
@@ -47,7 +47,7 @@ pub(super) fn write_coupled_losses(task: &ClipTask, step: &mut StepWriter<'_>) {
         value.expect("left by the forward pass")
     });
     let weights = step.sample_weights();
-    // Declared with the other heads: the same storage by its name.
+    // The forward pass declares the same parameter; the name identifies its storage.
     let logit_scale = step.graph.parameter("logit_scale", &[], Decay::No);
     let sum = step.coupled_loss(CONTRASTIVE);
     let tile = task.contrastive_tile;

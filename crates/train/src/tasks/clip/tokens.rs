@@ -4,14 +4,14 @@ use holdall_data::text::TextEncoder;
 
 use crate::error::TrainError;
 
-/// Every caption once, as token ids, one behind the other.
+/// Token ids of each distinct caption, concatenated.
 pub struct TokenTable {
     ids: Vec<u32>,
     ends: Vec<u32>,
 }
 
 impl TokenTable {
-    /// Encodes every caption to at most `longest` tokens, start and end included.
+    /// Encodes every caption to at most `longest` tokens, including start and end token.
     pub fn new(
         text: &TextEncoder,
         captions: &[String],
@@ -28,7 +28,6 @@ impl TokenTable {
         Ok(TokenTable { ids, ends })
     }
 
-    /// A caption's ids.
     pub fn caption(&self, index: usize) -> &[u32] {
         let start = match index {
             0 => 0,
@@ -37,17 +36,16 @@ impl TokenTable {
         &self.ids[start..self.ends[index] as usize]
     }
 
-    /// Captions.
+    /// Number of captions.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Tokens of the longest caption.
+    /// Number of tokens of the longest caption.
     pub fn longest(&self) -> usize {
         (0..self.len())
             .map(|index| self.caption(index).len())
@@ -55,7 +53,7 @@ impl TokenTable {
             .unwrap_or(0)
     }
 
-    /// Writes a caption's ids over `row`, filled up with its end token.
+    /// Writes a caption's ids to `row`, padded with its end token.
     pub fn write(&self, index: usize, row: &mut [i64]) {
         let caption = self.caption(index);
         let end = caption.last().copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Pictures and masks as columns of a batch, and how many pixels count.
+//! Pictures and masks as the columns of a batch, and the pixel counts of the losses.
 
 use holdall_data::loader::Loaded;
 use holdall_data::segmentation::{IGNORED, RowShape};
@@ -12,10 +12,10 @@ use crate::engine::batch::{Batch, Scope, Values, random_bytes};
 
 /// Pictures with their masks, `[b, row bytes]`.
 pub(super) const ROWS: &str = "rows";
-/// What a pixel of each class counts, `[values of a mask]`.
+/// Weight of a pixel of each class, `[mask values]`.
 pub(super) const CLASS_WEIGHTS: &str = "class weights";
 
-/// A batch of pictures and masks: `pixels` and `masks` sample by sample, as a row has them.
+/// Builds a batch; `pixels` and `masks` hold one sample after the other, in the layout of a row.
 pub fn batch_of(task: &SegmentTask, pixels: &[u8], masks: &[u8]) -> Batch {
     let row = task.row;
     let num_samples = masks.len() / row.num_pixels();
@@ -48,10 +48,10 @@ fn set_class_weights(task: &SegmentTask, batch: &mut Batch) {
     weights.clone_from(&task.class_weights);
 }
 
-/// What each loss is divided by: the weights of its pixels, pictures, or one.
+/// Denominators of the losses: the total weight of the pixels, the number of pictures, or 1.
 pub(super) fn count_losses(task: &SegmentTask, batch: &Batch, counts: &mut [f64]) {
     for level in 0..task.model.num_heads() {
-        // Weights are those of classes alone, so that all losses of pixels share one count.
+        // All pixel losses share one count, because pixel weights depend on the class only.
         let mut of_pixels = None;
         for (index, term) in task.terms.iter().enumerate() {
             counts[task.place_of(level, index)] = match term.kind {
@@ -67,7 +67,7 @@ pub(super) fn count_losses(task: &SegmentTask, batch: &Batch, counts: &mut [f64]
     }
 }
 
-/// Weights of all pixels that count, at a head's size.
+/// Total weight of the labelled pixels at a head's resolution.
 fn weight_of_pixels(task: &SegmentTask, batch: &Batch, level: usize) -> f64 {
     let mut columns = batch.columns.iter();
     let rows = columns.find(|column| column.endpoint == ROWS);
@@ -79,7 +79,7 @@ fn weight_of_pixels(task: &SegmentTask, batch: &Batch, level: usize) -> f64 {
     }
 }
 
-/// At full size the loader has counted; at others it is every second, fourth, ... pixel of every such line.
+/// The loader has counted the full-size mask. Lower heads see every second, fourth, ... pixel of every such line.
 fn weight_of_row(shape: &RowShape, class_weights: &[f32], row: &[u8], level: usize) -> f64 {
     let mut counts = [0u32; 256];
     if level == 0 {
@@ -93,14 +93,14 @@ fn weight_of_row(shape: &RowShape, class_weights: &[f32], row: &[u8], level: usi
             pixels.for_each(|&value| counts[usize::from(value)] += 1);
         }
     }
-    // A value beyond the classes has no weight, as in the loss; the loader refuses it.
+    // Mask values beyond the classes have no weight, as in the loss; the loader refuses them.
     let weighted = counts.iter().zip(class_weights);
     weighted
         .map(|(&count, &weight)| f64::from(count) * f64::from(weight))
         .sum()
 }
 
-/// Random pictures with blobs of every class; some pixels do not count.
+/// Random pictures with pixels of every class, some of them ignored.
 pub(super) fn random(task: &SegmentTask, num_samples: usize, seed: u64) -> Batch {
     let row = task.row;
     let mut draw = Draw::new(seed, "batch");
@@ -111,7 +111,7 @@ pub(super) fn random(task: &SegmentTask, num_samples: usize, seed: u64) -> Batch
             let bits = draw.bits();
             match bits % 64 {
                 0 => IGNORED,
-                // One pixel in nine or so is not background.
+                // About one pixel in nine is foreground.
                 1..8 => (1 + (bits >> 32) % (values - 1)) as u8,
                 _ => 0,
             }

@@ -1,8 +1,8 @@
-//! What a segmentation is worth on samples: every picture once, forward alone, scored at its own size.
+//! Evaluation of a segmentation model: one forward pass over every picture, scored at the picture's own size.
 //!
-//! Figures without a prefix are means over pictures; those of `pooled` take the pixels of all pictures together. Pixels that do not count
-//! (outside of the field of view, ignored) are in none. With one class the figures are those at the model's threshold, and the threshold of
-//! the highest mean Dice is found beside them: training saves the one of its validation pictures with the model.
+//! Metrics without a prefix are means over pictures; `pooled` metrics count the pixels of all pictures together. Pixels outside
+//! the field of view and ignored pixels count in neither. With one class, metrics use the model's threshold. The evaluation also
+//! finds the threshold with the highest mean Dice; training saves the one of its validation pictures with the model.
 
 use holdall_data::samples::Samples;
 use holdall_metrics::segmentation::{
@@ -23,11 +23,11 @@ use crate::error::TrainError;
 use crate::planning::processes::share_of;
 use crate::run::shared_evaluation::{PartReader, PartWriter, exchange};
 
-/// Bytes that an evaluation holds on the host.
+/// Host memory of an evaluation, in bytes.
 pub(super) fn host_bytes(task: &SegmentTask, samples: &Samples, threads: usize) -> u64 {
     let costs = task.framing.as_deref().map(|framing| {
         let costs = (0..samples.len()).map(|sample| framing.whole_cost(samples, sample));
-        // What cannot be read is named by whoever reads it.
+        // Reading reports the unreadable pictures.
         costs.filter_map(Result::ok).collect::<Vec<_>>()
     });
     predict::host_bytes(task, &costs.unwrap_or_default(), threads, true, 0)
@@ -40,7 +40,7 @@ pub(super) fn host_bytes(task: &SegmentTask, samples: &Samples, threads: usize) 
         }
 }
 
-/// Evaluates samples. What cannot be read is left out, and named.
+/// Evaluates samples. Unreadable pictures are skipped and listed.
 pub(super) fn evaluate(
     task: &SegmentTask,
     evaluation: Evaluation<'_>,
@@ -108,7 +108,7 @@ pub(super) fn evaluate(
     if !is_alone {
         images.odds = pooled.odds();
         images.others = [done as u64, without_mask];
-        // Counted again with what the others have, in the order of samples.
+        // Counts again over the results of all processes, in the order of samples.
         pooled = PooledScores::new(task.model.num_outputs());
         losses = PictureLosses::none(task);
         table = ImageTable::new(samples.len());
@@ -149,7 +149,7 @@ pub(super) fn evaluate(
     set("pooled", Value::Object(fields(&pooled.mean().pooled)));
     if let Some(best) = best {
         set("threshold", json!(task.model.threshold));
-        // As it is printed: an f32 has digits that nobody means.
+        // Rounded: an f32 prints as more digits than the threshold has.
         set("best_threshold", json!(hundredths(best.threshold)));
         set(TUNED_DICE, json!(best.dice));
     }
@@ -195,7 +195,7 @@ pub(super) fn evaluate(
     })
 }
 
-/// What a process found of its pictures, until all have told: the same lengths for every picture.
+/// Results of one process, until all processes exchange theirs. Each list has the same count of numbers per picture.
 #[derive(Default)]
 struct OwnImages {
     samples: Vec<u32>,
@@ -203,9 +203,9 @@ struct OwnImages {
     counts: Vec<u64>,
     thresholds: Vec<u64>,
     losses: Vec<f64>,
-    /// Of all its pictures together.
+    /// Over all pictures of the process.
     odds: Vec<u64>,
-    /// Pictures that were read, and those of them without a mask.
+    /// Number of pictures that were read, and number of those without a mask.
     others: [u64; 2],
 }
 
@@ -239,7 +239,7 @@ impl OwnImages {
         })
     }
 
-    /// Numbers of one picture, of which each has equally many.
+    /// The numbers of one picture from a list with equally many per picture.
     fn of<'a, T>(&self, all: &'a [T], index: usize) -> &'a [T] {
         let each = all.len() / self.samples.len();
         &all[index * each..][..each]
@@ -260,7 +260,7 @@ impl OwnImages {
     }
 }
 
-/// `None` where the picture has no mask.
+/// `None` for a picture without a mask.
 pub(super) fn score(
     segmented: Segmented<'_>,
 ) -> Option<holdall_metrics::segmentation::ImageScores> {
@@ -286,7 +286,7 @@ pub(super) fn hundredths(threshold: f32) -> f64 {
     f64::from((threshold * 100.0).round()) / 100.0
 }
 
-/// By name, in their order.
+/// Metrics by name, in the order of [`METRICS`].
 pub(super) fn fields(scores: &MaskScores) -> Map<String, Value> {
     let each = METRICS.iter().zip(scores.values());
     each.map(|(name, value)| ((*name).to_owned(), json!(value)))
@@ -304,16 +304,17 @@ fn class_rows(task: &SegmentTask, classes: &[PerImageAndPooled]) -> Value {
     rows.collect()
 }
 
-/// Mean Dice at the threshold that is the best for it.
+/// Mean Dice at the threshold where it is highest.
 pub(super) const TUNED_DICE: &str = "dice_at_best_threshold";
 
-/// Whether a model that is chosen by this metric is saved with the best threshold of its evaluation: the metric is that at this
-/// threshold, or knows none. Figures at the model's own threshold choose a model that is used at it.
+/// Whether the model that is best by this metric is saved with the best threshold of its evaluation: for Dice at that threshold,
+/// and for metrics without a threshold. Other metrics are computed at the model's own threshold, which the model keeps.
 pub(super) fn tunes_threshold(best_metric: Option<&str>) -> bool {
     best_metric.is_none_or(|metric| [TUNED_DICE, "auc", "pooled.auc", LOSS].contains(&metric))
 }
 
-/// The metrics that can say which model is the best. With one class the usual one is Dice at the threshold that the model is saved with.
+/// Metric and direction that choose the best model. The default with one class is Dice at the threshold that is saved with the
+/// model.
 pub(super) fn best_metric(
     task: &SegmentTask,
     asked: Option<&str>,
@@ -340,7 +341,7 @@ pub(super) fn best_metric(
     Ok((asked.to_owned(), direction))
 }
 
-/// What the figures mean.
+/// The evaluation protocol, for the log.
 pub(super) fn describe_size(scores: &Scores) -> Option<String> {
     #[derive(Deserialize)]
     struct Protocol {
@@ -350,7 +351,7 @@ pub(super) fn describe_size(scores: &Scores) -> Option<String> {
     Some(protocol)
 }
 
-/// Per picture and pooled, a line each; a line for each class where there are several.
+/// One line of means per picture, one of pooled metrics, and with several classes one per class.
 pub(super) fn describe_scores(scores: &Scores) -> String {
     let line = |name: &str, prefix: &str| {
         let words = METRICS.iter().filter_map(|metric| {

@@ -1,5 +1,5 @@
-//! `segmentation.json`: scores of every picture, the curve over thresholds, and what was found, missed and invented in the best, the median
-//! and the worst picture. Those three are looked at once more when all scores are known, so that none has to be held until then.
+//! `segmentation.json`: scores of every picture, the Dice curve over thresholds, and overlays of the best, the median and the
+//! worst picture. The overlays' pictures are predicted again once all scores are known, so that no prediction is kept until then.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,20 +17,19 @@ use crate::config::Subset;
 use crate::engine::forward::Forward;
 use crate::engine::task::Unfinished;
 
-/// Beside the run, and beside its best model.
+/// In the run's folder, and next to its best model.
 pub(super) const FILE_NAME: &str = "segmentation.json";
-/// Pictures that the file lists.
 const MOST_LISTED: usize = 2000;
 /// Longest side of an overlay.
 const MOST_SIDE: usize = 384;
 
-/// In the prediction and in the truth.
+/// True positive: white.
 const FOUND: [u8; 3] = [255, 255, 255];
-/// In the truth only: orange.
+/// False negative, or the wrong class: orange.
 const MISSED: [u8; 3] = [0xe6, 0x9f, 0x00];
-/// In the prediction only: sky blue.
+/// False positive: sky blue.
 const INVENTED: [u8; 3] = [0x56, 0xb4, 0xe9];
-/// Colours of classes 1, 2, ...: those of Okabe and Ito, which everybody can tell apart.
+/// Colours of classes 1, 2, ...: the palette of Okabe and Ito, safe for colour-blind readers.
 const CLASS_COLOURS: [[u8; 3]; 7] = [
     [0xe6, 0x9f, 0x00],
     [0x56, 0xb4, 0xe9],
@@ -41,10 +40,10 @@ const CLASS_COLOURS: [[u8; 3]; 7] = [
     [0xcc, 0x79, 0xa7],
 ];
 
-/// Scores of each picture; beyond the first few thousand only what says which is the best and the worst.
+/// Scores of each picture; beyond the first [`MOST_LISTED`] only its Dice, which ranks it.
 pub(super) struct ImageTable {
     rows: Vec<(u32, MaskScores)>,
-    /// Sample and Dice of every picture that has one.
+    /// Sample and Dice of every picture with a Dice.
     dice: Vec<(u32, f32)>,
 }
 
@@ -56,7 +55,7 @@ impl ImageTable {
         }
     }
 
-    /// With the file that is made of it.
+    /// Memory of the table and of the file that is written from it.
     pub fn bytes(num_samples: usize) -> u64 {
         const LINE_BYTES: usize = 512;
         let listed = num_samples.min(MOST_LISTED);
@@ -81,7 +80,7 @@ impl ImageTable {
         self.rows.iter().map(row).collect()
     }
 
-    /// Best, median and worst; fewer where there are fewer pictures.
+    /// Best, median and worst picture; fewer for fewer pictures.
     fn ranked(&self) -> Vec<(&'static str, u32, f32)> {
         let mut order = self.dice.clone();
         order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -97,7 +96,7 @@ impl ImageTable {
     }
 }
 
-/// What the file is made of.
+/// Contents of `segmentation.json`.
 pub(super) struct File<'a> {
     pub step: u64,
     pub subset: Subset,
@@ -148,7 +147,7 @@ impl File<'_> {
     }
 }
 
-/// What figures mean: how many pictures, sizes, field of view, threshold.
+/// The evaluation protocol in words: number of pictures, sizes, field of view, threshold.
 pub(super) fn protocol(task: &SegmentTask, pooled: &PooledScores, samples: &Samples) -> String {
     let model = &task.model;
     let mut words = vec![holdall_files::counted(pooled.images(), "picture")];
@@ -177,15 +176,16 @@ pub(super) fn protocol(task: &SegmentTask, pooled: &PooledScores, samples: &Samp
     words.join(", ")
 }
 
-/// What overlays of pictures of this size take, and the file while it is written.
+/// Memory of the overlays of pictures of this size, and of the file while it is written.
 pub(super) fn overlay_bytes(size: [usize; 2]) -> u64 {
-    /// Of three overlays, for each of their pixels: colours of two pictures, as PNG, in base64 and in the file; masks take little.
+    /// Bytes per pixel of the three overlays together: two colour pictures each, as PNG, in base64 and in the file; the masks take
+    /// little.
     const PIXEL_BYTES: usize = 40;
     let [height, width] = small_size(size);
     (height * width * PIXEL_BYTES) as u64
 }
 
-/// Looks at the best, the median and the worst picture once more.
+/// Draws the overlays of the best, the median and the worst picture.
 pub(super) fn overlays(
     task: &SegmentTask,
     device: &Device,
@@ -209,7 +209,7 @@ pub(super) fn overlays(
     Ok(overlays)
 }
 
-/// Four small pictures, as PNG.
+/// Four small PNGs.
 struct Overlay {
     picture: Vec<u8>,
     truth: Vec<u8>,
@@ -255,7 +255,8 @@ impl Overlay {
     }
 }
 
-/// The picture with what was found, missed and invented, at its own size, as PNG. Without a mask: with the prediction in colours of its classes.
+/// A PNG of the picture's own size that marks true positives, false negatives and false positives. Without a mask: the predicted
+/// classes in their colours.
 pub fn overlay_png(picture: &WholePicture, predicted: &[u8]) -> Vec<u8> {
     let truth = picture.mask.as_deref();
     let pixels: Vec<u8> = (0..picture.num_pixels())
@@ -265,7 +266,7 @@ pub fn overlay_png(picture: &WholePicture, predicted: &[u8]) -> Vec<u8> {
     png_file::encode(&Pixels::Colour(&pixels), size)
 }
 
-/// What a pixel is marked with; `None` where truth and prediction are both background, or the pixel does not count.
+/// Colour of a marked pixel; `None` where both truth and prediction are background, and for ignored pixels.
 fn difference(truth: Option<&[u8]>, predicted: &[u8], at: usize) -> Option<[u8; 3]> {
     match (truth.map(|truth| truth[at]), predicted[at]) {
         (Some(IGNORED), _) | (Some(0) | None, 0) => None,
@@ -287,7 +288,7 @@ fn colour_at(picture: &WholePicture, at: usize) -> [u8; 3] {
         PixelDepth::Sixteen => 2,
     };
     let pixel = &picture.pixels[at * picture.channels * bytes..];
-    // Of 16 bits the higher byte, which is the second.
+    // The high byte of 16 bits, which is the second.
     let channel = |channel: usize| pixel[channel * bytes + bytes - 1];
     match picture.channels {
         3.. => [channel(0), channel(1), channel(2)],
@@ -295,19 +296,19 @@ fn colour_at(picture: &WholePicture, at: usize) -> [u8; 3] {
     }
 }
 
-/// Grey at half contrast, so that marks stand out.
+/// Grey at half contrast, so that the marks stand out.
 fn dimmed(picture: &WholePicture, at: usize) -> [u8; 3] {
     let [r, g, b] = colour_at(picture, at).map(u32::from);
     [((r * 299 + g * 587 + b * 114) / 2000 + 32) as u8; 3]
 }
 
-/// At most [`MOST_SIDE`] long, in the same proportions.
+/// Size with the same proportions and a longest side of at most [`MOST_SIDE`].
 fn small_size(size: [usize; 2]) -> [usize; 2] {
     let longest = size[0].max(size[1]).max(MOST_SIDE);
     size.map(|side| (side * MOST_SIDE / longest).max(1))
 }
 
-/// A picture of [`small_size`], each pixel the mean of those under it.
+/// A PNG of [`small_size`], by averaging the pixels under each pixel.
 fn small_png([height, width]: [usize; 2], colour: impl Fn(usize) -> [u8; 3]) -> Vec<u8> {
     let [small_height, small_width] = small_size([height, width]);
     let range = |at: usize, side: usize, of: usize| {

@@ -12,7 +12,7 @@ use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
 use crate::export::model_files::{SHARD_BYTES, unsaved};
 
-/// A tensor in PyTorch's layout, converted when it is written.
+/// A tensor in PyTorch's channels-first layout, converted while it is written.
 struct ChannelsFirst<'a> {
     shape: Vec<usize>,
     stored: Stored<'a>,
@@ -39,7 +39,7 @@ impl Values for ChannelsFirst<'_> {
     }
 }
 
-/// Writes everything that using the model takes.
+/// Writes the model folder.
 pub(super) fn save(task: &SegmentTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     let by_name = |name: &str| {
         let mut parameters = step.parameters().iter();

@@ -1,12 +1,12 @@
-//! Which losses a segmentation has, and what each counts.
+//! Losses of a segmentation, and their counts.
 //!
 //! ```text
-//! bce, cross_entropy, focal   separable: sums over pixels; count = weights of the pixels of the effective batch
+//! bce, cross_entropy, focal   separable: sums over pixels; count = total weight of the pixels of the effective batch
 //! dice, tversky               over the batch: coupled through sums (TP, P, G per class); count = 1
 //!                             over each image: separable; count = pictures
 //! ```
 //!
-//! With deep supervision every head has all of them, weighted by 1, 1/2, 1/4, ... over their sum.
+//! With deep supervision every head has all of them, with weights 1, 1/2, 1/4, ... divided by their sum.
 
 use holdall_graph::ops::overlap::{OverlapLoss, Reduction};
 
@@ -15,46 +15,45 @@ use crate::config::{ClassWeights, DiceOver, Focal, Losses, Tversky};
 use crate::engine::task::{Chance, Loss};
 use crate::error::TrainError;
 
-/// Dice is `(2 TP + 1) / (P + G + 1)`: half of that is added to true positives.
+/// Dice is `(2 TP + 1) / (P + G + 1)`; the Tversky form adds half of that 1 to the true positives.
 const SMOOTH: f64 = 0.5;
 
 /// One loss of a head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossTerm {
-    /// As `metrics.jsonl` has it.
+    /// Key in `metrics.jsonl`.
     pub name: &'static str,
-    /// What it counts in the sum of all.
+    /// Weight in the sum of all losses.
     pub weight: f64,
-    /// What it is.
     pub kind: TermKind,
 }
 
-/// What a loss is computed from.
+/// Kind of loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TermKind {
-    /// Cross-entropy of pixels, with an exponent of the focal factor.
+    /// Cross-entropy per pixel, optionally focal.
     Pixels {
-        /// `None`: every pixel counts by its class alone.
+        /// Exponent of the focal factor; `None` for plain cross-entropy.
         focal: Option<f64>,
     },
-    /// One minus Tversky's index; Dice with 0.5 and 0.5.
+    /// One minus the Tversky index, which is Dice for `alpha` and `beta` 0.5.
     Overlap {
-        /// What an invented pixel costs.
+        /// Weight of false-positive pixels.
         alpha: f64,
-        /// What a missed pixel costs.
+        /// Weight of false-negative pixels.
         beta: f64,
-        /// What sums run over.
+        /// Pixels that the sums run over.
         over: DiceOver,
     },
 }
 
 impl LossTerm {
-    /// Binary or categorical cross-entropy, and Dice over the batch: the default.
+    /// The default losses: binary or categorical cross-entropy, and Dice over the batch.
     pub fn usual(num_outputs: usize) -> Vec<LossTerm> {
         LossTerm::usual_over(num_outputs, DiceOver::Batch)
     }
 
-    /// The same, with Dice over the batch or over each picture.
+    /// Like [`LossTerm::usual`], with Dice over the batch or over each picture.
     fn usual_over(num_outputs: usize, dice_over: DiceOver) -> Vec<LossTerm> {
         let entropy = Losses {
             bce: Some(1.0),
@@ -75,7 +74,7 @@ impl LossTerm {
         })
     }
 
-    /// What a config asks for.
+    /// The losses of a config, checked against the number of classes.
     pub fn of_config(losses: &Losses, num_outputs: usize) -> Result<Vec<LossTerm>, TrainError> {
         let wrong = |key: &str, classes: &str, right: &str| {
             Err(TrainError::Config(format!(
@@ -102,7 +101,7 @@ impl LossTerm {
         Ok(terms)
     }
 
-    /// Whether it needs what the whole effective batch left.
+    /// Whether the loss needs sums over the whole effective batch.
     pub(super) fn is_coupled(&self) -> bool {
         matches!(
             self.kind,
@@ -114,7 +113,7 @@ impl LossTerm {
     }
 }
 
-/// In the order of the sums. What has a weight of zero is told all the same.
+/// Named losses in the order of the sums. Losses of weight 0 are included: their values are logged.
 fn terms(losses: &Losses) -> Vec<LossTerm> {
     let entropy = |name, weight: Option<f64>| {
         let kind = TermKind::Pixels { focal: None };
@@ -154,7 +153,7 @@ fn terms(losses: &Losses) -> Vec<LossTerm> {
     all.into_iter().flatten().collect()
 }
 
-/// What a pixel of each class counts.
+/// Weight of a pixel of each class.
 pub(super) fn class_weights(losses: &Losses, values: usize) -> Result<Vec<f32>, TrainError> {
     let wrong = |found: String, hint: &str| {
         Err(TrainError::Config(format!(
@@ -183,7 +182,7 @@ impl SegmentTask {
             for term in &self.terms {
                 let name = match level {
                     0 => term.name.to_owned(),
-                    // At half the size, at a quarter of it.
+                    // The suffix is the head's downscaling: half the size, a quarter, ...
                     _ => format!("{}_{}", term.name, 1 << level),
                 };
                 let chance = match term.kind {
@@ -201,12 +200,12 @@ impl SegmentTask {
         losses
     }
 
-    /// Where a head's loss is among all.
+    /// Number of a head's loss among all losses.
     pub(super) fn place_of(&self, level: usize, term: usize) -> usize {
         level * self.terms.len() + term
     }
 
-    /// The operation of an overlap loss. With several classes the background has no part in it.
+    /// The operation of an overlap loss. With several classes it leaves out the background.
     pub(super) fn overlap_loss(&self, alpha: f64, beta: f64, over: DiceOver) -> OverlapLoss {
         OverlapLoss {
             reduction: match over {

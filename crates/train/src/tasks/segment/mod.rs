@@ -1,12 +1,12 @@
-//! Segmentation: a U-Net that says of every pixel what it is.
+//! Segmentation: a U-Net that predicts the class of every pixel.
 //!
 //! ```text
 //! one class         sigmoid; binary cross-entropy + Dice
 //! several classes   softmax; cross-entropy + Dice of all but the first, which is the background
 //! ```
 //!
-//! Losses of pixels are separable; Dice and Tversky over the batch are coupled through sums, so they are those of the whole
-//! effective batch whatever the split: [`loss_terms`](self).
+//! Pixel losses are separable. Dice and Tversky over the batch are coupled through sums, so they are losses of the whole effective
+//! batch however it is split: see `loss_terms`.
 
 mod batch;
 mod evaluate;
@@ -51,55 +51,53 @@ use crate::engine::task::{Evaluated, Evaluation, FillWeights, Loss, Task, Unfini
 use crate::error::TrainError;
 use crate::planning::setup::Weights;
 
-/// Sizes that people weigh against memory.
+/// Alternative image sizes in the memory plan.
 const OTHER_SIZES: [usize; 5] = [512, 768, 1024, 1536, 2048];
 
-/// What Dice over the batch runs over.
+/// Scope of Dice over the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coupling {
-    /// The whole effective batch.
     EffectiveBatch,
-    /// The micro-batch at hand, which must be the whole batch: one pass of plain autodiff.
+    /// One micro-batch, which must be the whole batch: one pass of plain autodiff.
     WithinMicroBatch,
 }
 
-/// Pictures and masks.
+/// A segmentation model with its losses and sizes.
 #[derive(Clone)]
 pub struct SegmentTask {
-    /// Sizes, classes, and what pictures are normalised by.
+    /// Sizes, classes and normalisation of pictures.
     pub model: UnetConfig,
-    /// What a step reads of each sample.
+    /// Shape of a sample in the batch.
     pub row: RowShape,
     /// Losses of each head.
     pub terms: Vec<LossTerm>,
-    /// What a pixel of each class counts in losses of pixels: one number per value of a mask.
+    /// Weight of a pixel of each class in pixel losses, one per mask value.
     pub class_weights: Vec<f32>,
-    /// Exact, or wrong on purpose.
+    /// Scope of Dice over the batch.
     pub coupling: Coupling,
-    /// How samples become rows, and what masks hold; where there is data.
+    /// Framing of samples as rows, and the coding of masks; `None` without data.
     pub framing: Option<Arc<PairFraming>>,
     /// Height and width of the largest picture that is evaluated.
     pub largest: [usize; 2],
-    /// Side of the tiles that larger pictures are evaluated in; without it they are evaluated whole.
+    /// Side of the tiles for the evaluation of larger pictures; `None` evaluates them whole.
     pub tile: Option<usize>,
-    /// Heights and widths of rows that evaluation has a forward program for: the one of [`SegmentTask::row`] is among them.
+    /// Row sizes with a forward program (height and width), including the size of [`SegmentTask::row`].
     pub sizes: Vec<[usize; 2]>,
-    /// Whether evaluations draw some of their pictures, for the report.
+    /// Whether evaluations write overlays for the report.
     pub shows_examples: bool,
-    /// Whether predictions are means over mirrored pictures.
+    /// Whether predictions are averaged over mirrored pictures.
     pub mirror: bool,
     /// Whether the best threshold of validation pictures is saved with the model.
     pub tunes_threshold: bool,
-    /// The best threshold of the last evaluation of validation pictures: saved with the model.
+    /// The best threshold of the last evaluation of validation pictures.
     tuned_threshold: Arc<Mutex<Option<f64>>>,
-    /// Where weights come from.
     weights: Option<Arc<Weights>>,
-    /// Whether the folder's heads are for other classes.
+    /// Whether the heads start from random weights because the folder's have other classes.
     is_new_head: bool,
 }
 
 impl SegmentTask {
-    /// Cross-entropy and Dice over the batch, on random weights. `sides` are height and width.
+    /// A task with random weights, cross-entropy and Dice over the batch. `sides` are height and width.
     pub fn new(model: UnetConfig, [height, width]: [usize; 2]) -> SegmentTask {
         SegmentTask {
             row: RowShape {
@@ -128,7 +126,7 @@ impl SegmentTask {
         }
     }
 
-    /// The same on the weights of a folder that was checked; `None` where it is no U-Net's.
+    /// A task with the weights of a checked folder; `None` if its model is not a U-Net.
     pub fn of_folder(folder: ModelFolder, sides: [usize; 2]) -> Option<SegmentTask> {
         let ModelConfig::Unet(model) = folder.config() else {
             return None;
@@ -140,20 +138,20 @@ impl SegmentTask {
         })
     }
 
-    /// What an evaluation of validation pictures found.
+    /// Stores the best threshold of the validation pictures.
     fn tune_threshold(&self, threshold: f64) {
         let tuned = self.tuned_threshold.lock();
         *tuned.unwrap_or_else(PoisonError::into_inner) = Some(threshold);
     }
 
-    /// The threshold that is saved with the model: the best of the last evaluation, or the one that it came with.
+    /// The threshold that is saved with the model: the best of the last evaluation, or the model's own.
     fn saved_threshold(&self) -> f64 {
         let tuned = self.tuned_threshold.lock();
         let tuned = *tuned.unwrap_or_else(PoisonError::into_inner);
         tuned.unwrap_or(self.model.threshold)
     }
 
-    /// Fills a parameter from a folder, whose convolutions have another layout.
+    /// Reads a parameter from a folder; converts convolutions from PyTorch's layout to channels-last.
     fn read_weight(
         &self,
         shapes: &[(String, Vec<usize>)],
@@ -261,14 +259,14 @@ impl Task for SegmentTask {
             let task: Arc<dyn Task> = Arc::new(task);
             (format!("{side} x {side}"), task)
         };
-        // Smaller than the lowest stage can halve is no size.
+        // The lowest stage must divide the size.
         others
             .filter(|&&side| side.is_multiple_of(1 << (self.model.num_stages() - 1)))
             .map(sized)
             .collect()
     }
 
-    /// One pass over the whole batch: Dice is a loss of that pass like any other, and no features travel.
+    /// One pass over the whole batch: Dice is a separable loss of that pass, without exchanged features.
     fn as_reference(&self) -> Arc<dyn Task> {
         Arc::new(SegmentTask {
             coupling: Coupling::WithinMicroBatch,

@@ -1,4 +1,4 @@
-//! A U-Net as an ONNX program, for pictures of any size that its stages can halve.
+//! ONNX export of a U-Net, for pictures of any size that its stages can halve.
 
 use holdall_graph::{DType, Graph};
 use holdall_models::unet;

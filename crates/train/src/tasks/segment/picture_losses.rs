@@ -1,7 +1,7 @@
-//! Losses of pictures that are evaluated, from their probabilities at their own size.
+//! Losses of evaluated pictures, from their probabilities at their own size.
 //!
-//! Losses of pixels are a mean over all pixels that count, of all pictures; Dice and Tversky over the batch take all pictures as one
-//! batch, those over each image are a mean over pictures. With deep supervision the full-size head alone is there.
+//! Pixel losses are means over the labelled pixels of all pictures. Dice and Tversky over the batch treat all pictures as one
+//! batch; over each image, they are means over pictures. With deep supervision only the full-size head is evaluated.
 
 use holdall_graph::ops::overlap::OverlapLoss;
 
@@ -11,7 +11,7 @@ use crate::config::DiceOver;
 use crate::engine::scores::EvaluatedLoss;
 use crate::engine::task::Loss;
 
-/// The smallest probability that a logarithm is taken of where it is one minus an f32: half of the last place below 1.
+/// Lower bound of probabilities under a logarithm: half the spacing of f32 just below 1, which limits `1 - p`.
 const LEAST: f64 = 1.0 / (1u64 << 25) as f64;
 
 /// True positives, predicted and true pixels of one class, as sums of probabilities.
@@ -22,19 +22,18 @@ struct Overlap {
     truth: f64,
 }
 
-/// Sums over the pixels of one picture, or of all.
+/// Sums over the pixels of one or more pictures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PictureLosses {
     num_pictures: f64,
-    /// Class weights of all pixels that count.
+    /// Total class weight of the labelled pixels.
     pixel_weights: f64,
-    /// For each loss its sum; zero for one over all pictures together.
+    /// Sum of each loss; 0 for losses over all pictures together.
     sums: Vec<f64>,
     classes: Vec<Overlap>,
 }
 
 impl PictureLosses {
-    /// None yet.
     pub(super) fn none(task: &SegmentTask) -> PictureLosses {
         PictureLosses {
             num_pictures: 0.0,
@@ -44,7 +43,7 @@ impl PictureLosses {
         }
     }
 
-    /// One picture with its mask.
+    /// The sums of one picture with a mask.
     pub(super) fn of(
         task: &SegmentTask,
         truth_hw: &[u8],
@@ -75,7 +74,7 @@ impl PictureLosses {
                     TermKind::Overlap { .. } => {}
                 }
             }
-            // The one class of a sigmoid is that of label 1.
+            // The single class of a sigmoid is label 1.
             let first_label = if outputs == 1 { 1 } else { 0 };
             for (class, (overlap, &p)) in losses.classes.iter_mut().zip(probabilities).enumerate() {
                 let p = f64::from(p);
@@ -97,7 +96,7 @@ impl PictureLosses {
         losses
     }
 
-    /// Adds another picture's, in the order of the samples.
+    /// Adds another picture's sums; callers add in the order of the samples.
     pub(super) fn add(&mut self, other: &PictureLosses) {
         self.num_pictures += other.num_pictures;
         self.pixel_weights += other.pixel_weights;
@@ -110,7 +109,7 @@ impl PictureLosses {
         }
     }
 
-    /// As numbers: always as many for a task.
+    /// All sums as a list, whose length depends on the task only.
     pub(super) fn numbers(&self) -> Vec<f64> {
         let classes = self.classes.iter();
         let classes = classes.flat_map(|one| [one.both, one.predicted, one.truth]);
@@ -121,7 +120,7 @@ impl PictureLosses {
             .collect()
     }
 
-    /// From [`PictureLosses::numbers`].
+    /// The inverse of [`PictureLosses::numbers`].
     pub(super) fn from_numbers(task: &SegmentTask, numbers: &[f64]) -> Option<PictureLosses> {
         let [num_pictures, pixel_weights, rest @ ..] = numbers else {
             return None;
@@ -143,7 +142,7 @@ impl PictureLosses {
 
     /// Means over all pictures that were added.
     pub(super) fn means(&self, task: &SegmentTask) -> Vec<EvaluatedLoss> {
-        // Those of the full-size head are first.
+        // The losses of the full-size head come first.
         let names = task.all_losses().into_iter();
         let each = names.zip(&task.terms).zip(&self.sums);
         each.map(|((Loss { name, chance, .. }, term), sum)| {
@@ -168,7 +167,7 @@ impl PictureLosses {
     }
 }
 
-/// The mean over classes of one minus Tversky's index.
+/// Mean over classes of one minus the Tversky index.
 fn overlap_loss(op: &OverlapLoss, classes: &[Overlap]) -> f64 {
     let counted = &classes[op.first_class.min(classes.len())..];
     let losses = counted.iter().map(|one| {
@@ -213,7 +212,7 @@ mod tests {
         term(TermKind::Overlap { alpha, beta, over })
     }
 
-    /// Two pictures by hand: pixels outside of the field of view count in nothing.
+    /// Two pictures computed by hand: pixels outside the field of view do not count.
     #[test]
     fn sums_over_pictures_are_divided_once() {
         let task = task(vec![

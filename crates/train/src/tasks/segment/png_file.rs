@@ -2,20 +2,20 @@
 
 use png::{BitDepth, ColorType, Encoder, EncodingError};
 
-/// Pixels of one kind, rows from the top.
+/// Pixels of one format, rows from the top.
 pub enum Pixels<'a> {
-    /// A byte each.
+    /// 8 bits per pixel.
     Grey(&'a [u8]),
-    /// 16 bits each.
+    /// 16 bits per pixel.
     Grey16(&'a [u16]),
-    /// Red, green, blue.
+    /// Red, green, blue; 8 bits each.
     Colour(&'a [u8]),
 }
 
-/// The file's bytes.
+/// Encodes a PNG file.
 ///
 /// # Panics
-/// If there are not as many pixels as the size says.
+/// If the number of pixels does not match the size.
 pub fn encode(pixels: &Pixels<'_>, [height, width]: [usize; 2]) -> Vec<u8> {
     let mut file = Vec::new();
     let written = write(&mut file, pixels, [height, width]);
@@ -40,7 +40,7 @@ fn write(
     match pixels {
         Pixels::Grey(bytes) | Pixels::Colour(bytes) => writer.write_image_data(bytes)?,
         Pixels::Grey16(values) => {
-            // The higher byte first, as PNG has it.
+            // PNG stores the high byte first.
             let bytes: Vec<u8> = values
                 .iter()
                 .flat_map(|value| value.to_be_bytes())

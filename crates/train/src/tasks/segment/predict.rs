@@ -1,16 +1,16 @@
-//! From pictures to probabilities at their own size, a few pictures at a time.
+//! Prediction: from pictures to probabilities at their own size, a few pictures at a time.
 //!
 //! ```text
 //! picture -> base     resized to the model's image size, or the picture itself
-//! base    -> rows     one row of its own size, rounded up to what the stages can halve and filled up with its mirror image; where it is
-//!                     larger than the tiles that were asked for, overlapping tiles, weighted by a Gaussian
-//! rows    -> logits   the forward program of that size, as many rows at a time as it has
-//! logits  -> picture  probabilities of the base, averaged over mirrored rows if that is asked for, then resized back
+//! base    -> rows     one row, padded by mirroring to a size that the stages can halve; if the base is larger than the requested tiles,
+//!                     overlapping tiles, weighted by a Gaussian
+//! rows    -> logits   the forward program of that size, in batches of its number of rows
+//! logits  -> picture  probabilities of the base, averaged over mirrored rows if requested, then resized back
 //! ```
 //!
-//! A row's size comes from its picture and the task, never from the budget or from other pictures: a picture gives the same probabilities in any
-//! memory and beside any neighbours. Reading, resizing and
-//! what is made of a picture run side by side on the threads of the device; what is collected is collected in the order of the samples.
+//! The size of a row depends on its picture and the task, never on the budget or on other pictures. So a picture gets the same
+//! probabilities at any budget and in any company. Reading, resizing and the caller's `work` run in parallel on the device's
+//! threads; results are collected in the order of the samples.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,63 +33,63 @@ use super::step::{PROGRAM_ROWS, program};
 use crate::engine::forward::Forward;
 use crate::engine::task::Unfinished;
 
-/// Pictures in work at a time, at most, unless they are small.
+/// Most pictures in flight, unless they are small.
 const MOST_LARGE: usize = 8;
-/// Small pictures are as many as take this.
+/// Small pictures: as many in flight as fit into this, up to [`MOST_SMALL`].
 const SMALL_BYTES: u64 = 32 << 20;
 const MOST_SMALL: usize = 16;
 
-/// Pixels of the rows that the model sees at a time, at least one row: more are hardly faster, and rows that are not used cost as much.
+/// Pixels per forward pass; at least one row. More are hardly faster, and unused rows of a batch cost as much as used ones.
 const PIXELS_AT_A_TIME: usize = 1 << 18;
 
-/// Sizes of evaluated pictures that a step has programs for: each is planned again with every candidate of the search.
+/// Most row sizes with a forward program in a training plan: each candidate of the plan's search plans every program again.
 const MOST_SIZES_BESIDE_A_STEP: usize = 16;
 
-/// Rows that a forward program takes at a time where nobody says how many.
+/// Default number of rows per forward pass.
 pub(super) fn most_at_a_time(task: &SegmentTask) -> usize {
     (PIXELS_AT_A_TIME / task.row.num_pixels().max(1)).clamp(1, MOST_SMALL)
 }
 
-/// What pictures are read from, and until when.
+/// The pictures to predict.
 pub(super) struct Pictures<'a> {
     pub samples: &'a Samples,
-    /// What masks hold; without it none is read.
+    /// Coding of masks; `None` reads no masks.
     pub coding: Option<&'a MaskCoding>,
-    /// Which samples, in this order.
+    /// Samples to read, in this order.
     pub chosen: &'a [u32],
     pub stop: &'a AtomicBool,
 }
 
-/// A picture with what the model says of it.
+/// A picture and its predicted probabilities.
 pub struct Segmented<'a> {
-    /// At its own size, with its mask where there is one.
+    /// At its own size, with its mask if it has one.
     pub picture: &'a WholePicture,
-    /// `[height, width, outputs]`, at its own size.
+    /// `[height, width, outputs]`, at the picture's own size.
     pub probabilities_hwk: &'a [f32],
-    /// Scores it, where there is a mask.
+    /// Scorer for pictures with a mask.
     pub scorer: &'a mut ImageScorer,
 }
 
-/// What one picture takes while it is in work.
+/// Buffers of one picture in flight.
 struct Slot {
     resizer: Resizer,
     scorer: ImageScorer,
     read: Option<Result<InWork, DataError>>,
 }
 
-/// A picture on its way.
+/// A picture that was read, and its probabilities so far.
 struct InWork {
     picture: WholePicture,
-    /// The picture at the size of the model, where that is another.
+    /// The picture at the model's image size, if that differs.
     resized: Option<Vec<u8>>,
-    /// Height and width of what is cut into rows.
+    /// Height and width of the image that is cut into rows.
     base: [usize; 2],
     tiling: Tiling,
-    /// Of the base's probabilities.
+    /// Weighted sums of the base's probabilities.
     sums_hwk: Vec<f32>,
 }
 
-/// How many of these pictures, of the task's largest size, are in work at a time.
+/// Number of pictures in flight, for pictures of the task's largest size.
 fn in_flight(task: &SegmentTask, num_pictures: usize, threads: usize) -> usize {
     let slot = SlotBytes::of(task, task.largest, true).all();
     let small = (SMALL_BYTES / slot.max(1)) as usize;
@@ -98,8 +98,8 @@ fn in_flight(task: &SegmentTask, num_pictures: usize, threads: usize) -> usize {
         .min(num_pictures)
 }
 
-/// Bytes on the host for these pictures, by what reading each takes beside its pixels and its mask. What is made of the largest takes
-/// `work_bytes`.
+/// Host memory for these pictures, in bytes. A [`PictureCost`] has what reading takes beside pixels and mask; `work_bytes` is the
+/// most that the caller's `work` takes for one picture.
 pub(super) fn host_bytes(
     task: &SegmentTask,
     pictures: &[PictureCost],
@@ -114,7 +114,7 @@ pub(super) fn host_bytes(
         let each = pictures.iter();
         each.map(|cost| SlotBytes::of(task, size(cost), has_masks))
     };
-    // Scorers stay from one picture to the next, so that a slot becomes as large as its largest: at most these together.
+    // Scorers are reused, so that a slot's scorer grows to its largest picture; together they hold at most this.
     let scorers = largest(slots().map(|slot| slot.scorer), num_slots);
     let held_scorers = if pictures.len() > num_slots {
         scorers
@@ -128,7 +128,7 @@ pub(super) fn host_bytes(
         let [resizing, resized] = resize_bytes(task, size(cost));
         resizing.max(resized + work_bytes)
     });
-    // Readers keep the buffers that they decoded into.
+    // Readers keep their decode buffers.
     let finishing = largest(slots().map(|slot| slot.read + slot.sums), num_slots)
         + largest(slots().map(|slot| slot.read), num_threads)
         + largest(work, num_threads)
@@ -141,23 +141,24 @@ pub(super) fn host_bytes(
         + HEAP_BYTES
 }
 
-/// What the allocator holds of freed buffers beside the peak of those in use: 1.6 MiB of 29 were seen with one thread, 1.1 MiB with nine.
+/// Freed buffers that the allocator keeps, beside the peak of those in use: 1.6 MiB of 29 measured with one thread, 1.1 MiB with
+/// nine.
 const HEAP_BYTES: u64 = 1 << 20;
 const HEAP_SHARE: u64 = 32;
 const THREAD_BYTES: u64 = 128 << 10;
 
-/// The largest so many, added up.
+/// Sum of the `count` largest.
 fn largest(bytes: impl Iterator<Item = u64>, count: usize) -> u64 {
     let mut all: Vec<u64> = bytes.collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
     all.iter().take(count).sum()
 }
 
-/// What a slot holds of a picture.
+/// Memory of a slot for one picture.
 struct SlotBytes {
-    /// Pixels, mask, and pixels at the size of the model.
+    /// Pixels, mask, and pixels at the model's image size.
     read: u64,
-    /// Probabilities; zeros, which take no memory, until the first are added.
+    /// Probabilities; zeroed pages take no memory until the first row is added.
     sums: u64,
     scorer: u64,
 }
@@ -190,7 +191,7 @@ impl SlotBytes {
     }
 }
 
-/// What bringing probabilities back to a picture of this size takes, and what is left of it: themselves, and until then a plane of either size.
+/// Memory to resize probabilities back to a picture of this size: the peak, with one plane of either size, and the result.
 fn resize_bytes(task: &SegmentTask, size: [usize; 2]) -> [u64; 2] {
     let pixels = size[0] * size[1];
     match task.model.image_size {
@@ -203,8 +204,8 @@ fn resize_bytes(task: &SegmentTask, size: [usize; 2]) -> [u64; 2] {
     }
 }
 
-/// Lets the model look at pictures. `work` makes something of each, side by side; `each` gets it in the order of the samples, with the scorer
-/// that was used last for it, and says whether to go on. Returns what could not be read.
+/// Predicts pictures. `work` processes the results in parallel; `each` gets what `work` returned, in the order of the samples,
+/// with the picture's scorer, and returns whether to continue. Returns the unreadable pictures.
 pub(super) fn look_at<R: Send>(
     task: &SegmentTask,
     device: &Device,
@@ -272,7 +273,7 @@ impl Slot {
         self.read = Some(picture.map(|picture| InWork::new(task, picture, &mut self.resizer)));
     }
 
-    /// What `work` makes of the picture, or why it could not be read.
+    /// The result of `work`, or the error of reading the picture.
     fn finish<R>(
         &mut self,
         task: &SegmentTask,
@@ -330,7 +331,7 @@ impl InWork {
     }
 }
 
-/// Rows on their way to the device, and what it says of one of them.
+/// Batch size of the forward programs, and a buffer for the probabilities of one row.
 struct Rows {
     at_a_time: usize,
     probabilities: Vec<f32>,
@@ -345,7 +346,7 @@ struct Tile {
 }
 
 impl Rows {
-    /// Every tile of every picture, size by size, those of a picture in order.
+    /// Predicts every tile of every picture: grouped by size, and in order within a picture.
     fn run(
         &mut self,
         task: &SegmentTask,
@@ -370,7 +371,7 @@ impl Rows {
         Ok(())
     }
 
-    /// A few tiles of one size.
+    /// Predicts one batch of tiles of one size.
     fn run_batch<'s>(
         &mut self,
         task: &SegmentTask,
@@ -457,7 +458,7 @@ fn in_work(slot: &mut Slot) -> &mut InWork {
 }
 
 impl SegmentTask {
-    /// How rows are mirrored; the results are averaged.
+    /// Mirrorings whose predictions are averaged.
     pub(super) fn mirrors(&self) -> &'static [Mirror] {
         if self.mirror {
             &Mirror::ALL
@@ -466,13 +467,12 @@ impl SegmentTask {
         }
     }
 
-    /// A row, as the loader calls it.
     pub(super) fn row_shape(&self) -> RowShape {
         self.row
     }
 
-    /// Height and width of the rows that a picture is computed in: its own, rounded up to what the stages can halve, or those of a tile where
-    /// that is smaller.
+    /// Height and width of a picture's rows: those of the picture, rounded up to what the stages can halve, or those of a smaller
+    /// tile.
     pub(super) fn row_size(&self, picture: [usize; 2]) -> [usize; 2] {
         let multiple = self.model.size_multiple();
         let base = self.model.image_size.unwrap_or(picture);
@@ -482,15 +482,15 @@ impl SegmentTask {
         })
     }
 
-    /// The same as far as there are programs; the one of [`SegmentTask::row`] takes the others.
+    /// Like [`SegmentTask::row_size`]; without a program of that size, the size of [`SegmentTask::row`].
     pub(super) fn program_size(&self, picture: [usize; 2]) -> [usize; 2] {
         let own = self.row_size(picture);
         let known = self.sizes.contains(&own).then_some(own);
         known.unwrap_or([self.row.height, self.row.width])
     }
 
-    /// Adds programs for pictures that are evaluated beside a step whose rows all have one size. Returns a note where the pictures have too many
-    /// sizes: they are evaluated in rows of the step's size then, filled up with their mirror images.
+    /// Adds forward programs for validation pictures to a training step, whose own rows all have one size. Returns a note if the
+    /// pictures have too many sizes; they are then evaluated in rows of the step's size, padded by mirroring.
     pub(super) fn add_evaluated_sizes(&mut self, pictures: &[[usize; 2]]) -> Option<String> {
         let own = [self.row.height, self.row.width];
         let mut sizes: BTreeSet<_> = pictures.iter().map(|&size| self.row_size(size)).collect();
@@ -507,7 +507,7 @@ impl SegmentTask {
         None
     }
 
-    /// Makes room for rows of these sizes, the largest of them the task's own. At least one.
+    /// Sets the row sizes, of which the largest becomes the task's own. At least one.
     pub(super) fn set_sizes(&mut self, sizes: BTreeSet<[usize; 2]>) {
         let largest = sizes.iter().max_by_key(|size| size[0] * size[1]);
         if let Some(&[height, width]) = largest {

@@ -1,4 +1,4 @@
-//! From a config to a segmentation before its plan: the model, its classes, its losses.
+//! Opens a segmentation run: model, classes and losses, before memory is planned.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,18 +23,16 @@ use crate::planning::setup::{Setup, Weights};
 use crate::planning::site::Site;
 use crate::tasks::starting_folder;
 
-/// Height and width where neither config nor model says them.
+/// Default height and width if neither config nor model has any.
 const USUAL_SIZE: [usize; 2] = [1024; 2];
 
-/// A U-Net before anything is planned.
+/// A U-Net from a folder or a preset.
 pub(super) struct OpenedModel {
-    /// Sizes and classes.
     pub model: UnetConfig,
-    /// Where weights come from.
     pub weights: Weights,
 }
 
-/// The folder that `model` names, or has in the local Hugging Face cache; else a preset with what `unet:` says.
+/// Opens the folder or the cached model that `model:` names, or the preset of that name with the changes of `unet:`.
 pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
     let name = config.model.as_str();
     let Some(path) = starting_folder(config) else {
@@ -72,7 +70,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
     })
 }
 
-/// Opens the model without data: `labels` is how many classes there are.
+/// Opens the model without data; the config's `labels` is the number of classes.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let mut opened = open_model(config)?;
     let is_random = matches!(opened.weights, Weights::Random { .. });
@@ -89,7 +87,6 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     Setup::new(config, site, Arc::new(task), processor, None, Vec::new())
 }
 
-/// What is computed.
 fn task(
     config: &RunConfig,
     opened: OpenedModel,
@@ -107,7 +104,6 @@ fn task(
     })
 }
 
-/// Reads the data and opens the model.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let set = site.listed(|| SegmentationSet::open(&config.data, config.seed))?;
     set.check_has_masks()?;
@@ -174,7 +170,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     })
 }
 
-/// Classes, channels and sizes of the data. Returns whether the heads of a folder are for other classes.
+/// Sets classes, channels and sizes from the data. Returns whether a folder's heads have to be replaced for other classes.
 fn fit_to_data(
     opened: &mut OpenedModel,
     config: &RunConfig,
@@ -211,7 +207,7 @@ fn fit_to_data(
     Ok(is_new_head)
 }
 
-/// What a config says of the size of pictures, over what the model says.
+/// Sets the model's image size and patch from the config.
 fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainError> {
     match config.data.image_size {
         ImageSize::Auto if config.data.patch.is_some() => model.image_size = None,
@@ -241,8 +237,9 @@ fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainErro
     Ok(())
 }
 
-/// The config with the size that suits the pictures, where it says none and the model has learnt none: their own, mirrored to what the
-/// stages halve, or their shape with as many pixels as the preset has where they have more.
+/// Sets the image size from the pictures if the config has none and the model's weights are random. Pictures keep their own size,
+/// mirrored to a size that the stages can halve; larger ones are reduced to about as many pixels as the preset has, in their
+/// proportions.
 fn with_size(
     config: &RunConfig,
     opened: &OpenedModel,
@@ -287,8 +284,8 @@ fn exactly([height, width]: [usize; 2]) -> ImageSize {
     }
 }
 
-/// Height and width of about the same shape as `own` in multiples of `multiple`, with about as many pixels as `most` has; nothing where
-/// `own` has no more.
+/// A height and width, multiples of `multiple`, with the proportions of `own` and about as many pixels as `most`. `None` if `own`
+/// has no more pixels than `most`.
 fn smaller(own: [usize; 2], most: [usize; 2], multiple: usize) -> Option<[usize; 2]> {
     let pixels = |[height, width]: [usize; 2]| (height * width) as f64;
     let scale = (pixels(most) / pixels(own)).sqrt();
@@ -300,7 +297,7 @@ fn smaller(own: [usize; 2], most: [usize; 2], multiple: usize) -> Option<[usize;
     })
 }
 
-/// The line that says that pictures are stretched: theirs is another shape than the model's, or they have several.
+/// Warns that pictures are stretched: the model's proportions differ from theirs, or they have several sizes.
 fn note_on_shape([height, width]: [usize; 2], survey: &Survey) -> Option<String> {
     let shape = |width: f64, height: f64| (width / height).ln();
     let own = shape(f64::from(survey.width), f64::from(survey.height));
@@ -316,7 +313,7 @@ fn note_on_shape([height, width]: [usize; 2], survey: &Survey) -> Option<String>
     ))
 }
 
-/// Logarithm of how much wider or higher pictures may become before it is said: multiples of what the stages halve stretch a little.
+/// Smallest stretch that is reported, as the logarithm of a ratio; rounding to multiples of the stages stretches less.
 const MIN_STRETCH: f64 = 0.1;
 
 #[cfg(test)]
@@ -326,7 +323,7 @@ mod tests {
     #[test]
     fn pictures_keep_their_shape() {
         for (own, most, multiple, expected) in [
-            // Not more than the preset has: at their own size, mirrored.
+            // No more pixels than the preset: own size, mirrored.
             ([64, 80], [1024, 1024], 64, None),
             ([584, 565], [1024, 1024], 16, None),
             ([2048, 2048], [1024, 1024], 16, Some([1024, 1024])),

@@ -1,4 +1,4 @@
-//! A trained U-Net, opened to be used: on data with masks, and on pictures.
+//! A trained U-Net, opened for prediction, evaluation and export.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,25 +30,23 @@ use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trai
 use crate::planning::setup::Weights;
 use crate::planning::site::Site;
 
-/// Tiles that a refusal tries, the largest first.
+/// Sides of tiles to suggest when pictures do not fit, largest first.
 const TILES: [usize; 7] = [2048, 1536, 1024, 768, 512, 256, 128];
 
-/// A U-Net with all that lies beside it.
 pub struct SavedSegmenter {
     task: SegmentTask,
 }
 
-/// What a model makes of a picture.
+/// A picture and its prediction.
 pub struct PredictedPicture<'a> {
-    /// Which one.
     pub sample: u32,
-    /// The picture, and its mask where there is one.
+    /// The picture, and its mask if it has one.
     pub picture: &'a holdall_data::segmentation::WholePicture,
     /// `[height, width, outputs]`, at the picture's own size.
     pub probabilities_hwk: &'a [f32],
-    /// A class for each pixel.
+    /// Class of each pixel.
     pub classes: &'a [u8],
-    /// Where there is a mask.
+    /// Scores, if the picture has a mask.
     pub scores: Option<ImageScores>,
 }
 
@@ -75,7 +73,7 @@ impl SavedSegmenter {
         Ok(SavedSegmenter { task })
     }
 
-    /// Lets the model look at tiles of this side, and at mirrored pictures too.
+    /// Sets the side of tiles, and mirrored prediction.
     pub fn set_tiles(&mut self, tiles: Option<usize>, mirror: bool) -> Result<(), TrainError> {
         let multiple = self.task.model.size_multiple();
         if let Some(side) = tiles
@@ -92,7 +90,7 @@ impl SavedSegmenter {
         Ok(())
     }
 
-    /// The line that says that tiles are smaller than what the model was trained on.
+    /// Warns that tiles are smaller than the pictures that the model was trained on.
     fn note_on_tiles(&self) -> Option<String> {
         let model = &self.task.model;
         let side = self.task.tile?;
@@ -110,22 +108,20 @@ impl SavedSegmenter {
         ))
     }
 
-    /// The model as an ONNX program.
     pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
         Ok(onnx::programs(&self.task, precision)?)
     }
 
-    /// What is computed, of pictures of the smallest size.
+    /// The task, with rows of the smallest size.
     pub(in crate::tasks) fn task(&self) -> &SegmentTask {
         &self.task
     }
 
-    /// Classes and sizes.
     pub fn model(&self) -> &holdall_models::unet::config::UnetConfig {
         &self.task.model
     }
 
-    /// What is computed for pictures of these heights and widths; masks hold what `coding` says.
+    /// The task for pictures of these heights and widths, with masks in this coding.
     pub fn task_for(&self, pictures: &[[usize; 2]], coding: MaskCoding) -> SegmentTask {
         let mut task = self.task.clone();
         for picture in pictures {
@@ -141,8 +137,8 @@ impl SavedSegmenter {
         task
     }
 
-    /// Lets the model look at pictures of the sizes that the task was made for. `work` gets what it makes of each, side by
-    /// side; `each` gets what that returns, in order, and says whether to go on. Returns what could not be read.
+    /// Predicts pictures of the sizes of [`SavedSegmenter::task_for`]. `work` processes the predictions in parallel; `each` gets
+    /// what `work` returned, in order, and returns whether to continue. Returns the unreadable pictures.
     pub fn predict<R: Send>(
         task: &SegmentTask,
         (device, forward): (&Device, &mut Forward<'_>),
@@ -177,7 +173,8 @@ impl SavedSegmenter {
         })
     }
 
-    /// Bytes on the host for these pictures, by what reading each with its mask takes; files of the largest take `file_bytes`.
+    /// Host memory for these pictures, in bytes, from the cost of reading each with its mask; the files of the largest take
+    /// `file_bytes`.
     pub fn host_bytes(
         task: &SegmentTask,
         pictures: &[PictureCost],
@@ -275,7 +272,7 @@ impl SavedModel for SavedSegmenter {
         })
     }
 
-    /// Names tiles that would fit.
+    /// Suggests the largest tiles that fit.
     fn refusal(
         &self,
         device: &Device,

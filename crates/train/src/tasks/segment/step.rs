@@ -1,12 +1,12 @@
-//! The graph of segmentation: a picture through the U-Net, its losses, and the forward program.
+//! Graph of segmentation: the training step and the forward programs.
 //!
-//! Dice over the batch is coupled through sums of its own for each picture: every micro-batch leaves rows of (TP, P, G) per
-//! class, the loss adds them over the whole effective batch, and each micro-batch's backward pass starts from the gradients of
-//! its own rows. What is left is a few numbers a picture.
+//! Dice over the batch is coupled through sums: every micro-batch leaves one row of (TP, P, G) per picture and class, the loss
+//! adds them over the whole effective batch, and the backward pass of each micro-batch starts from the gradients of its own rows.
+//! A picture leaves only a few numbers.
 //!
-//! The forward program `segmenter` takes `segmenter/rows` and gives `segmenter/logits`, `[b, h, w, k]` in f32: whoever reads them
-//! applies the sigmoid or the softmax. Rows of other sizes have programs of their own, `segmenter 96 x 64`: norms see all of a row, so what is
-//! said of a picture must not depend on how large its neighbours are.
+//! The forward program `segmenter` takes `segmenter/rows` and gives `segmenter/logits`, `[b, h, w, k]` in f32, before sigmoid or
+//! softmax. Rows of other sizes have their own programs, such as `segmenter 96 x 64`: norms see the whole row, so padding a
+//! picture to the size of a larger one would change its prediction.
 
 use holdall_data::segmentation::RowShape;
 use holdall_graph::ops::add::AddInto;
@@ -20,14 +20,14 @@ use super::loss_terms::TermKind;
 use super::{Coupling, SegmentTask};
 use crate::engine::step_graph::StepWriter;
 
-/// The forward program.
+/// Name of the forward program.
 pub const PROGRAM: &str = "segmenter";
-/// What it takes, as seen from outside.
+/// Input of [`PROGRAM`].
 pub const PROGRAM_ROWS: &str = "segmenter/rows";
-/// What it gives, as seen from outside.
+/// Output of [`PROGRAM`].
 pub const LOGITS: &str = "segmenter/logits";
 
-/// What micro-batches leave of a head.
+/// Name of the sums that micro-batches leave for a head.
 fn sums_name(level: usize) -> String {
     match level {
         0 => "overlap sums".to_owned(),
@@ -111,7 +111,7 @@ pub(super) fn write_coupled_losses(task: &SegmentTask, step: &mut StepWriter<'_>
     }
 }
 
-/// The forward program of rows of this height and width.
+/// Name of the forward program for rows of this height and width.
 pub(super) fn program(task: &SegmentTask, [height, width]: [usize; 2]) -> String {
     if [height, width] == [task.row.height, task.row.width] {
         return PROGRAM.to_owned();
@@ -119,8 +119,8 @@ pub(super) fn program(task: &SegmentTask, [height, width]: [usize; 2]) -> String
     format!("{PROGRAM} {width} x {height}")
 }
 
-/// Writes a forward program for each size. All share one place for their rows, that of the step where it has rows of that number, and one for
-/// their logits: a size costs no memory beside its program.
+/// Writes one forward program per size. They share one buffer for rows (the step's, if it has the same batch size) and one for
+/// logits, so that another size costs no memory beyond its program.
 pub(super) fn write_programs(task: &SegmentTask, graph: &mut Graph, batch: usize) {
     let row = task.row;
     let outputs = task.model.num_outputs();

@@ -1,13 +1,13 @@
-//! Clips, texts and captions as columns of a batch.
+//! Clips, texts and captions as the columns of a batch.
 //!
 //! ```text
 //! text             <start> a red ball moves left <end>
-//! caption ids      <start> a red ball moves left           what the decoder reads
-//! caption labels           a red ball moves left <end>     what it is to say; -1 behind
+//! caption ids      <start> a red ball moves left           input of the decoder
+//! caption labels           a red ball moves left <end>     targets of the decoder, then -1
 //! ```
 //!
-//! Samples are sorted by the tokens of their texts, so that those of a micro-batch are alike. Padding repeats the first sample,
-//! the shortest, which fits wherever it goes.
+//! Samples are sorted by the number of tokens in their texts, so that a micro-batch has texts of similar length. Padding repeats
+//! the first sample, which is the shortest and fits any micro-batch.
 
 use holdall_data::loader::Loaded;
 use holdall_data::mixing::{Mix, Mixing};
@@ -25,53 +25,52 @@ use crate::engine::task::Task;
 
 /// Frames, `[b, f, height, width, 3]`.
 pub(super) const PIXELS: &str = "pixels";
-/// Frame tokens that were computed earlier, `[b, s, d]`, in the place of frames.
+/// Frame tokens from the frame cache, `[b, s, d]`, instead of frames.
 pub(super) const FRAME_TOKENS: &str = "stored frame tokens";
-/// Frames that are there, `[b]`, where some may lack.
+/// Number of valid frames, `[b]`, if clips may lack some.
 pub(super) const FRAME_COUNTS: &str = "frame counts";
-/// Frame tokens that are there: those frames times the tokens of a frame, `[b]`.
+/// Number of valid frame tokens, `[b]`: the frame count times the tokens per frame.
 pub(super) const FRAME_TOKEN_COUNTS: &str = "frame token counts";
 /// Token ids of texts, `[b, t]`.
 pub(super) const TEXT_IDS: &str = "text ids";
-/// Tokens of each text, the end token included, `[b]`.
+/// Tokens per text, end token included, `[b]`.
 pub(super) const TEXT_LENGTHS: &str = "text lengths";
 /// Position of the end token, `[b]`.
 pub(super) const TEXT_END: &str = "text end";
-/// Places of texts' tokens, sorted by id, for devices that need it; `[b, t]`.
+/// Token positions of texts, sorted by token id, `[b, t]`; for devices that add embedding gradients in that order.
 pub(super) const TEXT_ORDER: &str = "text order";
-/// Token ids that the decoder reads, `[b, t]`.
+/// Input token ids of the decoder, `[b, t]`.
 pub(super) const CAPTION_IDS: &str = "caption ids";
-/// Token ids that it is to say, `[b, t]`; -1 behind them.
+/// Target token ids of the decoder, `[b, t]`, then -1.
 pub(super) const CAPTION_LABELS: &str = "caption labels";
-/// What each of them counts, `[b, t]`.
+/// Weight of each caption token, `[b, t]`.
 pub(super) const TOKEN_WEIGHTS: &str = "caption token weights";
-/// Places of captions' tokens, sorted by id, for devices that need it; `[b, t]`.
+/// Token positions of captions, sorted by token id, `[b, t]`; for devices that add embedding gradients in that order.
 pub(super) const CAPTION_ORDER: &str = "caption order";
-/// Equal for equal texts; whole effective batch.
+/// Group number of each sample's text, equal for equal texts; whole effective batch.
 pub(super) const GROUPS: &str = "text groups";
-/// One divided by the samples with the same text; whole effective batch.
+/// One over the number of samples with the same text; whole effective batch.
 pub(super) const SHARES: &str = "text shares";
 
-/// Inputs that follow from other columns.
+/// Inputs that are computed from other columns.
 pub(super) const DERIVED: [&str; 4] = [FRAME_TOKEN_COUNTS, TEXT_END, TEXT_ORDER, CAPTION_ORDER];
 pub(super) const DERIVED_NUMBERS: [&str; 1] = [TOKEN_WEIGHTS];
 
-/// Texts of samples as token ids; rows are filled up with whatever id.
+/// Texts of samples as token ids; padding may be any id.
 pub struct Texts {
-    /// What the text tower reads, `num_text_tokens` a sample.
+    /// Input of the text tower, `num_text_tokens` per sample.
     pub ids: Vec<i64>,
     /// Tokens of each text.
     pub lengths: Vec<i64>,
-    /// What the decoder reads, `num_caption_tokens` a sample; empty without a decoder.
+    /// Input of the decoder, `num_caption_tokens` per sample; empty without a decoder.
     pub caption_ids: Vec<i64>,
-    /// What it is to say; negative where nothing.
+    /// Targets of the decoder; negative for no target.
     pub caption_labels: Vec<i64>,
-    /// Equal for equal texts.
+    /// Group number of each sample's text, equal for equal texts.
     pub groups: Vec<i64>,
 }
 
-/// A batch of these clips and texts; targets head by head, frames that are there where some may lack. Samples come in the order of
-/// their texts' lengths.
+/// Builds a batch, sorted by text length. `frame_counts` are read only if clips may lack frames; `targets` has one entry per head.
 pub fn batch_of(
     task: &VideoTextTask,
     pixels: &[u8],
@@ -137,20 +136,20 @@ pub fn batch_of(
     batch
 }
 
-/// Nothing is mixed.
+/// Mixing that leaves every sample as it is.
 fn unmixed(task: &VideoTextTask, samples: &[u32]) -> Vec<Mix> {
     let sides = [task.model.vision.image_size as u32; 2];
     Mixing::default().of_batch(0, 0, samples, sides)
 }
 
-/// Samples in the order of their lengths; equal ones as they come.
+/// Sample indices sorted by length; the sort is stable.
 fn sorted_by(num_samples: usize, length: impl Fn(usize) -> usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..num_samples).collect();
     order.sort_by_key(|&sample| length(sample));
     order
 }
 
-/// Tokens of a caption that are to be said; nothing follows what is behind them.
+/// Number of target tokens of a caption; every label after them is negative.
 fn num_targets(labels: &[i64]) -> usize {
     labels.partition_point(|&label| label >= 0)
 }
@@ -208,7 +207,7 @@ pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<Host
     classify::fill_targets(&task.heads, batch, &mixes, false, &samples, &data.train);
 }
 
-/// What equal texts have in common, and what each of them is of the whole.
+/// Writes the group of each text and its share.
 fn set_groups(task: &VideoTextTask, batch: &mut Batch, groups: impl Iterator<Item = i64>) {
     if task.same_text == SameText::Negative {
         return;
@@ -219,7 +218,7 @@ fn set_groups(task: &VideoTextTask, batch: &mut Batch, groups: impl Iterator<Ite
     set_shares(batch);
 }
 
-/// One divided by how many texts are equal. Groups may be those of all processes, padding among them.
+/// Writes one over the size of each group. The groups may come from all processes, with padding.
 pub(super) fn set_shares(batch: &mut Batch) {
     let groups = batch.indices(GROUPS, Scope::EffectiveBatch).clone();
     let mut sorted = groups.clone();
@@ -236,7 +235,7 @@ pub(super) fn set_shares(batch: &mut Batch) {
     *batch.floats(SHARES, Scope::EffectiveBatch) = shares;
 }
 
-/// What dropout is a function of.
+/// Writes the inputs of the dropout masks: sample ids, and seed and epoch.
 fn set_stream(task: &VideoTextTask, batch: &mut Batch, samples: &[u32], epoch: u64) {
     if !task.drops() {
         return;
@@ -284,7 +283,7 @@ pub(super) fn derive(task: &VideoTextTask, name: &str, micro: &MicroBatch<'_>, t
     sort_places(captions, tokens, to);
 }
 
-/// What each target of a micro-batch counts.
+/// Writes the weight of each target of a micro-batch.
 pub(super) fn derive_token_weights(task: &VideoTextTask, micro: &MicroBatch<'_>, to: &mut [f32]) {
     let (tokens, width) = (to.len() / micro.size, task.num_caption_tokens);
     let labels = micro.batch.read_indices(CAPTION_LABELS);

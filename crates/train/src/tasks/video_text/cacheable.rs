@@ -1,4 +1,4 @@
-//! Whether the vision tower computes the same in every epoch: frozen, and of the same frames.
+//! Checks of the frame cache: the vision tower must be frozen and see the same frames in every epoch.
 
 use holdall_data::config::{Augment, ClipStart, DataConfig, Decode, Stride};
 use holdall_data::samples::Samples;
@@ -8,11 +8,11 @@ use crate::config::FrameCacheChoice;
 use crate::engine::step_graph::StepConfig;
 use crate::error::TrainError;
 
-/// Names of the vision tower's parameters begin so.
+/// Name prefix of the vision tower's parameters.
 const TOWER: &str = "vision_model.";
 
-/// No part of a frame has that share of its area: all of it is seen, whatever is drawn. `crop: 1` may lose a column of pixels to
-/// rounding, by chance.
+/// Augmentation that draws nothing at random: no crop has an infinite share of the area, so that every draw falls back to the largest
+/// centred part with sides between 3:4 and 4:3. With `crop: 1` a random part may fit by chance and lose a column of pixels to rounding.
 pub(super) const WHOLE_FRAMES: Augment = Augment {
     crop: f64::INFINITY,
     flip: false,
@@ -22,7 +22,7 @@ pub(super) const WHOLE_FRAMES: Augment = Augment {
     hue: 0.0,
 };
 
-/// Frames must be the same in every epoch, and so must the tower.
+/// Refuses a cache unless frames are the same in every epoch and the vision tower is frozen.
 pub(super) fn check(
     choice: FrameCacheChoice,
     data: &DataConfig,

@@ -1,4 +1,4 @@
-//! Captions that an evaluation wrote: what they are worth, and the files to look at.
+//! Generated captions of an evaluation: their scores, and the files about them.
 
 use holdall_data::samples::Samples;
 use holdall_files::thousands;
@@ -10,10 +10,10 @@ use super::scores::{CaptionFigures, CocoFigures};
 use crate::config::Subset;
 use crate::error::TrainError;
 
-/// What a caption takes with the one that the clip has, tokens of both while they are scored, and its lines of files.
+/// Memory per caption: the caption and its reference, tokens of both during scoring, and its lines in the files.
 pub(super) const CAPTION_BYTES: u64 = 8 << 10;
 
-/// A caption beside the one that the clip has.
+/// A generated caption and its scores against the clip's own caption.
 struct Written {
     clip: u32,
     rank: Option<f64>,
@@ -21,7 +21,7 @@ struct Written {
     scores: CocoFigures,
 }
 
-/// All of them.
+/// All generated captions of an evaluation.
 pub(super) struct WrittenCaptions {
     written: Vec<Written>,
     pairs: Vec<(String, Vec<String>)>,
@@ -48,12 +48,12 @@ impl WrittenCaptions {
         self.written.iter().map(|one| (one.clip, &*one.caption))
     }
 
-    /// Pictures of the clips that people may look at.
+    /// Thumbnails of the example clips.
     pub(super) fn frames(&self) -> impl Iterator<Item = (u32, &Vec<String>)> {
         self.examples.frames()
     }
 
-    /// Takes the caption of a clip with its rank, and small pictures of its frames.
+    /// Adds the caption of a clip with its retrieval rank; `frames` makes thumbnails.
     pub(super) fn add(
         &mut self,
         samples: &Samples,
@@ -75,12 +75,12 @@ impl WrittenCaptions {
         });
     }
 
-    /// Over all of them together.
+    /// Scores of all captions together.
     pub(super) fn scores(&self) -> CaptionFigures {
         figures(&self.pairs)
     }
 
-    /// `predictions.csv` and `captions.json`; `settings` say how captions were made.
+    /// The contents of `predictions.csv` and `captions.json`; `settings` describes the generation.
     pub(super) fn files(
         &self,
         step: u64,

@@ -1,4 +1,4 @@
-//! Captions token by token, with caches: those of transformers, and those of a plain re-computation of every prefix.
+//! Captions generated token by token with caches, compared with transformers and with a recomputation of every prefix.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ fn tokens() -> DecoderTokens {
     }
 }
 
-/// Programs that read frame tokens from an input.
+/// Forward programs that read frame tokens from an input.
 struct Programs {
     device: Device,
     plan: StepPlan,
@@ -99,7 +99,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// Of so many rows of frame tokens; `write` gets them and how many count.
+    /// A graph for this number of rows; `write` gets the frame tokens and their counts.
     fn new(rows: usize, write: impl FnOnce(&mut Graph, &CachedClips)) -> Programs {
         let device = Device::on_cpu(Cpu::open(Some(2)).expect("two threads"));
         let mut graph = Graph::new(DType::F32);
@@ -108,7 +108,7 @@ impl Programs {
         let clips = CachedClips {
             batch: rows,
             frame_tokens,
-            // The decoder asks for tokens alone.
+            // The decoder reads the token counts only.
             frame_counts: Some(FrameCounts {
                 frames: tokens,
                 tokens,
@@ -133,7 +133,7 @@ impl Programs {
         }
     }
 
-    /// Frame tokens of the fixture, each clip `times` times; rows beyond them repeat the first.
+    /// Feeds the fixture's frame tokens, each clip `times` times; rows beyond them repeat the first clip.
     fn feed(&mut self, clips: usize, times: usize, counts: &[i64]) {
         let all = &weights()["frame_tokens"];
         let clip_of = |row: usize| match row / times {
@@ -160,7 +160,7 @@ impl Programs {
     }
 }
 
-/// Captions by the programs of decoding; there is room for one clip more than there are.
+/// Captions from the decoding programs, whose batch has room for one clip more.
 fn with_caches(settings: &Generation, counts: &[i64]) -> Vec<Vec<i64>> {
     let mut programs = Programs::new(CLIPS + 1, |graph, clips| {
         write_decoding(graph, &decoder(), (settings, &tokens()), clips);
@@ -168,7 +168,7 @@ fn with_caches(settings: &Generation, counts: &[i64]) -> Vec<Vec<i64>> {
     programs.feed(CLIPS, 1, counts);
     let samples: Vec<u64> = (0..CLIPS as u64).collect();
     let forward = &mut programs.forward();
-    // Twice: caches that were used before change nothing.
+    // Twice: caches with old contents must not matter.
     let first = write_captions(forward, settings, &tokens(), &samples).expect("a CPU");
     let second = write_captions(forward, settings, &tokens(), &samples).expect("a CPU");
     assert_eq!(first, second);
@@ -187,7 +187,7 @@ fn captions_are_those_of_transformers_generate() {
     }
 }
 
-/// Every prefix whole, through the layers that training has: no cache.
+/// A decoder without caches: computes every prefix anew with the training layers.
 struct PlainDecoder<'a> {
     forward: Forward<'a>,
     rows: usize,
@@ -301,7 +301,7 @@ fn captions_are_those_of_a_plain_recomputation_of_every_prefix() {
             seed: 3,
             ..usual.clone()
         },
-        // Among all tokens: logits are read back.
+        // Samples among all tokens, for which all logits are read back.
         Generation {
             method: Method::Sample,
             top_k: 0,

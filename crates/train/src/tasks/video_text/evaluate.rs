@@ -1,13 +1,13 @@
-//! What a model is worth on clips: retrieval both ways, the likelihood of captions, captions that it writes, and heads.
+//! Evaluation of a video-text model: retrieval in both directions, caption loss, generated captions, and heads.
 //!
 //! ```text
-//! clips      every clip once: features, heads' outputs, the sum over its caption's tokens
-//! texts      every different text once
-//! ranks      exact, both ways; similarities are never held
-//! captions   for clips that are drawn with a seed, read once more
+//! clips      every clip once: features, outputs of the heads, caption loss
+//! texts      every distinct text once
+//! ranks      exact, in both directions; the similarity matrix is never stored
+//! captions   generated for a seeded random selection of clips, which are read again
 //! ```
 //!
-//! Features wait on the host; everything else is counted as it comes.
+//! Features are kept on the host; everything else is counted in a stream.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ use crate::planning::loader_budget::read_course;
 use crate::planning::processes::share_of;
 use crate::run::shared_evaluation::{PartWriter, exchange, result_of_first};
 
-/// Bytes that an evaluation holds on the host.
+/// Host memory of an evaluation, in bytes.
 pub(super) fn host_bytes(
     task: &VideoTextTask,
     subset: Subset,
@@ -60,7 +60,7 @@ pub(super) fn host_bytes(
         + written
 }
 
-/// Evaluates samples. What cannot be read is left out, and named.
+/// Evaluates samples. Unreadable clips are skipped and listed.
 pub(super) fn evaluate(
     task: &VideoTextTask,
     evaluation: Evaluation<'_>,
@@ -75,7 +75,7 @@ pub(super) fn evaluate(
     let group = device.group();
     let projection = task.model.projection_dim;
     let num_texts = texts.len() / projection;
-    // The first process ranks. Should that fail, it still writes its captions: the others count on it.
+    // The first process ranks. If ranking fails, the process still writes its captions, because the other processes wait for them.
     let ranked = (group.rank() == 0).then(|| {
         let found = device.cpu().scope(|| {
             let texts = Features::of(&texts, projection);
@@ -115,13 +115,13 @@ pub(super) fn evaluate(
             });
             match (found, group.size()) {
                 (Err(error), 1) => return Err(error),
-                // Not a loss that is finite or stopped: the ranks' own error is told to all.
+                // Without losses if they are not finite or were interrupted: the error of the ranks reaches all processes.
                 (found, _) => found.map(|()| losses).unwrap_or_default(),
             }
         }
         None => Vec::new(),
     };
-    // What follows is about few clips: features make room.
+    // Captions need little memory of their own; dropping the text features makes room for them.
     drop(texts);
     let ranks = ClipRanks {
         clips: clips.features.samples,
@@ -168,16 +168,16 @@ pub(super) fn evaluate(
     })
 }
 
-/// Ranks of clips by their numbers.
+/// Retrieval ranks by sample number.
 pub(super) struct ClipRanks<'a> {
-    /// Numbers, ascending.
+    /// Sample numbers, ascending.
     clips: Vec<u32>,
-    /// Of the first process.
+    /// Set in the first process only.
     found: Option<&'a Found>,
 }
 
 impl ClipRanks<'_> {
-    /// Of the clip's own text among all texts.
+    /// Rank of the clip's own text among all texts.
     pub(super) fn of(&self, clip: u32) -> Option<f64> {
         let row = self.clips.binary_search(&clip).ok()?;
         let entries = &self.found?.to_gallery.entries;
@@ -185,19 +185,19 @@ impl ClipRanks<'_> {
     }
 }
 
-/// What the clips became.
+/// Results for all clips.
 struct ClipResults {
     /// In the order of the samples.
     features: OrderedFeatures,
     text_of: Vec<u32>,
-    /// Sum of negative log-likelihoods, and tokens.
+    /// Sum of negative log-likelihoods, and number of tokens.
     caption_sum: (f64, usize),
     heads: Map<String, Value>,
     head_losses: Vec<EvaluatedLoss>,
     skipped: Vec<Skipped>,
 }
 
-/// An evaluation under way.
+/// An evaluation in progress.
 struct Pass<'t, 'a> {
     task: &'t VideoTextTask,
     group: &'a Group,
@@ -242,7 +242,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         }
     }
 
-    /// Every clip that can be read.
+    /// Encodes every readable clip.
     fn clips(&mut self) -> Result<ClipResults, Unfinished> {
         let (task, samples) = (self.task, self.samples);
         let projection = task.model.projection_dim;
@@ -318,7 +318,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         if features.is_empty() {
             return Err(nothing_readable(samples, &skipped).into());
         }
-        // What cannot be read: found now and named in `skipped`, or known from before.
+        // Clips that could not be read, in this evaluation or before.
         let left_out: Vec<u32> = features.missing().collect();
         let features = features.in_order(&left_out);
         let features = features.expect("all others are there");
@@ -337,7 +337,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         })
     }
 
-    /// Features of every text, in the order of the table.
+    /// Encodes every text, in the order of the table.
     fn texts(&mut self) -> Result<Vec<f32>, Unfinished> {
         let texts = &self.texts.texts;
         let projection = self.task.model.projection_dim;
@@ -362,7 +362,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let projection = self.task.model.projection_dim;
         for first in own.clone().step_by(self.reader.batch()) {
             let encoded = self.reader.texts(&self.texts.texts, first)?;
-            // A batch may go on behind this part.
+            // The last batch may extend beyond this process's share.
             let wanted = (own.end - first) * projection;
             to.extend_from_slice(&encoded[..encoded.len().min(wanted)]);
             let done = to.len() / projection;
@@ -375,7 +375,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         Ok(())
     }
 
-    /// Captions for clips that are drawn: they are read once more, so that every batch is full of them.
+    /// Generates captions for a random selection of clips. They are read again, so that every batch is full of selected clips.
     fn captions(&mut self, ranks: &ClipRanks<'_>) -> Result<WrittenCaptions, Unfinished> {
         let (task, samples) = (self.task, self.samples);
         let course = Course::Drawn {
@@ -389,7 +389,7 @@ impl<'t, 'a> Pass<'t, 'a> {
         let reader = &mut self.reader;
         let course = (samples, course);
         let progressing = self.group.expect_progress();
-        // What cannot be read was found before.
+        // The first pass has reported the unreadable clips.
         let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
             reader.clips(loaded)?;
             let numbers: Vec<u64> = loaded.samples.iter().map(|&one| one.into()).collect();
@@ -420,7 +420,7 @@ impl<'t, 'a> Pass<'t, 'a> {
             let texts: Vec<(u32, String)> = part.plain()?;
             let mut frames: HashMap<u32, Vec<String>> = part.plain()?;
             for (clip, caption) in texts {
-                // Those without are not among the best or the worst of their part, and so not of all.
+                // A clip without thumbnails is not among the best or worst of its process, and so not of all.
                 let frames = || frames.remove(&clip).unwrap_or_default();
                 of_all.add(samples, (clip, ranks.of(clip)), caption, frames);
             }
@@ -433,7 +433,7 @@ impl<'t, 'a> Pass<'t, 'a> {
     }
 }
 
-/// What clips became, until all processes have told.
+/// This process's results for its clips, until all processes exchange theirs.
 #[derive(Default)]
 struct OwnClips {
     samples: Vec<u32>,
@@ -467,7 +467,7 @@ mod tests {
         to.iter_mut().for_each(|value| *value /= length);
     }
 
-    /// As many clips and texts as a hospital's reports have, through the steps of an evaluation behind the encoders.
+    /// As many clips and texts as a hospital's reports have, through the stages of an evaluation after the encoders.
     #[test]
     #[ignore = "takes a minute and 400 MB; prints its figures"]
     fn ranks_of_117_120_clips_against_23_592_texts_take_less_than_2_gb() {

@@ -1,4 +1,4 @@
-//! The clips with the best and the worst captions, with small pictures of their frames, for people to look at.
+//! The clips with the best and the worst captions, with thumbnails of their frames, for the report.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,14 +6,14 @@ use holdall_data::picture::thumbnail;
 use holdall_data::samples::Samples;
 use serde_json::{Value, json};
 
-/// Clips of each kind.
+/// Clips per list.
 const NUM_CLIPS: usize = 6;
-/// Frames of each, at most.
+/// Frames per clip, at most.
 const NUM_FRAMES: usize = 8;
-/// Longest side of what is kept of a frame.
+/// Longest side of a thumbnail.
 const MAX_SIDE: u32 = 160;
 
-/// What they take: JPEGs in base64, and the file while it is written.
+/// Memory of the examples: JPEGs in base64, and the file while it is written.
 pub(super) const EXAMPLES_BYTES: u64 = 6 << 20;
 
 #[derive(Clone)]
@@ -25,23 +25,23 @@ struct Example {
     frames: Vec<String>,
 }
 
-/// Collects them while captions are written.
+/// Collects the best and the worst captions during an evaluation.
 #[derive(Default)]
 pub(super) struct Examples {
     /// In descending order of BLEU-4.
     best: Vec<Example>,
-    /// In ascending order.
+    /// In ascending order of BLEU-4.
     worst: Vec<Example>,
 }
 
 impl Examples {
-    /// Pictures of every clip that is kept.
+    /// Thumbnails of every clip in either list.
     pub(super) fn frames(&self) -> impl Iterator<Item = (u32, &Vec<String>)> {
         let kept = self.best.iter().chain(&self.worst);
         kept.map(|one| (one.clip, &one.frames))
     }
 
-    /// A clip with its caption, and small pictures of its frames. The first of equals stays.
+    /// Offers a clip with its caption; `frames` makes thumbnails. Among equal scores the first clip stays.
     pub(super) fn see(
         &mut self,
         clip: u32,
@@ -74,7 +74,7 @@ impl Examples {
         lines(&self.best, samples)
     }
 
-    /// Those that are not among the best as well.
+    /// The worst clips, without those that are among the best too.
     pub(super) fn worst(&self, samples: &Samples) -> Value {
         let is_best = |clip: u32| self.best.iter().any(|one| one.clip == clip);
         let mut worst = self.worst.clone();
@@ -97,7 +97,7 @@ fn lines(examples: &[Example], samples: &Samples) -> Value {
     examples.iter().map(line).collect()
 }
 
-/// Up to [`NUM_FRAMES`] of a clip's frames, evenly spread, as data that a page can show.
+/// Up to [`NUM_FRAMES`] of a clip's frames, evenly spread, as `data:` URIs.
 pub(super) fn thumbnails(clip: &[u8], num_frames: usize) -> Vec<String> {
     if clip.is_empty() {
         return Vec::new();
@@ -152,7 +152,7 @@ mod tests {
             scores(examples.worst(&samples)),
             [0.0, 0.05, 0.1, 0.15, 0.2, 0.25]
         );
-        // With few clips, the best are shown as such.
+        // With few clips, all of them count as best.
         let mut few = Examples::default();
         for index in 0..8 {
             few.see(index, 0.5, None, "a caption", || thumbnails(&clip[..48], 1));

@@ -1,14 +1,14 @@
-//! A trained model as a folder.
+//! A trained video-text model as a folder.
 //!
 //! ```text
 //! config.json, model.safetensors       the whole model; docs/scripts/video_text.py loads it in PyTorch
 //! tokenizer.json, tokenizer_config.json, preprocessor_config.json     AutoTokenizer, CLIPImageProcessor
-//! caption_tokenizer/                   the decoder's tokenizer, where it is another
-//! generation_config.json               how captions are generated
+//! caption_tokenizer/                   the decoder's tokenizer, if it differs
+//! generation_config.json               settings of caption generation
 //! decoder/                             BlenderbotForCausalLM.from_pretrained, with generation_config.json
-//! clip/                                CLIPModel.from_pretrained, where clips are means over frames
-//! head.safetensors, targets.json       heads of labels and numbers, and what their outputs are called
-//! texts.json                           how texts are made of columns, and how long they were
+//! clip/                                CLIPModel.from_pretrained, if clips are pooled by the mean over frames
+//! head.safetensors, targets.json       heads of labels and numbers, and the names of their outputs
+//! texts.json                           text template, and lengths of the longest texts
 //! holdall.json                         checksums of all of them
 //! ```
 
@@ -29,23 +29,23 @@ use crate::export::model_files::{SHARD_BYTES, unsaved};
 use crate::run_folder::folder::{failed, write_whole};
 use crate::tasks::generation::{GENERATION_CONFIG, generation_config_json};
 
-/// The decoder's own tokenizer.
+/// Folder of the decoder's own tokenizer.
 pub(super) const CAPTION_TOKENIZER: &str = "caption_tokenizer";
 const TEXTS_FILE: &str = "texts.json";
 
-/// How texts were made, and how many tokens they had: `texts.json`.
+/// `texts.json`: the text template, and the lengths of the longest texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct SavedTexts {
-    /// Texts as they were trained.
+    /// Text template of the training.
     pub caption: String,
     /// Tokens of the longest text.
     pub text_tokens: usize,
-    /// Tokens that the decoder read of the longest caption.
+    /// Decoder input tokens of the longest caption.
     pub caption_tokens: usize,
 }
 
 impl SavedTexts {
-    /// Reads what lies in a model folder; `None` where nothing does.
+    /// Reads `texts.json`; `None` without that file.
     pub fn read(folder: &Path) -> Result<Option<SavedTexts>, TrainError> {
         let path = folder.join(TEXTS_FILE);
         if !path.exists() {
@@ -62,7 +62,7 @@ impl SavedTexts {
     }
 }
 
-/// Writes everything that using the model takes.
+/// Writes the model folder.
 pub(super) fn save(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     let data = task.data();
     let unsaved_text = |cause: holdall_data::error::DataError| unsaved(&cause);
@@ -96,7 +96,7 @@ fn weight_of<'a>(step: &'a Step, name: &str) -> Stored<'a> {
     step.exported_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
 }
 
-/// Writes `config.json`, `model.safetensors` (in shards where it would exceed `shard_bytes`) and, beside them, the heads.
+/// Writes `config.json`, `model.safetensors` (in shards beyond `shard_bytes`) and the heads.
 pub fn save_weights(
     task: &VideoTextTask,
     step: &Step,
@@ -130,7 +130,7 @@ pub fn save_weights(
     Ok(())
 }
 
-/// Bytes of the parts.
+/// Size of the parts that transformers loads, in bytes.
 pub(super) fn part_bytes(model: &VideoTextConfig) -> u64 {
     let parts = model.parts();
     let tensors = parts.iter().flat_map(|part| &part.tensors);
@@ -138,7 +138,7 @@ pub(super) fn part_bytes(model: &VideoTextConfig) -> u64 {
     values.sum::<u64>() * size_of::<f32>() as u64
 }
 
-/// The parts that transformers loads by themselves, and how the decoder generates.
+/// Writes the parts that transformers loads, and the settings of caption generation.
 fn save_parts(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     for part in task.model.parts() {
         let place = folder.join(part.folder);
@@ -156,7 +156,7 @@ fn save_parts(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), Tr
     let Some(decoder) = task.decoder() else {
         return Ok(());
     };
-    // Beside the whole, for Holdall; beside the decoder, for transformers.
+    // In the model folder for Holdall, in the decoder's folder for transformers.
     let settings = generation_config_json(&task.generation, &decoder_tokens(task, decoder));
     let places = [folder.to_owned(), folder.join("decoder")];
     for place in places.iter().filter(|place| place.is_dir()) {

@@ -1,8 +1,8 @@
-//! Frame tokens that are computed once: with a frozen vision tower and no augmentation they are the same in every epoch.
+//! Frame cache: with a frozen vision tower and no augmentation, frame tokens are the same in every epoch and computed once.
 //!
 //! ```text
-//! before the first step   frames -> vision tower -> tokens on disk, clip by clip; what is there and fits is taken as it is
-//! every step              tokens from disk -> everything behind the tower
+//! before the first step   frames -> vision tower -> tokens on disk, clip by clip; a file that matches is reused
+//! every step              tokens from disk -> the rest of the model
 //! ```
 //!
 //! Tokens are stored in the number format that the step computes in, so that losses have the same bits as without the cache.
@@ -32,10 +32,10 @@ use crate::planning::picture_costs::PictureCosts;
 use crate::planning::setup::Setup;
 use crate::run_folder::folder::failed;
 
-/// Between two lines on how far it is.
+/// Time between two progress lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
-/// Where frame tokens are kept, and of what.
+/// Folder and contents of the cached frame tokens.
 pub(super) struct FrameCache {
     folder: PathBuf,
     framing: ClipFraming,
@@ -45,7 +45,7 @@ pub(super) struct FrameCache {
     lists: Vec<CachedList>,
 }
 
-/// Samples as training or as evaluation sees them.
+/// Samples as training or as evaluation reads them.
 struct CachedList {
     name: &'static str,
     samples: Arc<Samples>,
@@ -53,7 +53,7 @@ struct CachedList {
 }
 
 impl FrameCache {
-    /// What the config asks for; an error where frames are not the same in every epoch, or the tower is trained.
+    /// Creates the cache if the config asks for it; an error unless frames are the same in every epoch and the tower is frozen.
     pub(super) fn new(
         config: &RunConfig,
         setup: &Setup,
@@ -99,23 +99,23 @@ impl FrameCache {
         }))
     }
 
-    /// How frames of a clip are read, for people to look at.
+    /// Reads the frames of a clip, for thumbnails.
     pub(super) fn frames(&self, samples: &Samples, sample: usize) -> Vec<u8> {
         let mut row = vec![0; self.framing.row_bytes()];
         let mut scratch = Scratch::default();
         let read = self
             .framing
             .write_row(samples, sample, None, &mut scratch, &mut row);
-        // Its tokens were computed: a file that is gone since then shows nothing.
+        // A file that was deleted since its tokens were computed has no thumbnails.
         read.map_or(Vec::new(), |_| row)
     }
 
-    /// Rows before they are there, for plans.
+    /// The row format for planning, before the files are open.
     pub(super) fn not_opened(&self) -> RowFormat {
         RowFormat::Stored(Arc::new(StoredRows::new(self.framing.clone(), Vec::new())))
     }
 
-    /// Bytes of all files, and what they are made of: for people.
+    /// Log line about the shape and size of all files.
     pub(super) fn forecast(&self, task: &VideoTextTask) -> String {
         let model = &task.model;
         let clips: usize = self.lists.iter().map(|list| list.samples.len()).sum();
@@ -159,7 +159,7 @@ impl FrameCache {
             .join(format!("{}.rows", list.name.replace(' ', "-")))
     }
 
-    /// Opens the files of all lists, and computes what is missing; `None` if it was stopped.
+    /// Opens the files of all lists, and computes what is missing; `None` if interrupted.
     pub(super) fn open(
         &self,
         task: &VideoTextTask,
@@ -257,7 +257,7 @@ impl FrameCache {
         }
     }
 
-    /// What all files depend on: weights, how frames are seen, and the arithmetic.
+    /// Checksums that all files depend on: weights, framing, arithmetic.
     fn shared_parts(
         &self,
         task: &VideoTextTask,
@@ -303,7 +303,7 @@ impl FrameCache {
         ])
     }
 
-    /// Computes the rows of a list, from the first that is missing on; `None` if it was stopped.
+    /// Computes the missing rows of a list, in order; `None` if interrupted.
     fn fill(
         &self,
         list: &CachedList,
@@ -385,7 +385,7 @@ impl FrameCache {
     }
 }
 
-/// Of names, sizes and times of all files of clips: a file that was replaced has another.
+/// Checksum over names, sizes and times of all files of clips, so that a replaced file changes it.
 fn digest_of_clips(samples: &Samples) -> String {
     let mut sum = RunningChecksum::default();
     let mut add_file = |path: &Path| {

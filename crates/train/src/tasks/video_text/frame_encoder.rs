@@ -1,4 +1,4 @@
-//! The vision tower by itself: frames to the tokens that are stored.
+//! The vision tower alone: computes the tokens of the frame cache.
 
 use holdall_data::clips::ClipFraming;
 use holdall_device::{Arithmetic, Device, HostRow};
@@ -15,10 +15,10 @@ use crate::error::TrainError;
 use crate::planning::picture_costs::PictureCosts;
 
 const PROGRAM: &str = "frame encoder";
-/// Clips at a time, at most: more would hold memory that the training then has no use for.
+/// Most clips per forward pass: a larger batch would hold memory that training cannot use afterwards.
 const MOST_AT_A_TIME: usize = 16;
 
-/// Frames to what the vision tower leaves of them, in f32: what was computed in a shorter format is in it exactly.
+/// Graph from frames to frame tokens in f32, which represents tokens of shorter formats exactly.
 pub(super) fn write_encoder(
     model: &VideoTextConfig,
     pixels: DType,
@@ -43,7 +43,7 @@ pub(super) fn write_encoder(
     graph
 }
 
-/// The vision tower at work.
+/// Runs the vision tower.
 pub(super) struct FrameEncoder {
     model: ForwardModel,
     dtype: DType,
@@ -51,7 +51,7 @@ pub(super) struct FrameEncoder {
 }
 
 impl FrameEncoder {
-    /// For clips that are read like this; weights that are drawn are drawn by the seed.
+    /// A frame encoder for clips of this framing; `seed` draws random weights.
     pub(super) fn new(
         task: &VideoTextTask,
         (framing, arithmetic, seed): (&ClipFraming, Arithmetic, u64),
@@ -75,12 +75,11 @@ impl FrameEncoder {
         })
     }
 
-    /// Clips at a time.
     pub(super) fn batch(&self) -> usize {
         self.model.batch()
     }
 
-    /// What decoding may take beside it: all workers at once, as far as the budget goes, and the largest clip in any case.
+    /// Memory for decoding: enough for all workers at once within the budget, and at least for the largest clip.
     pub(super) fn decode_bytes(
         &self,
         device: &Device,
@@ -98,7 +97,7 @@ impl FrameEncoder {
             .max(costs.largest_bytes())
     }
 
-    /// Tokens of clips, row by row, in the format of the step.
+    /// Frame tokens of clips, one row per clip, in the number format of the step.
     pub(super) fn encode(
         &mut self,
         device: &Device,

@@ -1,10 +1,10 @@
-//! Lengths that texts and captions are padded to: those of a micro-batch to the shortest that holds all of them.
+//! Padded lengths of texts and captions: a micro-batch is padded to the shortest length that holds all its texts.
 
-/// Lengths where neither texts nor captions are longer, their own aside.
+/// Padded lengths below a run's longest text.
 const LENGTHS: [usize; 6] = [16, 32, 64, 128, 256, 512];
 
-/// The lengths of texts of up to `longest` tokens, ascending; the last is `longest`. One that is nearly as long is left out: each has
-/// programs of its own.
+/// Padded lengths for texts of up to `longest` tokens, ascending; the last is `longest`. A length close to `longest` is left out,
+/// because each length has its own programs.
 pub(super) fn lengths(longest: usize) -> Vec<usize> {
     let shorter = LENGTHS
         .into_iter()

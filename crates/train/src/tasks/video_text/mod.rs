@@ -1,4 +1,4 @@
-//! Video-text: clips against texts, and a decoder that writes captions; one encoder pass feeds both.
+//! Video-text: a contrastive loss over clips and texts, and a decoder that writes captions; one encoder pass feeds both.
 //!
 //! ```text
 //! contrastive   coupled through features: all clips of the effective batch are negatives of each other
@@ -6,8 +6,8 @@
 //! heads         separable: labels and numbers on the clip's normalised features, as in `classify`
 //! ```
 //!
-//! Samples of an effective batch are sorted by the length of their texts, so that the texts of a micro-batch are padded to a
-//! short length together: [`batch`](self).
+//! Samples of an effective batch are sorted by the length of their texts, so that a micro-batch of short texts is padded to a
+//! short length: see `batch`.
 
 mod batch;
 mod cacheable;
@@ -63,7 +63,7 @@ use crate::engine::task::{
 };
 use crate::error::TrainError;
 
-/// Places of the losses in sums and seeds: the caption's only where there is a decoder, heads behind it.
+/// Loss numbers: the caption loss exists only with a decoder; heads follow.
 const CONTRASTIVE: usize = 0;
 const CAPTION: usize = 1;
 
@@ -85,22 +85,22 @@ pub enum ClipInput {
     FrameTokens(DType),
 }
 
-/// Clips, texts and captions.
+/// A video-text model with its losses.
 #[derive(Clone)]
 pub struct VideoTextTask {
-    /// Classification and regression heads, in the order of their outputs.
+    /// Sizes of the towers, the pooling and the decoder.
     pub model: VideoTextConfig,
-    /// Labels and numbers beside them, in the order of their outputs.
+    /// Classification and regression heads, in the order of their outputs.
     pub heads: Vec<Head>,
     /// Tokens per text of the text tower, start and end included.
     pub num_text_tokens: usize,
-    /// Tokens that the decoder reads of a caption: the start token and the words. 0 without a decoder.
+    /// Input tokens per caption of the decoder: the start token and the words. 0 without a decoder.
     pub num_caption_tokens: usize,
     /// Number format of the frames in the batch.
     pub pixels: DType,
     /// Form of clips in the batch.
     pub clip_input: ClipInput,
-    /// Whether clips may lack frames, which then count for nothing.
+    /// Whether clips may lack frames, which are then masked.
     pub masks_frames: bool,
     /// Weight of the contrastive loss.
     pub contrastive_weight: f64,
@@ -112,32 +112,30 @@ pub struct VideoTextTask {
     pub token_weights: Vec<f32>,
     /// Role of clips with equal texts in the contrastive loss.
     pub same_text: SameText,
-    /// Rows and columns of a tile of the contrastive loss; the whole batch makes it dense.
+    /// Tile size of the contrastive loss; the batch size or more computes it in one piece.
     pub contrastive_tile: usize,
     /// Length that the texts of a micro-batch are padded to.
     pub padding: Padding,
     /// Rows of logits computed at a time in the caption loss.
     pub vocabulary_tile: usize,
-    /// Whether the device needs the order in which gradients of equal token ids are added.
+    /// Whether the device adds gradients of equal token ids in sorted order.
     pub sorted_ids: bool,
     /// Dropout rate of the text tower.
     pub dropout: f64,
     /// Seed of dropout.
     pub seed: u64,
-    /// How captions are generated where they are evaluated or predicted.
+    /// Settings of caption generation.
     pub generation: GenerationSection,
-    /// How much is evaluated.
+    /// Number of captions that an evaluation generates, and the seed of their selection.
     pub evaluation: EvaluationSection,
-    /// Where weights come from.
     weights: Option<Arc<StartingPoint>>,
-    /// Texts and labels of the run's samples, where there are any.
+    /// Texts and labels of the data, if it was read.
     data: Option<Arc<VideoTextData>>,
-    /// Where frame tokens are kept that are computed once.
+    /// Cache of frame tokens, if enabled.
     frame_cache: Option<Arc<FrameCache>>,
 }
 
 impl VideoTextTask {
-    /// Names of the presets.
     pub const PRESETS: &[&str] = VideoTextConfig::PRESETS;
 
     /// A preset by its name, without heads.
@@ -145,7 +143,7 @@ impl VideoTextTask {
         VideoTextConfig::preset(name).map(|model| VideoTextTask::new(model, Vec::new()))
     }
 
-    /// Contrastive loss and half the caption loss, on random weights.
+    /// A task with random weights; loss weights are 1 for contrastive and 0.5 for captions.
     pub fn new(model: VideoTextConfig, heads: Vec<Head>) -> VideoTextTask {
         let decoder = model.decoder.as_ref();
         VideoTextTask {
@@ -175,12 +173,11 @@ impl VideoTextTask {
         }
     }
 
-    /// The decoder, where there is one.
     pub fn decoder(&self) -> Option<&DecoderConfig> {
         self.model.decoder.as_ref()
     }
 
-    /// Whether anything is dropped in training.
+    /// Whether training uses dropout.
     pub(super) fn drops(&self) -> bool {
         let of_attention = match &self.model.text {
             TextTower::Clip(_) => 0.0,
@@ -198,13 +195,12 @@ impl VideoTextTask {
         }
     }
 
-    /// Texts and labels of the run's samples.
     pub fn data(&self) -> &VideoTextData {
         let data = self.data.as_ref();
         data.expect("a task that was prepared with data")
     }
 
-    /// Where the first head stands among the losses.
+    /// Loss number of the first head.
     fn first_head(&self) -> usize {
         match self.model.decoder {
             Some(_) => CAPTION + 1,
@@ -212,7 +208,7 @@ impl VideoTextTask {
         }
     }
 
-    /// Declares clips: as an input of what is written, by its name and the sizes of a sample.
+    /// Declares the input of clips; `input` takes its name, the shape of a sample and the number format.
     fn clips(&self, mut input: impl FnMut(&'static str, &[usize], DType) -> ValueId) -> Clips {
         let model = &self.model;
         match self.clip_input {
@@ -229,7 +225,7 @@ impl VideoTextTask {
         }
     }
 
-    /// The endpoint that takes clips.
+    /// Name of the input of clips.
     fn clip_endpoint(&self) -> &'static str {
         match self.clip_input {
             ClipInput::Pixels => batch::PIXELS,
@@ -363,7 +359,7 @@ impl Task for VideoTextTask {
 
     fn batch_bytes(&self, num_samples: usize) -> u64 {
         let of_heads: usize = self.heads.iter().map(Head::num_inputs).sum();
-        // Ids and labels of captions, ids of texts; lengths, frames, group, share and order of the sample.
+        // Ids and labels of captions, ids of texts; 8 numbers for lengths, frames, group, share and order of the sample.
         let numbers = 2 * self.num_caption_tokens + self.num_text_tokens + of_heads + 8;
         num_samples as u64 * (self.picture_bytes() + numbers * size_of::<i64>()) as u64
     }

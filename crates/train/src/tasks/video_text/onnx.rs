@@ -1,4 +1,4 @@
-//! A video-text model as ONNX programs.
+//! ONNX export of a video-text model.
 //!
 //! ```text
 //! video_encoder   frames -> features; outputs of the heads; with a decoder, the frame tokens that it reads
@@ -6,7 +6,7 @@
 //! decoder         frame tokens and the words so far -> logits of every next word
 //! ```
 //!
-//! All frames of a clip exist. The decoder has no cache: whoever decodes runs it once per word.
+//! All frames of a clip must exist. The decoder has no cache: decoding runs it once per word.
 
 use holdall_graph::{DType, Graph};
 use holdall_models::video_text::config::TextTower;
@@ -18,7 +18,7 @@ use super::super::clip::onnx::end_token;
 use super::VideoTextTask;
 use crate::export::onnx::OnnxFile;
 
-/// What the decoder attends to, by the name that decoders of transformers have for it.
+/// Input of the decoder's cross-attention, by its name in transformers.
 const FRAME_TOKENS: &str = "encoder_hidden_states";
 
 pub(crate) fn programs(

@@ -1,10 +1,10 @@
-//! The model of a run before anything is planned: what `model:` names, with what `video_text:` says laid over it.
+//! The model of a run, before memory is planned: the one that `model:` names, with the changes of `video_text:`.
 //!
 //! ```text
 //! a preset                    its sizes, random weights
 //! a CLIP folder or preset     its towers over frames; pooling and decoder are new
-//! a video-text folder         as it was saved; what differs in size is new, and the log says so
-//! text_model: a BERT          takes the place of the text tower
+//! a video-text folder         as it was saved; tensors of another size are new, and the log says so
+//! text_model: a BERT          replaces the text tower
 //! ```
 
 use std::path::Path;
@@ -31,27 +31,27 @@ use crate::error::TrainError;
 use crate::planning::setup::describe_random;
 use crate::tasks::{starting_folder, weights_folder};
 
-/// Layers of a transformer over frames, as CLIP4Clip has them.
+/// Default layers of a temporal transformer, as in CLIP4Clip.
 const USUAL_TEMPORAL_LAYERS: usize = 4;
-/// Queries of attention pooling.
+/// Default queries of attention pooling.
 const USUAL_QUERIES: usize = 64;
 
-/// Where weights come from.
+/// Sources of the initial weights.
 pub(super) struct StartingPoint {
-    /// A folder, checked.
+    /// A checked model folder.
     pub model: Option<ModelFolder>,
-    /// A BERT's.
+    /// A checked BERT folder for the text tower.
     pub text_model: Option<ModelFolder>,
-    /// Where there is no folder: the preset whose sizes are taken.
+    /// Without a folder: the preset that the sizes are from.
     preset: String,
-    /// For the log: what comes from where.
+    /// Log lines about the source of each part.
     summary: Vec<String>,
     /// Whether the folder's heads are for other targets.
     pub new_heads: bool,
 }
 
 impl StartingPoint {
-    /// The lines people look for in a log.
+    /// Log lines about the weights.
     pub fn describe(&self) -> String {
         if self.model.is_some() || self.text_model.is_some() {
             self.summary.join("\n")
@@ -60,32 +60,30 @@ impl StartingPoint {
         }
     }
 
-    /// Whether nothing was learnt yet.
+    /// Whether all weights are random.
     pub fn is_random(&self) -> bool {
         self.model.is_none() && self.text_model.is_none()
     }
 
-    /// The folder whose tokenizer belongs to the text tower.
+    /// Folder of the text tower's tokenizer.
     pub fn tokenizer_folder(&self) -> Option<&Path> {
         let folder = self.text_model.as_ref().or(self.model.as_ref());
         folder.map(ModelFolder::path)
     }
 }
 
-/// A model before anything is planned.
+/// A model from folders or a preset.
 pub(super) struct OpenedModel {
-    /// Sizes, and what its frames are normalised by. Ids of a new decoder are not those of a tokenizer yet.
+    /// Sizes, and the mean and deviation that normalise frames. The token ids of a new decoder are set later, from its tokenizer.
     pub model: VideoTextConfig,
-    /// Where weights come from.
     pub weights: StartingPoint,
-    /// What its frames go through.
     pub processor: ImageProcessor,
-    /// Whether the decoder, if there is one, is not a folder's.
+    /// Whether the decoder, if any, is not the one of a saved folder.
     pub has_new_decoder: bool,
 }
 
 impl OpenedModel {
-    /// Warns of trained layers that the config's sizes leave behind, and of random ones that stand in their place.
+    /// Warns that the config's sizes discard trained layers, and about the random layers in their place.
     pub fn warning_of_lost_layers(&self, section: &VideoTextSection) -> Option<String> {
         let folder = self.weights.model.as_ref()?;
         let ModelConfig::VideoText(saved) = folder.config() else {
@@ -116,7 +114,7 @@ impl OpenedModel {
         ))
     }
 
-    /// Says again what comes from where, once sizes have changed.
+    /// Updates the summary of weight sources after a change of sizes.
     pub fn summarize(&mut self) -> Result<(), TrainError> {
         let StartingPoint {
             model, text_model, ..
@@ -128,7 +126,7 @@ impl OpenedModel {
     }
 }
 
-/// The model that `model:` names, as the config has it.
+/// Opens the model of the config.
 pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
     let name = config.model.as_str();
     let folder = starting_folder(config)
@@ -247,7 +245,7 @@ fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, Tr
     }
 }
 
-/// Frames and videos of a sample, as the config says; a model that has learnt places of frames keeps to them.
+/// Sets frames and videos per sample from the config; an error if the model has learnt positions of frames.
 fn set_frames(
     model: &mut VideoTextConfig,
     config: &RunConfig,
@@ -310,7 +308,7 @@ fn set_pooling(model: &mut VideoTextConfig, section: &VideoTextSection) {
     }
 }
 
-/// The decoder that is asked for. Vocabulary and ids of a new one are the text tower's until a tokenizer says otherwise.
+/// Sets the decoder from the config. A new decoder has the text tower's vocabulary and ids until a tokenizer sets its own.
 fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
     let DecoderChoice::Sizes(section) = choice else {
         model.decoder = None;
@@ -319,7 +317,7 @@ fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
     let (vocabulary, positions) = (model.text_vocab_size(), model.max_text_tokens());
     let last = vocabulary as i64 - 1;
     let usual = || DecoderConfig::new(vocabulary, positions, [last - 1, last, last]);
-    // A decoder that is new is told the order of frames.
+    // A new decoder gets positions of frames.
     model.frame_positions |= model.decoder.is_none();
     let decoder = model.decoder.take().unwrap_or_else(usual);
     let DecoderSection {
@@ -341,7 +339,8 @@ fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
     });
 }
 
-/// Heads, and what neither folder has; of a model that is drawn as a whole, the heads alone.
+/// Parameters without pretrained weights: the heads, and tensors that neither folder has. If the whole model is random, the heads
+/// only.
 pub(super) fn new_parameters(task: &VideoTextTask) -> Vec<String> {
     let mut new = classify::CLASSIFIER.map(str::to_owned).to_vec();
     let Some(start) = task.weights.as_deref().filter(|start| !start.is_random()) else {
@@ -356,7 +355,7 @@ pub(super) fn new_parameters(task: &VideoTextTask) -> Vec<String> {
     new
 }
 
-/// What fills the weights: from where they come, or drawn.
+/// The function that fills weights: from their sources, or drawn.
 pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>, TrainError> {
     let start = task.weights.as_deref();
     let [model, text_model] = match start {
@@ -369,8 +368,8 @@ pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>
         Some(folder) if keeps_heads && !task.heads.is_empty() => folder.read_head()?,
         _ => None,
     };
-    // As CLIP's: on towers that have learnt nothing, rows as long as what the contrastive loss multiplies features by, so that the
-    // loss of labels is heard beside it.
+    // As for CLIP: on random towers, the rows of a new head are as long as the contrastive loss's factor of features, so that the
+    // label loss has a noticeable gradient.
     let gain = if start.is_none_or(StartingPoint::is_random) {
         task.model.logit_scale_init.exp()
     } else {
@@ -386,7 +385,7 @@ pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>
             None if name == bias_name => values.fill(0.0),
             _ => return Ok(sources.fill(name, values)?),
         }
-        // What is saved gives numbers as they are.
+        // A saved head outputs numbers in the unit of the data.
         if head.is_some() {
             classify::standardize(&task.heads, name, values);
         }

@@ -1,4 +1,4 @@
-//! The forward programs at work: clips and texts to features, clips to captions.
+//! Runs the forward programs: clips and texts to features, clips to captions.
 
 use std::borrow::Cow;
 
@@ -19,15 +19,15 @@ use crate::tasks::generation::{
     self, Asked, Candidates, DecoderTokens, Generated, Generation, Logits, NextToken,
 };
 
-/// A model that looks at clips.
+/// Runs the forward programs of a video-text model.
 pub struct ClipReader<'t, 'a> {
     task: &'t VideoTextTask,
     forward: Forward<'a>,
-    /// Clips whose frame tokens are cached.
+    /// Number of clips whose frame tokens are in the decoder's cache.
     num_clips: usize,
 }
 
-/// What clips became: rows of unit length and, with heads, their outputs.
+/// Features of clips, rows of unit length; with heads, their outputs too.
 pub struct EncodedClips<'a> {
     /// `rows x projection`.
     pub features: Cow<'a, [f32]>,
@@ -36,7 +36,6 @@ pub struct EncodedClips<'a> {
 }
 
 impl<'t, 'a> ClipReader<'t, 'a> {
-    /// The forward programs of a task.
     pub fn new(task: &'t VideoTextTask, forward: Forward<'a>) -> ClipReader<'t, 'a> {
         ClipReader {
             task,
@@ -45,24 +44,24 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         }
     }
 
-    /// Clips and texts at a time, at most.
+    /// Most clips or texts per call.
     pub fn batch(&self) -> usize {
         self.forward
             .rows(&endpoint(VIDEO_ENCODER, self.task.clip_endpoint()))
     }
 
-    /// Length of a feature.
+    /// Length of a feature vector.
     pub fn projection(&self) -> usize {
         self.forward.width(&endpoint(VIDEO_ENCODER, "features"))
     }
 
-    /// Encodes clips as they were read; at least one, at most a batch. Captions are of these from now on.
+    /// Encodes at least one clip and at most a batch. Later calls for captions refer to these clips.
     pub fn clips(&mut self, loaded: &Loaded<HostRow>) -> Result<EncodedClips<'_>, DeviceError> {
         let counts: Vec<i64> = loaded.frame_counts.iter().map(|&one| one.into()).collect();
         self.frames(&loaded.rows, &counts)
     }
 
-    /// The same for rows of frames, with the frames that are there where some may lack.
+    /// Like [`ClipReader::clips`] for rows of frames; `frame_counts` are read only if clips may lack frames.
     pub fn frames(
         &mut self,
         clips: &[HostRow],
@@ -93,7 +92,7 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         })
     }
 
-    /// Encodes texts `first..` of a table, at most a batch.
+    /// Encodes the texts from `first` on, at most a batch.
     pub fn texts(
         &mut self,
         texts: &TokenTable,
@@ -122,7 +121,7 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         forward.read_rows(&endpoint(TEXT_ENCODER, "features"), rows)
     }
 
-    /// The sum over tokens of the captions' negative log-likelihood, for the clips that were encoded last, and the tokens.
+    /// Sum of the captions' negative log-likelihood for the clips that were encoded last, and the number of tokens.
     pub fn caption_loss(
         &mut self,
         captions: &TokenTable,
@@ -130,7 +129,8 @@ impl<'t, 'a> ClipReader<'t, 'a> {
     ) -> Result<(f64, usize), DeviceError> {
         let width = self.forward.width(&endpoint(CAPTION_LOSS, "ids"));
         let mut ids = vec![0; self.num_clips * width];
-        // Rows beyond the clips repeat the first of what is fed: all are fed, and those say nothing.
+        // The batch's rows beyond the clips have no targets. They need labels here, because a feed of fewer rows repeats its first
+        // row.
         let mut labels = vec![IGNORED; self.batch() * width];
         let mut num_tokens = 0;
         let rows = ids.chunks_mut(width).zip(labels.chunks_mut(width));
@@ -145,8 +145,7 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         Ok((self.caption_sum(&ids, &labels)?, num_tokens))
     }
 
-    /// The same over rows of tokens that the decoder reads, and rows that it is to say: negative where nothing, and rows for every
-    /// clip of a batch.
+    /// The sum for token ids and labels; negative labels are no targets. `labels` has a row for every clip of a full batch.
     pub fn caption_sum(&mut self, ids: &[i64], labels: &[i64]) -> Result<f64, DeviceError> {
         let forward = &mut self.forward;
         forward.feed_indices(&endpoint(CAPTION_LOSS, "ids"), ids);
@@ -155,10 +154,10 @@ impl<'t, 'a> ClipReader<'t, 'a> {
         Ok(f64::from(sum[0]))
     }
 
-    /// Captions of the clips that were encoded last; `samples` are their numbers.
+    /// Generates captions for the clips that were encoded last; `samples` are their sample numbers.
     ///
     /// # Panics
-    /// If the model has no decoder, or there are not as many numbers as clips.
+    /// If the model has no decoder, or the number of samples differs from that of the clips.
     pub fn captions(&mut self, samples: &[u64]) -> Result<Vec<Generated>, TrainError> {
         assert_eq!(samples.len(), self.num_clips, "a number for every clip");
         let task = self.task;
@@ -168,7 +167,7 @@ impl<'t, 'a> ClipReader<'t, 'a> {
     }
 }
 
-/// Captions of the clips whose frame tokens are cached; `samples` are their numbers.
+/// Generates captions for the clips in the decoder's cache; `samples` are their sample numbers.
 pub(super) fn write_captions(
     forward: &mut Forward<'_>,
     settings: &Generation,
@@ -184,7 +183,7 @@ pub(super) fn write_captions(
     generation::search(&mut decoding, settings, tokens, samples)
 }
 
-/// One token after the other.
+/// Runs the decoder for one token per call.
 struct Decoding<'f, 'a> {
     forward: &'f mut Forward<'a>,
     longest: usize,
@@ -200,7 +199,7 @@ impl NextToken for Decoding<'_, '_> {
         forward.feed_indices(&input("position"), &[asked.position as i64]);
         match asked.ancestors {
             Some(ancestors) => forward.feed_indices(&input("ancestors"), ancestors),
-            // They stay what they are.
+            // Ancestors never change: they are fed at the first token.
             None if asked.position == 0 => {
                 let own = (0..rows as i64).flat_map(|row| std::iter::repeat_n(row, self.longest));
                 forward.feed_indices(&input("ancestors"), &own.collect::<Vec<i64>>());

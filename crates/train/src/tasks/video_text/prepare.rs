@@ -1,4 +1,4 @@
-//! From a config to a video-text run before its plan: clips, tokens, the model.
+//! Opens a video-text run: clips, tokens and model, before memory is planned.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::planning::setup::{Setup, resolve_budget, room_to_open};
 use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, warnings_without_labels};
 
-/// What the caption loss counts where the config does not say.
+/// Default weight of the caption loss.
 const USUAL_CAPTION_WEIGHT: f64 = 0.5;
 
-/// Names of losses and of figures that heads may not have.
+/// Names of losses and metrics, which heads may not have.
 const RESERVED_NAMES: [&str; 12] = [
     "contrastive",
     "caption",
@@ -42,7 +42,7 @@ const RESERVED_NAMES: [&str; 12] = [
     "written",
 ];
 
-/// Opens the model without data: `labels` and `tokens` are what the config says.
+/// Opens the model without data, with `labels` and `tokens` from the config.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let opened = open_model(config)?;
     let target = config.labels.map(|labels| Target {
@@ -60,7 +60,7 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     Setup::new(config, site, Arc::new(task), processor, None, notes)
 }
 
-/// A head for `label` is weighed as CLIP's; others are under `losses: targets:`.
+/// Weighs a head called `label` by `losses.label`, as in CLIP; other heads by `losses.targets`.
 fn weigh_label(config: &RunConfig, heads: &mut [Head]) {
     for head in heads.iter_mut().filter(|head| head.name == "label") {
         if !config.losses.targets.contains_key("label") {
@@ -69,7 +69,6 @@ fn weigh_label(config: &RunConfig, heads: &mut [Head]) {
     }
 }
 
-/// What is computed.
 fn task(
     config: &RunConfig,
     site: Site<'_>,
@@ -118,7 +117,7 @@ fn task(
     })
 }
 
-/// What a BERT folder asks for, or the config says.
+/// Dropout of the text tower: the config's, or the BERT folder's.
 fn dropout(
     config: &RunConfig,
     text: &TextTower,
@@ -145,7 +144,7 @@ fn dropout(
     }
 }
 
-/// Reads the data, opens the model, finds or trains the tokenizers.
+/// Reads the data, opens the model, and opens or trains the tokenizers.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let data = site.listed(|| source::read_clips(&config.data, Captions::Required, config.seed))?;
     let mut notes = data.notes.clone();
@@ -228,7 +227,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     match FrameCache::new(config, &setup, &task, &framing, lists, &data.csv)? {
         None => setup.rows = RowFormat::from(framing),
         Some(cache) => {
-            // Everything behind the vision tower begins with what it left.
+            // The step's graph starts after the vision tower.
             task.clip_input = ClipInput::FrameTokens(setup.step.arithmetic.compute());
             notes.push(format!(
                 "{}; the vision tower runs once for each clip, before the first step, and not in training",
@@ -249,7 +248,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     })
 }
 
-/// A head for every target of the data.
+/// A head for each target of the data.
 fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
     let mut targets = data.targets.iter();
     if let Some(Target { name, .. }) =
@@ -303,11 +302,11 @@ fn has_heads_for(
     Ok(same)
 }
 
-/// Layers over frames that the model does not have.
+/// Warns about `temporal_layers` for a model without a temporal transformer.
 fn warning_of_layers(config: &RunConfig, model: &VideoTextConfig) -> Option<String> {
     let layers = config.video_text.temporal_layers?;
     let has_layers = matches!(model.pooling, Pooling::Temporal { .. });
-    // A pooling that the config names is answered with the config.
+    // A pooling in the config is checked with the config.
     (!has_layers && config.video_text.pooling.is_none()).then(|| {
         format!(
             "warning: video_text.temporal_layers: {layers} has no effect, the model's pooling has no such layers\n\
@@ -328,7 +327,7 @@ fn note_on_lengths(tokens: usize, captions: Option<usize>, model: &VideoTextConf
     }
 }
 
-/// How many texts there are, and what equal ones are to each other.
+/// Log line about the number of distinct texts, and the role of equal ones.
 fn note_on_equal_texts(config: &RunConfig, train: &Samples) -> Option<String> {
     let (texts, clips) = (train.captions().len(), train.len());
     (texts < clips).then(|| {

@@ -1,15 +1,15 @@
-//! Forward programs beside the step: encoders, the caption loss, one token of the decoder.
+//! Forward programs: encoders, the caption loss, and one step of the decoder.
 //!
 //! ```text
 //! video encoder   frames -> features, outputs of the heads; frame tokens into a cache
 //! text encoder    texts -> features
-//! caption loss    captions of the clips whose frame tokens are cached -> sum over their tokens; no logits are held
+//! caption loss    captions of the clips whose frame tokens are cached -> sum over their tokens; logits are never stored
 //! caption start   cached frame tokens -> keys and values of every cross-attention, into caches
-//! next token      a token of every row -> the best tokens behind it; its keys and values join a cache
+//! next token      one token per row -> the best next tokens; its keys and values join a cache
 //! ```
 //!
-//! Caches have their places in the arena before anything runs. Legend: `b` clips, `s` frame tokens of a clip, `t` caption
-//! tokens, `r` rows of decoding (clips x beams), `l` longest caption, `d` width, `v` vocabulary.
+//! Caches have planned places in the arena. Legend: `b` clips, `s` frame tokens of a clip, `t` caption tokens, `r` rows of
+//! decoding (clips x beams), `l` longest caption, `d` width, `v` vocabulary.
 
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::fill::Fill;
@@ -34,12 +34,12 @@ pub(super) const CAPTION_LOSS: &str = "caption loss";
 pub(super) const CAPTION_START: &str = "caption start";
 pub(super) const NEXT_TOKEN: &str = "next token";
 
-/// What a program's endpoint is called from outside.
+/// Full name of a program's endpoint.
 pub(super) fn endpoint(program: &str, name: &str) -> String {
     format!("{program}/{name}")
 }
 
-/// What decoding has to know of the decoder.
+/// Special tokens and the longest caption, for decoding.
 pub(super) fn decoder_tokens(task: &VideoTextTask, decoder: &DecoderConfig) -> DecoderTokens {
     DecoderTokens {
         bos: decoder.bos,
@@ -49,8 +49,8 @@ pub(super) fn decoder_tokens(task: &VideoTextTask, decoder: &DecoderConfig) -> D
     }
 }
 
-/// Writes the forward programs for `batch` clips at a time. Where a step has inputs and features of that size, they share its
-/// places.
+/// Writes the forward programs for `batch` clips at a time. If the step's inputs and features have the same batch size, the
+/// programs share them.
 pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) {
     let model = &task.model;
     let mut inputs = Inputs { g, batch };
@@ -114,14 +114,14 @@ pub(super) fn write_programs(task: &VideoTextTask, g: &mut Graph, batch: usize) 
     }
 }
 
-/// Inputs of the programs.
+/// Declares inputs of the programs.
 struct Inputs<'g> {
     g: &'g mut Graph,
     batch: usize,
 }
 
 impl Inputs<'_> {
-    /// The step's, where it has one of that size; `dims` are those of a sample.
+    /// The step's input of that name, if it has the same shape, or a new one; `dims` is the shape of a sample.
     fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         let (g, batch) = (&mut *self.g, self.batch);
         let dims = [&[batch], dims].concat();
@@ -132,7 +132,7 @@ impl Inputs<'_> {
     }
 }
 
-/// Clips whose frame tokens are cached.
+/// Clips whose frame tokens are in a cache.
 pub(super) struct CachedClips {
     pub batch: usize,
     /// `[b, s, d]`, in a cache.
@@ -140,7 +140,7 @@ pub(super) struct CachedClips {
     pub frame_counts: Option<FrameCounts>,
 }
 
-/// Every token counts as one: weights and smoothing are for training.
+/// Writes the caption loss, with weight 1 for every token: weights and smoothing are for training only.
 fn write_caption_loss(task: &VideoTextTask, g: &mut Graph, clips: &CachedClips) {
     let (batch, tokens) = (clips.batch, task.num_caption_tokens);
     let mut inputs = Inputs { g, batch };
@@ -177,7 +177,7 @@ fn write_caption_loss(task: &VideoTextTask, g: &mut Graph, clips: &CachedClips) 
     });
 }
 
-/// Writes what begins captions and what goes on with them.
+/// Writes the programs that start captions and extend them by a token.
 pub(super) fn write_decoding(
     g: &mut Graph,
     decoder: &DecoderConfig,
@@ -218,10 +218,10 @@ pub(super) fn write_decoding(
             return;
         };
         let count = count.min(decoder.vocab_size);
-        // At least one: an operand has a size.
+        // At least 1, because an operand cannot be empty.
         let width = generation.banned_width(tokens).max(1);
         let banned = g.input("banned", &[rows, width], DType::I64);
-        // One behind the other, so that one read brings all.
+        // Consecutive, so that one read returns all.
         let best = g.output("best", &[rows * (2 * count + 1)]);
         let values = g.rows(best, 0, rows * count);
         let values = g.reshape(values, &[rows, count]);

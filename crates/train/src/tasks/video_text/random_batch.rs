@@ -1,4 +1,4 @@
-//! Random clips, texts and captions: for benchmarks and certificates.
+//! Random clips, texts and captions, for benchmarks and tests of the arithmetic.
 
 use holdall_models::config::TextPooling;
 use holdall_models::init::Draw;
@@ -10,13 +10,13 @@ use super::{ClipInput, VideoTextTask};
 use crate::engine::batch::{Batch, IGNORED, random_bytes};
 use crate::engine::task::Task;
 
-/// Random clips; texts that fill every position, and captions of a quarter of their positions to nearly all: as benchmarks of other
+/// Random clips, texts of full length, and captions of a quarter to nearly all of their positions, as the benchmarks of other
 /// frameworks draw them.
 pub(super) fn random(task: &VideoTextTask, num_samples: usize, seed: u64) -> Batch {
     let mut draw = Draw::new(seed, "batch");
     let mut pixels = random_bytes(&mut draw, num_samples * task.picture_bytes());
     if let ClipInput::FrameTokens(dtype) = task.clip_input {
-        // Any bytes would be any numbers, infinite ones among them: the highest byte of each makes them small and finite.
+        // Random bytes could be infinite numbers: setting the highest byte of each number makes it small and finite.
         let numbers = pixels.chunks_mut(dtype.bytes());
         numbers.for_each(|number| number[dtype.bytes() - 1] = 0x3c | (number[0] & 0x80));
     }
@@ -52,7 +52,7 @@ pub(super) fn random(task: &VideoTextTask, num_samples: usize, seed: u64) -> Bat
                 id
             });
         }
-        // Some have a text in common.
+        // Some samples have the same text.
         texts.groups.push((sample - sample % (1 + below(3))) as i64);
     }
     if let Some(decoder) = task.decoder() {

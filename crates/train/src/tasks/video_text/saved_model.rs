@@ -1,4 +1,4 @@
-//! A trained model, opened to be used: its folder, its tokenizers, what its heads call things.
+//! A trained video-text model, opened for prediction, evaluation and export.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trai
 use crate::planning::site::Site;
 use crate::tasks::generation::read_generation_config;
 
-/// A model with all that lies beside it.
+/// A trained video-text model with its frame preprocessing and its targets.
 pub struct SavedVideoText {
     task: VideoTextTask,
     processor: ImageProcessor,
-    /// What its heads were trained on.
+    /// Targets of its heads.
     targets: Vec<Target>,
-    /// What reading a tokenizer may take.
+    /// Memory limit for reading a tokenizer.
     most_bytes: u64,
 }
 
 impl SavedVideoText {
-    /// Opens a model folder, or the folder of a run; its tokenizers in at most so many bytes.
+    /// Opens a model folder, or the folder of a run. Reading its tokenizers may take up to `most_bytes`.
     pub fn open(name: &str, most_bytes: u64) -> Result<SavedVideoText, TrainError> {
         let config = RunConfig {
             model: resolve(name)?.to_string_lossy().into_owned(),
@@ -70,7 +70,6 @@ impl SavedVideoText {
         })
     }
 
-    /// Its encoders, and its decoder, as ONNX programs.
     pub(in crate::tasks) fn onnx(&self, precision: Precision) -> Result<Vec<OnnxFile>, TrainError> {
         let mut files = onnx::programs(&self.task, precision)?;
         let scale = self.logit_scale()?;
@@ -80,7 +79,6 @@ impl SavedVideoText {
         Ok(files)
     }
 
-    /// What is computed.
     pub fn task(&self) -> &VideoTextTask {
         &self.task
     }
@@ -94,7 +92,7 @@ impl SavedVideoText {
         ClipFraming::new(&data, self.processor.framing, model.num_frames)
     }
 
-    /// What is computed of clips that are read with these settings.
+    /// The task for clips that are read with these settings.
     pub fn task_for(&self, data: &DataConfig) -> Result<VideoTextTask, TrainError> {
         let framing = self.framing(data);
         let mut task = self.task.clone();
@@ -115,7 +113,7 @@ impl SavedVideoText {
         Ok(task)
     }
 
-    /// What a contrastive similarity is multiplied by.
+    /// Factor of the similarities in the contrastive loss.
     pub fn logit_scale(&self) -> Result<f32, TrainError> {
         let mut value = [0.0];
         let weights = self.task.weights.as_deref();
@@ -138,7 +136,7 @@ impl SavedVideoText {
         )?)
     }
 
-    /// The decoder's tokenizer, where it has one of its own.
+    /// The decoder's tokenizer, if it differs from the text tower's.
     pub fn own_caption_text(&self) -> Result<Option<TextEncoder>, TrainError> {
         let path = self.path().join(CAPTION_TOKENIZER).join("tokenizer.json");
         let Some(decoder) = self.task.decoder().filter(|_| path.is_file()) else {

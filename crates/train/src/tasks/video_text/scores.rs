@@ -1,4 +1,4 @@
-//! The figures of an evaluation: what `metrics.jsonl` has, what may decide the best model, and what people read.
+//! Metrics of an evaluation: the fields of `metrics.jsonl`, the values of `best_metric`, and the printed lines.
 
 use holdall_files::thousands;
 use holdall_metrics::retrieval::{Found, Ranked, Ranks, Ties};
@@ -11,48 +11,45 @@ use crate::engine::scores::{Direction, Scores};
 use crate::engine::similarity::{percent, size_of_evaluation};
 use crate::error::TrainError;
 
-/// What an evaluation found; a line of `metrics.jsonl`.
+/// Scores of an evaluation, as in `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct VideoTextScores {
-    /// Clips against texts.
     #[serde(flatten)]
     pub retrieval: Retrieval,
-    /// R@1 of guessing, clips looking for texts.
+    /// R@1 of random guessing, video to text.
     pub chance_r1: f64,
-    /// How likely the captions are; with a decoder.
+    /// Caption loss; with a decoder.
     #[serde(flatten)]
     pub caption: Option<CaptionLoss>,
-    /// What captions that the model wrote are worth.
+    /// Scores of generated captions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written: Option<CaptionFigures>,
-    /// Clips that could not be read, and are not among those counted.
+    /// Unreadable clips; the other counts exclude them.
     #[serde(default)]
     pub skipped: usize,
-    /// The heads' figures, under their names.
+    /// Metrics of the heads, by head name.
     #[serde(flatten)]
     pub heads: Map<String, Value>,
 }
 
-/// Both directions.
+/// Retrieval in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Retrieval {
-    /// Clips.
     pub clips: usize,
-    /// Different texts.
+    /// Number of distinct texts.
     pub texts: usize,
-    /// Clips looking for their text.
+    /// Ranks of each clip's text.
     pub video_to_text: Way,
-    /// Texts looking for a clip of theirs.
+    /// Ranks of each text's best clip.
     pub text_to_video: Way,
 }
 
-/// One direction.
+/// Retrieval in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Way {
-    /// The usual figures.
     #[serde(flatten)]
     pub ranks: Ranks,
-    /// One over the logarithm of the rank and one, for ranks up to five; the mean.
+    /// NDCG@5: the mean of `1 / log2(rank + 1)` for ranks up to 5.
     pub ndcg5: f64,
 }
 
@@ -66,7 +63,7 @@ impl Way {
 }
 
 impl Retrieval {
-    /// From exact ranks of all clips against so many texts.
+    /// From exact ranks of all clips against `num_texts` texts.
     pub(super) fn of(found: &Found, num_texts: usize) -> Retrieval {
         Retrieval {
             clips: found.to_gallery.num_items(),
@@ -77,14 +74,14 @@ impl Retrieval {
     }
 }
 
-/// How likely captions are: every token counts as one, nothing is smoothed.
+/// Likelihood of the captions, with weight 1 for every token and no smoothing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CaptionLoss {
     /// Mean negative log-likelihood of a token.
     pub caption_loss: f64,
-    /// What guessing gives.
+    /// Caption loss of random guessing.
     pub caption_loss_chance: f64,
-    /// Its exponential: so many tokens are as likely as the right one.
+    /// Exponential of the caption loss.
     pub perplexity: f64,
     /// Tokens of all captions.
     pub caption_tokens: usize,
@@ -102,17 +99,16 @@ impl CaptionLoss {
     }
 }
 
-/// What captions are worth, beside those that the clips have.
+/// Scores of generated captions against the clips' own captions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CaptionFigures {
-    /// Clips that got one.
+    /// Clips with a generated caption.
     pub clips: usize,
-    /// The figures.
     #[serde(flatten)]
     pub scores: CocoFigures,
 }
 
-/// As pycocoevalcap has them.
+/// Scores of pycocoevalcap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CocoFigures {
     pub bleu1: f64,
@@ -123,7 +119,7 @@ pub(super) struct CocoFigures {
     pub cider_d: f64,
 }
 
-/// Names that `best_metric` may have without a decoder and without heads, the usual one first.
+/// Values of `best_metric` for any model, the default first.
 const RETRIEVAL: [(&str, Direction); 9] = [
     ("mean_r1", Direction::Higher),
     ("video_to_text_r1", Direction::Higher),
@@ -136,7 +132,7 @@ const RETRIEVAL: [(&str, Direction); 9] = [
     ("text_to_video_median_rank", Direction::Lower),
 ];
 
-/// Those that a decoder adds.
+/// Values of `best_metric` with a decoder.
 const CAPTIONS: [(&str, Direction); 5] = [
     ("caption_loss", Direction::Lower),
     ("perplexity", Direction::Lower),
@@ -145,7 +141,6 @@ const CAPTIONS: [(&str, Direction); 5] = [
     ("cider_d", Direction::Higher),
 ];
 
-/// A metric by its name; `None` where there is none.
 pub(super) fn metric(scores: &Scores, name: &str) -> Option<f64> {
     match name {
         "mean_r1" => {
@@ -193,14 +188,14 @@ pub(super) fn best_metric(
     Ok(known.swap_remove(place))
 }
 
-/// How many texts were encoded and scored, and how.
+/// Number of encoded texts and clips, for the log.
 pub(super) fn describe_size(scores: &Scores) -> Option<String> {
     let scores: VideoTextScores = scores.read()?;
     let (clips, texts) = (scores.retrieval.clips, scores.retrieval.texts);
     Some(size_of_evaluation(texts, clips))
 }
 
-/// Ranks, captions and heads, a line each, beside what guessing gives.
+/// One line each for both retrieval directions, captions and heads, next to the scores of guessing.
 pub(super) fn describe_scores(task: &VideoTextTask, scores: &Scores) -> String {
     let Some(found) = scores.read::<VideoTextScores>() else {
         return String::new();

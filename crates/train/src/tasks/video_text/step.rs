@@ -1,4 +1,4 @@
-//! What a step computes: clips and texts to features, captions to their loss.
+//! Graph of the video-text training step: clips and texts to features, captions to their loss.
 
 use holdall_graph::{DType, ValueId};
 use holdall_models::video_text::config::TextTower;
@@ -14,7 +14,7 @@ use super::{CAPTION, CONTRASTIVE, VideoTextTask};
 use crate::config::SameText;
 use crate::engine::step_graph::StepWriter;
 
-/// Features of the whole effective batch: clips, texts.
+/// Clip and text features of the whole effective batch.
 pub(super) const FEATURES: [&str; 2] = ["video features", "text features"];
 
 pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
@@ -48,7 +48,7 @@ pub(super) fn write_forward(task: &VideoTextTask, step: &mut StepWriter<'_>) {
     for (name, own) in FEATURES.into_iter().zip(features) {
         step.leave(name, own);
     }
-    // Declared with the other parameters; the coupled loss knows it by its name.
+    // Declares the parameter; the coupled loss refers to it by name.
     video_text::logit_scale(step.graph);
     if let (Some(captions), Some(states)) = (captions, states) {
         write_caption_loss(task, step, &captions, states);

@@ -1,4 +1,4 @@
-//! The tokenizers of a run: the text tower's and the decoder's, what they make of the model, and what their tokens count.
+//! Tokenizers of a run, for the text tower and the decoder: opening them, fitting the model to them, and token weights.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::{TokenizedTexts, VideoTextTask};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 
-/// The file of a tokenizer that `key` names by its folder or by itself.
+/// The tokenizer file at `path`, which is the file or its folder; errors name `key`.
 fn tokenizer_file(key: &str, path: &Path) -> Result<PathBuf, TrainError> {
     let file = if path.is_dir() {
         path.join("tokenizer.json")
@@ -34,7 +34,7 @@ fn tokenizer_file(key: &str, path: &Path) -> Result<PathBuf, TrainError> {
     )))
 }
 
-/// The text tower's tokenizer: its folder's, the one asked for, or one trained on the texts.
+/// Opens the tokenizer of the config or of the text tower's folder, or trains one on the texts.
 pub(super) fn text_encoder(
     config: &RunConfig,
     opened: &mut OpenedModel,
@@ -77,7 +77,7 @@ pub(super) fn text_encoder(
         return Ok(text);
     };
     if opened.weights.is_random() {
-        // Nothing was learnt yet, so the model may pool where this tokenizer ends.
+        // Random weights may pool at this tokenizer's end token.
         tower.pooling = TextPooling::FirstEos(end);
         return Ok(text);
     }
@@ -95,7 +95,7 @@ pub(super) fn text_encoder(
     Ok(text)
 }
 
-/// The decoder's tokenizer, where it has one of its own; a new decoder gets its vocabulary and its tokens.
+/// Opens the decoder's own tokenizer, if there is one. A new decoder gets the vocabulary and special tokens of its tokenizer.
 pub(super) fn caption_encoder(
     config: &RunConfig,
     opened: &mut OpenedModel,
@@ -134,7 +134,7 @@ pub(super) fn caption_encoder(
     Ok(own)
 }
 
-/// Texts that do not fit are cut, and that is said: of the text tower, of the decoder.
+/// Log lines about texts that are cut to the text tower's or the decoder's positions.
 pub(super) fn note_on_long_texts(
     texts: &[&[String]],
     tables: &[&TokenizedTexts],
@@ -144,7 +144,7 @@ pub(super) fn note_on_long_texts(
     let mut cut = [0, 0];
     for (texts, tables) in texts.iter().zip(tables) {
         for (index, words) in texts.iter().enumerate() {
-            // Only those that fill every position may have been cut.
+            // Only texts that fill all positions may have been cut.
             let is_cut = |encoder: &TextEncoder, most: usize, found: usize| {
                 Ok::<bool, TrainError>(found == most && encoder.num_tokens(words)? > most)
             };
@@ -172,7 +172,7 @@ pub(super) fn note_on_long_texts(
     Ok(notes)
 }
 
-/// What tokens count whose text matches a pattern: the first one that does.
+/// Sets token weights from the patterns of `losses.caption_weights`; the first pattern that matches a token applies.
 pub(super) fn weigh_tokens(
     task: &mut VideoTextTask,
     config: &RunConfig,
@@ -224,7 +224,7 @@ pub(super) fn weigh_tokens(
     Ok(())
 }
 
-/// Some of the tokens, for a message.
+/// A few tokens as examples for an error message.
 fn sample_tokens(encoder: &TextEncoder, vocab_size: usize) -> String {
     let tokens = (0..vocab_size).filter_map(|id| encoder.token_text(id));
     let words = tokens.filter(|text| text.trim().chars().count() > 2);

@@ -1,4 +1,4 @@
-//! Texts of the run's samples as token ids: for the text tower, and for the decoder.
+//! Texts of the samples as token ids, for the text tower and the decoder.
 
 use std::sync::Arc;
 
@@ -9,32 +9,30 @@ use super::super::clip::TokenTable;
 use crate::config::Subset;
 use crate::error::TrainError;
 
-/// Every text of some samples once.
+/// Token ids of each distinct text.
 pub struct TokenizedTexts {
-    /// As the text tower reads them: start and end around each.
+    /// Input of the text tower, with start and end tokens.
     pub texts: TokenTable,
-    /// As the decoder learns them: what it reads is all but the last token, what it is to say all but the first.
+    /// Captions for the decoder: its input is all but the last token, its targets are all but the first.
     pub captions: Option<TokenTable>,
 }
 
-/// What a run's data is to the task.
+/// The data of a run, and its preprocessing.
 pub struct VideoTextData {
-    /// What is trained on.
     pub train: Arc<Samples>,
     pub(super) train_texts: TokenizedTexts,
     pub(super) validation_texts: Option<TokenizedTexts>,
-    /// Texts to ids of the text tower.
+    /// Tokenizer of the text tower.
     pub text: TextEncoder,
-    /// Captions to ids of the decoder, where its tokenizer is another.
+    /// Tokenizer of the decoder, if it differs.
     pub(super) own_caption_text: Option<TextEncoder>,
-    /// How texts are made from columns.
     pub caption_template: String,
-    /// What frames go through, as `preprocessor_config.json` has it.
+    /// Contents of `preprocessor_config.json`.
     pub(super) processor: String,
 }
 
 impl VideoTextData {
-    /// The texts of a part of the data.
+    /// The texts of a subset.
     pub fn texts(&self, subset: Subset) -> &TokenizedTexts {
         match subset {
             Subset::Train => &self.train_texts,
@@ -45,14 +43,14 @@ impl VideoTextData {
         }
     }
 
-    /// Captions to ids of the decoder, and back.
+    /// Tokenizer of captions.
     pub fn caption_text(&self) -> &TextEncoder {
         self.own_caption_text.as_ref().unwrap_or(&self.text)
     }
 }
 
 impl TokenizedTexts {
-    /// Encodes every text; where there is a decoder, for up to `caption_tokens` tokens that it reads.
+    /// Encodes every text; with a decoder, its captions for up to `caption_tokens` input tokens.
     pub fn new(
         texts: &[String],
         text: &TextEncoder,
@@ -68,7 +66,7 @@ impl TokenizedTexts {
         })
     }
 
-    /// Tokens that the text tower reads of a text, and the decoder of its caption: the larger number.
+    /// Number of input tokens of the text tower or of the decoder, whichever is larger.
     pub(super) fn length(&self, text: usize) -> usize {
         let captions = self.captions.as_ref();
         let caption = captions.map_or(0, |table| table.caption(text).len() - 1);
