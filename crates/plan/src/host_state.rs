@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use holdall_graph::{Graph, Role, Section, StorageId};
 use serde::{Deserialize, Serialize};
 
-use crate::pack::align;
+use crate::pack::Spacing;
 
 /// Which state lies in host memory; each includes those before it.
 #[derive(
@@ -93,12 +93,12 @@ pub(crate) struct OnHost {
 }
 
 impl OnHost {
-    pub(crate) fn new(graph: &Graph, state: HostState, alignment: u64) -> OnHost {
+    pub(crate) fn new(graph: &Graph, state: HostState, spacing: Spacing) -> OnHost {
         let mut found = OnHost::default();
         if state == HostState::Nothing {
             return found;
         }
-        let bytes = |id: StorageId| align(graph.storage(id).bytes(), alignment);
+        let bytes = |id: StorageId| spacing.occupied(graph.storage(id).bytes());
         let [frozen, trained] = weights_read_through_copies(graph);
         found.storages = frozen;
         found.bytes = found.storages.iter().map(|&id| bytes(id)).sum();

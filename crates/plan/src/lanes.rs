@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use holdall_graph::{Node, StorageId};
 
-use crate::pack::{Item, Packing, pack, pack_around};
+use crate::pack::{Item, Packing, Spacing, pack, pack_around};
 use crate::recompute::LaneOrder;
 
 /// What lanes take beside each other is no less than this share of what they take in turn: measured as 0.77 on an H200, 8
@@ -192,14 +192,14 @@ pub(crate) fn pack_bundled(
     fixed: &[(u64, Item)],
     items: &[Item],
     bundles: &[Bundle],
-    alignment: u64,
+    spacing: Spacing,
 ) -> Packing {
     if bundles.is_empty() {
-        return pack_around(fixed, items, alignment);
+        return pack_around(fixed, items, spacing);
     }
     let inner: Vec<Packing> = bundles
         .iter()
-        .map(|bundle| pack(&bundle.items(items), alignment))
+        .map(|bundle| pack(&bundle.items(items), spacing))
         .collect();
     let mut sizes = inner.iter().map(|packing| packing.peak_bytes);
     let mut outermost = Bundle::outermost(bundles, items, |_| 0);
@@ -207,7 +207,7 @@ pub(crate) fn pack_bundled(
     for bundle in &mut outermost[first..] {
         bundle.bytes = sizes.next().expect("one per bundle");
     }
-    let outer = pack_around(fixed, &outermost, alignment);
+    let outer = pack_around(fixed, &outermost, spacing);
     let mut offsets = vec![None; items.len()];
     for (index, bundle) in bundles.iter().enumerate() {
         for (&member, offset) in bundle.members.iter().zip(&inner[index].offsets) {

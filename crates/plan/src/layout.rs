@@ -121,7 +121,7 @@ impl Layout {
             },
             self.slots_bytes(kept),
         );
-        pack(&items, self.lifetimes.alignment)
+        pack(&items, self.lifetimes.spacing)
     }
 
     /// The sizes and times that the layout was made from.

@@ -45,7 +45,7 @@ pub use host_state::HostState;
 pub use layout::{Breakdown, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
-pub use pack::{Item, Packing, liveness_peak, pack};
+pub use pack::{Item, Packing, Spacing, liveness_peak, pack};
 pub use program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
 pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
 pub use request::Request;

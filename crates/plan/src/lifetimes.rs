@@ -9,7 +9,7 @@ use holdall_graph::{Graph, Node, NodeView, Role, StorageId};
 use crate::host_state::{HostState, OnHost};
 use crate::lanes::{Bundle, Lanes, pack_bundled};
 use crate::layout::Layout;
-use crate::pack::{Item, align, liveness_peak};
+use crate::pack::{Item, Spacing, liveness_peak};
 use crate::program::Stage;
 use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
 use crate::shorter::Shorter;
@@ -46,7 +46,7 @@ pub struct Lifetimes {
     pub(crate) outliving: Outliving,
     pub(crate) slot: HashMap<StorageId, u64>,
     pub(crate) slot_bytes: u64,
-    pub(crate) alignment: u64,
+    pub(crate) spacing: Spacing,
     pub(crate) overhead_bytes: u64,
     pub(crate) page_bytes: u64,
     pub(crate) coupled: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Outliving {
 }
 
 impl Outliving {
-    fn new(graph: &Graph, alignment: u64, has_landing: bool, on_host: &OnHost) -> Outliving {
+    fn new(graph: &Graph, spacing: Spacing, has_landing: bool, on_host: &OnHost) -> Outliving {
         let mut places = Outliving::default();
         let on_host: HashSet<StorageId> = on_host.storages.iter().copied().collect();
         // Inputs last and side by side: they arrive together.
@@ -94,7 +94,7 @@ impl Outliving {
                     continue;
                 }
                 let id = StorageId(index);
-                let bytes = align(storage.bytes(), alignment);
+                let bytes = spacing.occupied(storage.bytes());
                 let (offsets, total) = match role {
                     _ if on_host.contains(&id) => (&mut places.on_host, &mut places.host_bytes),
                     Role::Gradient => (&mut places.gradients, &mut places.gradient_bytes),
@@ -136,16 +136,16 @@ pub(crate) fn lifetimes_of_rewritten(
     policy: &RecomputePolicy,
     target: &dyn Target,
 ) -> Lifetimes {
-    let alignment = target.alignment();
+    let spacing = target.spacing();
     let has_landing = target.has_landing();
-    let outliving = Outliving::new(&rewritten.graph, alignment, has_landing, &OnHost::default());
+    let outliving = Outliving::new(&rewritten.graph, spacing, has_landing, &OnHost::default());
     let mut slot = HashMap::new();
     let mut slot_bytes = 0;
     let mut kept: Vec<StorageId> = rewritten.kept.iter().copied().collect();
     kept.sort();
     for storage in kept {
         slot.insert(storage, slot_bytes);
-        slot_bytes += align(rewritten.graph.storage(storage).bytes(), alignment);
+        slot_bytes += spacing.occupied(rewritten.graph.storage(storage).bytes());
     }
     let locals: Vec<Locals> = rewritten
         .stages()
@@ -174,7 +174,7 @@ pub(crate) fn lifetimes_of_rewritten(
         outliving,
         slot,
         slot_bytes,
-        alignment,
+        spacing,
         overhead_bytes: target.overhead_bytes(packing_bytes)
             + target.shorter_bytes(rewritten.graph.shorter().len()),
         page_bytes: target.page_bytes(),
@@ -253,14 +253,14 @@ fn locals_of(
     }
     locals.bundles = lanes.bundles();
     debug_assert_eq!(num_scratch, nodes.len());
-    let alignment = target.alignment();
+    let spacing = target.spacing();
     let items = Bundle::outermost(&locals.bundles, &locals.items, |members| {
-        liveness_peak(members, alignment)
+        liveness_peak(members, spacing)
     });
-    locals.bound = liveness_peak(&items, alignment);
+    locals.bound = liveness_peak(&items, spacing);
     let mut with_slot = items;
     with_slot.extend(locals.slot_items.iter().map(|&(_, item)| item));
-    locals.bound_with_slot = liveness_peak(&with_slot, alignment);
+    locals.bound_with_slot = liveness_peak(&with_slot, spacing);
     locals
 }
 
@@ -299,10 +299,10 @@ impl Lifetimes {
     /// The same with some state in host memory.
     pub fn with_host_state(mut self, state: HostState, target: &dyn Target) -> Lifetimes {
         let graph = &self.rewritten.graph;
-        let on_host = OnHost::new(graph, state, self.alignment);
+        let on_host = OnHost::new(graph, state, self.spacing);
         self.overhead_bytes += target.pinned_bytes(on_host.bytes);
         let has_landing = self.outliving.landing.is_some();
-        self.outliving = Outliving::new(graph, self.alignment, has_landing, &on_host);
+        self.outliving = Outliving::new(graph, self.spacing, has_landing, &on_host);
         self
     }
 
@@ -367,7 +367,7 @@ impl Lifetimes {
             },
             others,
         );
-        self.outliving.persistent_bytes + liveness_peak(&items, self.alignment)
+        self.outliving.persistent_bytes + liveness_peak(&items, self.spacing)
     }
 
     /// Whether features of the whole effective batch are needed before the backward pass.
@@ -414,7 +414,7 @@ impl Lifetimes {
                     .iter()
                     .map(|&(storage, item)| (self.slot[&storage], item))
                     .collect();
-                pack_bundled(&fixed, &locals.items, &locals.bundles, self.alignment)
+                pack_bundled(&fixed, &locals.items, &locals.bundles, self.spacing)
             })
             .collect();
         Layout {

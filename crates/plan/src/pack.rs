@@ -24,17 +24,45 @@ pub struct Packing {
     pub peak_bytes: u64,
 }
 
-/// Rounds up to a multiple of `alignment`.
-pub(crate) fn align(bytes: u64, alignment: u64) -> u64 {
-    bytes.div_ceil(alignment) * alignment
+/// How tensors lie beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spacing {
+    /// Every offset is a multiple of this.
+    pub alignment: u64,
+    /// With a gap, so many bytes stay free behind every tensor, and no two tensors ever share memory: for tests that find accesses
+    /// outside of tensors.
+    pub gap_bytes: Option<u64>,
+}
+
+impl Spacing {
+    /// Tensors side by side, and in each other's place when their lifetimes allow it.
+    pub fn dense(alignment: u64) -> Spacing {
+        Spacing {
+            alignment,
+            gap_bytes: None,
+        }
+    }
+
+    /// Bytes that a tensor occupies: a multiple of the alignment, with the gap behind it.
+    pub(crate) fn occupied(self, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        (bytes + self.gap_bytes.unwrap_or(0)).next_multiple_of(self.alignment)
+    }
+
+    /// Whether two items may not overlap in memory.
+    fn separates(self, a: &Item, b: &Item) -> bool {
+        self.gap_bytes.is_some() || (a.start <= b.end && b.start <= a.end)
+    }
 }
 
 /// The most bytes alive at one time: no packing has a lower peak.
-pub fn liveness_peak(items: &[Item], alignment: u64) -> u64 {
+pub fn liveness_peak(items: &[Item], spacing: Spacing) -> u64 {
     let moments = items.iter().map(|item| item.end + 2).max().unwrap_or(0);
     let mut change = vec![0i64; moments];
     for item in items {
-        let bytes = align(item.bytes, alignment) as i64;
+        let bytes = spacing.occupied(item.bytes) as i64;
         change[item.start] += bytes;
         change[item.end + 1] -= bytes;
     }
@@ -48,23 +76,23 @@ pub fn liveness_peak(items: &[Item], alignment: u64) -> u64 {
 }
 
 /// Places every item.
-pub fn pack(items: &[Item], alignment: u64) -> Packing {
-    pack_around(&[], items, alignment)
+pub fn pack(items: &[Item], spacing: Spacing) -> Packing {
+    pack_around(&[], items, spacing)
 }
 
 /// Places every item around others that have their offsets already.
-pub fn pack_around(fixed: &[(u64, Item)], items: &[Item], alignment: u64) -> Packing {
+pub fn pack_around(fixed: &[(u64, Item)], items: &[Item], spacing: Spacing) -> Packing {
     let mut all: Vec<Item> = items.to_vec();
     all.extend(fixed.iter().map(|&(_, item)| item));
     let offsets: Vec<u64> = fixed.iter().map(|&(offset, _)| offset).collect();
-    let bound = liveness_peak(&all, alignment);
-    let by_size = place(&all, &offsets, alignment, |item| {
+    let bound = liveness_peak(&all, spacing);
+    let by_size = place(&all, &offsets, spacing, |item| {
         (item.bytes, item.end - item.start)
     });
     if by_size.peak_bytes == bound {
         return by_size;
     }
-    let by_duration = place(&all, &offsets, alignment, |item| {
+    let by_duration = place(&all, &offsets, spacing, |item| {
         ((item.end - item.start) as u64, item.bytes as usize)
     });
     if by_duration.peak_bytes < by_size.peak_bytes {
@@ -78,7 +106,7 @@ pub fn pack_around(fixed: &[(u64, Item)], items: &[Item], alignment: u64) -> Pac
 fn place(
     items: &[Item],
     fixed: &[u64],
-    alignment: u64,
+    spacing: Spacing,
     rank: impl Fn(&Item) -> (u64, usize),
 ) -> Packing {
     let num_free = items.len() - fixed.len();
@@ -89,7 +117,7 @@ fn place(
     let mut placed: Vec<(u64, u64, usize)> = Vec::with_capacity(items.len());
     let mut peak_bytes = 0;
     for (index, &offset) in fixed.iter().enumerate() {
-        let end = offset + align(items[num_free + index].bytes, alignment);
+        let end = offset + spacing.occupied(items[num_free + index].bytes);
         placed.push((offset, end, num_free + index));
         peak_bytes = peak_bytes.max(end);
     }
@@ -99,12 +127,11 @@ fn place(
         if item.bytes == 0 {
             continue;
         }
-        let bytes = align(item.bytes, alignment);
+        let bytes = spacing.occupied(item.bytes);
         let mut best: Option<(u64, u64)> = None; // (gap, offset)
         let mut cursor = 0;
         for &(offset, end, other) in &placed {
-            let other = &items[other];
-            if other.start > item.end || other.end < item.start {
+            if !spacing.separates(item, &items[other]) {
                 continue;
             }
             if offset >= cursor + bytes {
@@ -144,21 +171,23 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_alive_together_never_overlaps_and_the_peak_is_what_the_offsets_say(
-            items in items(), shift in 0u32..9,
+            items in items(), shift in 0u32..9, gap_bytes in prop::option::of(1u64..300),
         ) {
             let alignment = 1u64 << shift;
-            let packing = pack(&items, alignment);
+            let spacing = Spacing { alignment, gap_bytes };
+            let packing = pack(&items, spacing);
             let mut peak = 0;
             for (index, item) in items.iter().enumerate() {
                 let offset = packing.offsets[index];
                 prop_assert_eq!(offset % alignment, 0);
                 if item.bytes > 0 {
-                    peak = peak.max(align(offset + item.bytes, alignment));
+                    peak = peak.max(offset + spacing.occupied(item.bytes));
                 }
                 for (other, before) in items[..index].iter().enumerate() {
-                    let together = item.start <= before.end && before.start <= item.end;
-                    let apart = offset + item.bytes <= packing.offsets[other]
-                        || packing.offsets[other] + before.bytes <= offset;
+                    let together = spacing.separates(item, before);
+                    let gap_bytes = gap_bytes.unwrap_or(0);
+                    let apart = offset + item.bytes + gap_bytes <= packing.offsets[other]
+                        || packing.offsets[other] + before.bytes + gap_bytes <= offset;
                     prop_assert!(
                         !together || apart || item.bytes == 0 || before.bytes == 0,
                         "items {} and {}", index, other
@@ -166,7 +195,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(packing.peak_bytes, peak);
-            prop_assert!(packing.peak_bytes >= liveness_peak(&items, alignment));
+            prop_assert!(packing.peak_bytes >= liveness_peak(&items, spacing));
         }
     }
 }

@@ -270,10 +270,10 @@ fn host_states(request: &Request, graph: &Graph, target: &dyn Target) -> Vec<(Ho
         None => 0,
     };
     if let Some(state) = request.host_state {
-        return vec![(state, OnHost::new(graph, state, target.alignment()))];
+        return vec![(state, OnHost::new(graph, state, target.spacing()))];
     }
     for state in HostState::ALL {
-        let on_host = OnHost::new(graph, state, target.alignment());
+        let on_host = OnHost::new(graph, state, target.spacing());
         let is_new = found.iter().all(|(_, other)| other.bytes != on_host.bytes);
         if is_new && on_host.bytes <= room {
             found.push((state, on_host));

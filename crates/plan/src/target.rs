@@ -2,6 +2,8 @@
 
 use holdall_graph::NodeView;
 
+use crate::pack::Spacing;
+
 /// A device as the planner sees it.
 pub trait Target: Sync {
     /// Whether inputs arrive beside those in use, while a program runs: a second place for them.
@@ -19,8 +21,8 @@ pub trait Target: Sync {
         1.0
     }
 
-    /// Every offset is a multiple of this.
-    fn alignment(&self) -> u64;
+    /// How tensors lie in the arena.
+    fn spacing(&self) -> Spacing;
 
     /// Scratch that the node's kernel needs while it runs.
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64;

@@ -2,7 +2,7 @@
 
 use holdall_graph::ops::attention::Attention;
 use holdall_graph::{NodeView, Op, Shape};
-use holdall_plan::Target;
+use holdall_plan::{Spacing, Target};
 
 use super::attention::{self, QUERY_TILE};
 use super::packing::{self, Form, Packed, Threads};
@@ -242,8 +242,8 @@ fn attention_products(
 }
 
 impl Target for CpuTarget {
-    fn alignment(&self) -> u64 {
-        64
+    fn spacing(&self) -> Spacing {
+        Spacing::dense(64)
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {

@@ -1,7 +1,7 @@
 //! A card as the planner sees it: scratch, times, and what the process holds beside the arena.
 
 use holdall_graph::{DType, NodeView, Op, Shape};
-use holdall_plan::Target;
+use holdall_plan::{Spacing, Target};
 
 use super::cards::Card;
 use super::launch::{conv, images};
@@ -443,8 +443,8 @@ impl Target for CudaTarget {
         }
     }
 
-    fn alignment(&self) -> u64 {
-        ALIGNMENT
+    fn spacing(&self) -> Spacing {
+        Spacing::dense(ALIGNMENT)
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {

@@ -7,7 +7,7 @@ use holdall_graph::ops::fill::Fill;
 use holdall_graph::{
     Copies, DType, Decay, Graph, NodeView, Output, Role, Section, Shape, Value, ValueId, backward,
 };
-use holdall_plan::{StepShape, Target};
+use holdall_plan::{Spacing, StepShape, Target};
 use proptest::prelude::*;
 
 /// What a block of a branch is made of.
@@ -308,8 +308,8 @@ impl Target for ToyDevice {
         0.3
     }
 
-    fn alignment(&self) -> u64 {
-        ALIGNMENT
+    fn spacing(&self) -> Spacing {
+        Spacing::dense(ALIGNMENT)
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
