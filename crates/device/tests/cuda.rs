@@ -22,6 +22,8 @@ mod every_operation;
 mod graphs;
 #[path = "cuda/group_norm.rs"]
 mod group_norm;
+#[path = "cuda/guards.rs"]
+mod guards;
 #[path = "cuda/harness.rs"]
 mod harness;
 #[path = "cuda/images.rs"]

@@ -70,6 +70,16 @@ fn card_of(device: c_int) -> Result<(MutexGuard<'static, Machine>, usize), i32> 
     Ok((machine, card))
 }
 
+/// For tests: a byte for each byte of the arena of a plan, 0 where no tensor lies. 0, or an error where there is no card, or not exactly
+/// one allocation of that size.
+#[unsafe(no_mangle)]
+pub extern "C" fn holdall_software_card_tensors(is_inside: *const u8, bytes: usize) -> c_int {
+    let is_inside = crate::foreign::list(is_inside, bytes);
+    let is_known =
+        machine().is_ok_and(|mut machine| machine.cards[0].memory.describe_tensors(&is_inside));
+    c_int::from(!is_known)
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(flags: c_uint) -> c_int {
     if flags != 0 {

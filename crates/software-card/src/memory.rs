@@ -31,6 +31,13 @@ struct Mapping {
     mapped_bytes: u64,
 }
 
+/// The tensors of a plan: which bytes of its arena a kernel may touch.
+pub struct Tensors {
+    pub base: u64,
+    /// A byte for each of the arena's: 0 lies outside of every tensor.
+    pub is_inside: Vec<u8>,
+}
+
 /// Memory of one card.
 #[derive(Default)]
 pub struct Memory {
@@ -48,6 +55,8 @@ pub struct Memory {
     told_bytes: u64,
     /// How often it was asked what is free.
     num_asked: u64,
+    /// Tensors of the arena that a test has described.
+    tensors: Option<Tensors>,
 }
 
 impl Memory {
@@ -192,6 +201,7 @@ impl Memory {
         let Some(mapping) = self.allocations.remove(&address) else {
             return false;
         };
+        self.tensors.take_if(|tensors| tensors.base == address);
         // SAFETY: mapped in `allocate`; the caller has let all work end that uses it.
         unsafe {
             libc::munmap(
@@ -201,6 +211,40 @@ impl Memory {
         };
         self.tell();
         true
+    }
+
+    /// Takes the tensors of the only allocation of so many bytes; whether there is exactly one.
+    pub fn describe_tensors(&mut self, is_inside: &[u8]) -> bool {
+        let bytes = is_inside.len() as u64;
+        let mut found = self.allocations.iter();
+        let mut found = found.by_ref().filter(|(_, mapping)| mapping.bytes == bytes);
+        let (Some((&base, _)), None) = (found.next(), found.next()) else {
+            return false;
+        };
+        self.tensors = Some(Tensors {
+            base,
+            is_inside: is_inside.to_vec(),
+        });
+        true
+    }
+
+    /// Tensors of the arena that a test has described.
+    pub fn tensors(&self) -> Option<&Tensors> {
+        self.tensors.as_ref()
+    }
+
+    /// Whether a range leaves the tensors of the arena that it begins in.
+    pub fn leaves_tensors(&self, address: u64, bytes: u64) -> bool {
+        let Some(Tensors { base, is_inside }) = &self.tensors else {
+            return false;
+        };
+        let Some(first) = address.checked_sub(*base).map(|first| first as usize) else {
+            return false;
+        };
+        let Some(range) = is_inside.get(first..) else {
+            return false;
+        };
+        range.iter().take(bytes as usize).any(|&inside| inside == 0)
     }
 
     /// Whether a range lies within one allocation.

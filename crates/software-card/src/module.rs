@@ -29,6 +29,10 @@ struct Launch {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     stacks: *mut c_void,
+    /// The arena whose tensors are guarded, and a byte for each of its bytes; no bytes where none is.
+    arena: u64,
+    arena_bytes: u64,
+    is_inside: *const u8,
 }
 
 /// Threads of a block at most, and bytes of the stack that each has: `MOST_THREADS` and `STACK_BYTES` of card.h.
@@ -91,6 +95,8 @@ pub struct Copy {
     run_block: RunBlock,
     abandon: *const c_void,
     current_thread: unsafe extern "C" fn() -> c_uint,
+    /// Address and instruction of an access outside of every tensor; zeros without one.
+    stray_access: unsafe extern "C" fn(*mut [u64; 2]),
     calls: Vec<unsafe extern "C" fn(*const *const c_void)>,
     /// The loader knows libraries by their names, and this one's has the number of the file: another may not have it meanwhile.
     _file: OwnedFd,
@@ -154,6 +160,9 @@ impl Copy {
                 std::mem::transmute(symbol(library, c"holdall_architecture")?);
             let current_thread: Number =
                 std::mem::transmute(symbol(library, c"holdall_current_thread")?);
+            type Access = unsafe extern "C" fn(*mut [u64; 2]);
+            let stray_access: Access =
+                std::mem::transmute(symbol(library, c"holdall_stray_access")?);
             let mut entries = Vec::new();
             let mut entry = table();
             while !(*entry).name.is_null() {
@@ -168,11 +177,26 @@ impl Copy {
                 )?),
                 abandon: symbol(library, c"holdall_abandon")?,
                 current_thread,
+                stray_access,
                 calls: entries.iter().map(|entry| entry.call).collect(),
                 _file: owner,
             };
             Some((copy, entries, architecture()))
         }
+    }
+}
+
+impl Copy {
+    /// The access outside of every tensor that ended the last block.
+    fn stray_access(&self) -> Option<Trap> {
+        let mut access = [0; 2];
+        // SAFETY: writes two numbers of this thread's copy.
+        unsafe { (self.stray_access)(&mut access) };
+        let [address, instruction] = access;
+        (address != 0).then_some(Trap {
+            address: Some(address),
+            instruction,
+        })
     }
 }
 
@@ -252,6 +276,9 @@ struct Run {
     block: [u32; 3],
     arguments: Vec<u64>,
     seed: u64,
+    /// As in [`Launch`].
+    arena: [u64; 2],
+    is_inside: usize,
     /// Places in the order of blocks: `(place * step + first) % total`.
     order: [u64; 2],
     total: u64,
@@ -271,7 +298,9 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
 }
 
 impl Run {
-    fn new(task: &KernelTask) -> Run {
+    fn new(task: &KernelTask, memory: &Memory) -> Run {
+        let tensors = memory.tensors();
+        let arena = tensors.map(|tensors| [tensors.base, tensors.is_inside.len() as u64]);
         let total: u64 = task.grid.iter().map(|&extent| u64::from(extent)).product();
         let mut draws = Draws::new(task.seed);
         let first = draws.below(total as usize) as u64;
@@ -291,6 +320,8 @@ impl Run {
             block: task.block,
             arguments: task.arguments.clone(),
             seed: task.seed,
+            arena: arena.unwrap_or_default(),
+            is_inside: tensors.map_or(0, |tensors| tensors.is_inside.as_ptr() as usize),
             order: [step.max(1), first],
             total,
             next: AtomicUsize::new(0),
@@ -315,6 +346,9 @@ impl Run {
             grid: self.grid,
             block: self.block,
             stacks: stacks(core),
+            arena: self.arena[0],
+            arena_bytes: self.arena[1],
+            is_inside: self.is_inside as *const u8,
         };
         assert!(!launch.stacks.is_null(), "memory for a block's stacks");
         let [step, first] = self.order;
@@ -343,7 +377,7 @@ impl Run {
     fn note_fault(&self, copy: &Copy, message: *const c_char, block: [u32; 3], core: usize) {
         let fault = BlockFault {
             message: crate::foreign::text(message),
-            trap: faults::take_trap(),
+            trap: faults::take_trap().or_else(|| copy.stray_access()),
             block,
             // SAFETY: reads a number of this thread's copy.
             thread: unsafe { (copy.current_thread)() },
@@ -384,7 +418,7 @@ fn helpers() -> &'static Mutex<Vec<Sender<Arc<Run>>>> {
 
 impl Task for KernelTask {
     fn run(&self, memory: &Memory) -> Result<(), Fault> {
-        let run = Arc::new(Run::new(self));
+        let run = Arc::new(Run::new(self, memory));
         let threads: u64 = self.block.iter().map(|&extent| u64::from(extent)).product();
         if run.total > 1 && run.total * threads >= SHARED_THREADS {
             let helpers = helpers().lock().unwrap_or_else(PoisonError::into_inner);

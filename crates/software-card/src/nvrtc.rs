@@ -29,6 +29,21 @@ const OPTIONS_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_OPTIONS";
 /// so, counted from 1, and the name of a call of the driver has it do nothing.
 const PLANT_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_PLANT";
 
+/// Where it is set, every access of a kernel is checked against the tensors that a test describes by [`holdall_software_card_tensors`].
+const GUARD_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_GUARD_TENSORS";
+
+/// What has g++ call the checks in card.h at every access.
+const GUARD_OPTIONS: [&str; 8] = [
+    "-DHOLDALL_GUARD_TENSORS",
+    "-fsanitize=kernel-address",
+    "--param",
+    "asan-stack=0",
+    "--param",
+    "asan-globals=0",
+    "--param",
+    "asan-instrumentation-with-call-threshold=0",
+];
+
 /// How kernels are compiled. Sums and products are fused where NVRTC would fuse them; behaviour that is undefined traps.
 const OPTIONS: [&str; 14] = [
     "-std=c++17",
@@ -107,11 +122,9 @@ fn compiler() -> Option<&'static (String, String)> {
 fn own_options() -> Vec<String> {
     let added = std::env::var(OPTIONS_VARIABLE).unwrap_or_default();
     let added = added.split_whitespace().map(str::to_owned);
-    OPTIONS
-        .map(str::to_owned)
-        .into_iter()
-        .chain(added)
-        .collect()
+    let guard = std::env::var_os(GUARD_VARIABLE).map(|_| GUARD_OPTIONS);
+    let options = OPTIONS.into_iter().chain(guard.into_iter().flatten());
+    options.map(str::to_owned).chain(added).collect()
 }
 
 /// The fault to plant; empty where there is none.

@@ -278,7 +278,23 @@ struct Shape {
     inner: usize,
 }
 
+/// What a product reads and writes.
+const OPERANDS: [&str; 6] = ["A", "B", "C", "D", "bias", "workspace"];
+
 impl Shape {
+    /// Address and bytes of each of the [`OPERANDS`]; no bytes where one is not used.
+    fn ranges(&self, addresses: [u64; 6], beta: f32, workspace_bytes: u64) -> [(u64, u64); 6] {
+        let c_bytes = if beta == 0.0 { 0 } else { self.c.span_bytes() };
+        let bias_bytes = if self.operation.has_bias {
+            (self.d.rows * self.d.format.bytes()) as u64
+        } else {
+            0
+        };
+        let [a, b, d] = [&self.a, &self.b, &self.d].map(|one| one.span_bytes());
+        let bytes = [a, b, c_bytes, d, bias_bytes, workspace_bytes];
+        std::array::from_fn(|index| (addresses[index], bytes[index]))
+    }
+
     fn new(operation: Handle, layouts: [Handle; 4]) -> Result<Shape, c_int> {
         let operation: Operation = object(operation)?;
         let [a, b, c, d]: [Layout; 4] = {
@@ -415,8 +431,9 @@ struct ProductTask {
     algorithm: u64,
     alpha: f32,
     beta: f32,
-    /// Addresses of A, B, C, D, bias and workspace.
+    /// Addresses of the [`OPERANDS`].
     addresses: [u64; 6],
+    workspace_bytes: u64,
     key: Option<Vec<u64>>,
 }
 
@@ -456,8 +473,17 @@ impl ProductTask {
 }
 
 impl Task for ProductTask {
-    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+    fn run(&self, memory: &Memory) -> Result<(), Fault> {
         let shape = &self.shape;
+        let ranges = shape.ranges(self.addresses, self.beta, self.workspace_bytes);
+        for (name, (address, bytes)) in OPERANDS.iter().zip(ranges) {
+            if memory.leaves_tensors(address, bytes) {
+                return Err(Fault {
+                    code: code::ILLEGAL_ADDRESS,
+                    message: format!("cublasLtMatmul: {name} of {bytes} bytes leaves its tensor"),
+                });
+            }
+        }
         let [a_at, b_at, c_at, d_at, bias_at, workspace] = self.addresses;
         if shape.d.rows == 0 || shape.d.columns == 0 {
             return Ok(());
@@ -570,25 +596,9 @@ pub extern "C" fn cublasLtMatmul(
             return Err(INVALID_VALUE);
         }
         let (mut machine, card) = current_card().map_err(|_| EXECUTION_FAILED)?;
-        let bias_bytes = (shape.d.rows * shape.d.format.bytes()) as u64;
-        let ranges = [
-            (a, shape.a.span_bytes()),
-            (b, shape.b.span_bytes()),
-            (c, if beta == 0.0 { 0 } else { shape.c.span_bytes() }),
-            (d, shape.d.span_bytes()),
-            (
-                shape.operation.bias,
-                if shape.operation.has_bias {
-                    bias_bytes
-                } else {
-                    0
-                },
-            ),
-            (workspace, needed),
-        ];
-        let addresses = ranges.map(|(address, _)| address);
-        for (name, (address, bytes)) in ["A", "B", "C", "D", "bias", "workspace"].iter().zip(ranges)
-        {
+        let addresses = [a, b, c, d, shape.operation.bias, workspace];
+        let ranges = shape.ranges(addresses, beta, needed);
+        for (name, (address, bytes)) in OPERANDS.iter().zip(ranges) {
             if bytes > 0 && !machine.reaches(card, address, bytes) {
                 let place = machine.cards[card].memory.describe(address);
                 eprintln!(
@@ -630,6 +640,7 @@ pub extern "C" fn cublasLtMatmul(
             alpha,
             beta,
             addresses,
+            workspace_bytes: needed,
             key,
         };
         machine

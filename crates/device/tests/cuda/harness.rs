@@ -14,6 +14,7 @@ use holdall_graph::{
 };
 use holdall_plan::{Place, Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
+use super::guards::{Apart, guard_tensors, guards_tensors};
 use super::step::{Contents, Outcome, Random, flat, norm, trainable, zero_gradients};
 
 /// Every arithmetic.
@@ -139,7 +140,13 @@ impl Gpu {
         [kept, accumulation]: [usize; 2],
     ) -> StepPlan {
         let target = self.device.target(arithmetic, 0).unwrap();
-        lifetimes_of(graph, policy, target.as_ref())
+        let apart = Apart(target.as_ref());
+        let target = if guards_tensors() {
+            &apart
+        } else {
+            target.as_ref()
+        };
+        lifetimes_of(graph, policy, target)
             .pack()
             .plan(kept, accumulation)
     }
@@ -546,6 +553,9 @@ impl Case {
         let sizes = [0, self.micro_batches];
         let plan = gpu.plan(&self.graph, &self.policy(), arithmetic, sizes);
         let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
+        if guards_tensors() {
+            guard_tensors(&plan);
+        }
         let first = self.run(gpu.device, &plan, &mut machine);
         let second = self.run(gpu.device, &plan, &mut machine);
         assert_same_bits(&first, &second, &format!("{what}, {}", arithmetic.name()));

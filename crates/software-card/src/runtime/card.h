@@ -36,6 +36,9 @@ struct Launch {
     Extent grid, block;
     // MOST_THREADS stacks of STACK_BYTES, each with a page at its end that nobody may touch.
     char *stacks;
+    // The arena whose tensors are guarded, and a byte for each of its bytes: 0 lies outside of every tensor.
+    uint64_t arena, arena_bytes;
+    const unsigned char *is_inside;
 };
 
 // A kernel as the host finds it; `KernelEntry` in launch.rs is the same.
@@ -86,6 +89,8 @@ struct Block {
     uint64_t random;
     bool backwards, restless;
     const char *fault;
+    // Address and instruction of an access outside of every tensor.
+    uint64_t stray_access[2];
 };
 
 static Block block;
@@ -308,6 +313,7 @@ extern "C" const char *holdall_run_block(const card::Launch *launch, card::Exten
     block.num_at_barrier = block.brought = block.left = 0;
     block.ready_warps = block.num_warps == 32 ? ~0u : (1u << block.num_warps) - 1;
     block.fault = nullptr;
+    block.stray_access[0] = block.stray_access[1] = 0;
     for (int i = 0; i < block.num_warps; i++) {
         unsigned lanes = num_threads - i * LANES < LANES ? num_threads - i * LANES : LANES;
         Warp &warp = block.warps[i];
@@ -330,6 +336,36 @@ extern "C" const char *holdall_run_block(const card::Launch *launch, card::Exten
 
 // Where a signal's handler sends a thread that touched what it must not.
 extern "C" void holdall_abandon() { card::abandon("a fault"); }
+
+extern "C" void holdall_stray_access(uint64_t *to) { to[0] = card::block.stray_access[0], to[1] = card::block.stray_access[1]; }
+
+#if defined(HOLDALL_GUARD_TENSORS)
+// The compiler calls these at every access of memory; an access of the arena must lie within a tensor.
+#define HOLDALL_UNCHECKED extern "C" __attribute__((noinline, used, no_sanitize("address", "kernel-address")))
+HOLDALL_UNCHECKED void holdall_check_access(uint64_t address, uint64_t bytes, void *instruction) {
+    using namespace card;
+    if (block.launch == nullptr) return;
+    uint64_t offset = address - block.launch->arena;
+    if (offset >= block.launch->arena_bytes) return;
+    for (uint64_t i = offset; i < offset + bytes && i < block.launch->arena_bytes; i++) {
+        if (block.launch->is_inside[i]) continue;
+        block.stray_access[0] = block.launch->arena + i;
+        block.stray_access[1] = (uint64_t)instruction - 1;
+        abandon("an access outside of every tensor");
+    }
+}
+#define HOLDALL_CHECK(name, bytes) \
+    HOLDALL_UNCHECKED void __asan_##name##_noabort(uint64_t address) { holdall_check_access(address, bytes, __builtin_return_address(0)); }
+HOLDALL_CHECK(load1, 1) HOLDALL_CHECK(load2, 2) HOLDALL_CHECK(load4, 4) HOLDALL_CHECK(load8, 8) HOLDALL_CHECK(load16, 16)
+HOLDALL_CHECK(store1, 1) HOLDALL_CHECK(store2, 2) HOLDALL_CHECK(store4, 4) HOLDALL_CHECK(store8, 8) HOLDALL_CHECK(store16, 16)
+HOLDALL_UNCHECKED void __asan_loadN_noabort(uint64_t address, uint64_t bytes) {
+    holdall_check_access(address, bytes, __builtin_return_address(0));
+}
+HOLDALL_UNCHECKED void __asan_storeN_noabort(uint64_t address, uint64_t bytes) {
+    holdall_check_access(address, bytes, __builtin_return_address(0));
+}
+HOLDALL_UNCHECKED void __asan_handle_no_return() {}
+#endif
 
 // The thread whose turn it was.
 extern "C" unsigned holdall_current_thread() { return card::block.current; }
