@@ -1,12 +1,12 @@
-//! Trained adapters as peft has them, beside the model that they are merged into.
+//! Trained adapters in peft's file format, beside the model that they are merged into.
 //!
 //! ```text
 //! adapter/adapter_config.json          rank, alpha, which layers, of which model
 //! adapter/adapter_model.safetensors    base_model.model.LAYER.lora_A.weight [rank, inputs], ....lora_B.weight [outputs, rank]
 //! ```
 //!
-//! `PeftModel.from_pretrained(model, "adapter")` on the model that training began with computes what the merged model does.
-//! Heads that are part of that model go along; others lie beside the merged model.
+//! `PeftModel.from_pretrained(model, "adapter")` on the base model computes the same as the merged model.
+//! Heads that are part of the base model are saved with the adapter; new heads lie beside the merged model.
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,14 +24,14 @@ use crate::lora::{self, Lora};
 use crate::run_folder::{failed, write_whole};
 use crate::step::Step;
 
-/// The folder, within the model's.
+/// Folder name inside the model folder.
 pub const ADAPTER_FOLDER: &str = "adapter";
 const CONFIG_FILE: &str = "adapter_config.json";
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// What peft puts before the names of a model's tensors.
+/// Prefix that peft puts before a model's tensor names.
 const PREFIX: &str = "base_model.model";
 
-/// A tensor that was read.
+/// Tensor values in memory.
 struct Read(Vec<f32>);
 
 impl Values for Read {
@@ -44,7 +44,7 @@ impl Values for Read {
     }
 }
 
-/// Writes the adapters of a step into a model folder whose own files are written.
+/// Writes a step's adapters into a model folder whose own files already exist.
 pub(crate) fn save(step: &Step, lora: &Lora, model: &Path) -> Result<(), TrainError> {
     let folder = model.join(ADAPTER_FOLDER);
     fs::create_dir_all(&folder).map_err(failed(&folder, "created"))?;
@@ -57,15 +57,15 @@ pub(crate) fn save(step: &Step, lora: &Lora, model: &Path) -> Result<(), TrainEr
     written.map_err(|cause| unsaved(&cause))
 }
 
-/// An adapter on disk.
+/// An adapter read from disk.
 pub(crate) struct SavedAdapter {
     pub rank: usize,
     pub alpha: f64,
-    /// Shape and values of both matrices of every layer, by the names that parameters have here.
+    /// Shape and values of both matrices of every layer, under the parameter names of this crate.
     pub tensors: TensorsByName,
 }
 
-/// Settings of peft under which an adapter would compute something else than it does here.
+/// peft settings that change what an adapter computes and are not supported here.
 const UNKNOWN_KINDS: [&str; 7] = [
     "use_dora",
     "use_rslora",
@@ -76,7 +76,7 @@ const UNKNOWN_KINDS: [&str; 7] = [
     "layer_replication",
 ];
 
-/// Reads what peft or a run wrote.
+/// Reads an adapter folder that peft or a run wrote.
 pub(crate) fn read(folder: &Path) -> Result<SavedAdapter, TrainError> {
     let path = folder.join(CONFIG_FILE);
     let text = fs::read_to_string(&path).map_err(|cause| {
@@ -150,7 +150,7 @@ fn adapter_tensors(step: &Step, lora: &Lora) -> Result<Vec<NamedTensor<Read>>, T
     Ok(tensors)
 }
 
-/// Heads as the model's own files have them.
+/// Head tensors in the number format and shape of the model's own files.
 fn head_tensors(model: &Path, heads: &[&str]) -> Result<Vec<NamedTensor<Read>>, TrainError> {
     if heads.is_empty() {
         return Ok(Vec::new());

@@ -1,16 +1,16 @@
-//! A run's state between two steps: what must be known to go on as if nothing had happened.
+//! A run's state between two steps: everything that a resumed run needs to continue bit by bit.
 //!
 //! Checkpoints lie between optimizer steps, so an accumulation window is always complete: its position is the step.
-//! What a step sees is a function of (seed, epoch, sample), so a place in the order is all that data needs. The split of the
-//! batch travels along, because sums over micro-batches round in its order.
+//! What a step sees is a function of (seed, epoch, sample), so the step number is the position in the data. The split of the
+//! batch is stored too, because sums over micro-batches round in its order.
 //!
 //! ```text
 //! checkpoints/last.safetensors         the newest; a checksum for each tensor and one for all the rest
-//! checkpoints/previous.safetensors     the one before, for the case that the newest is damaged
-//! checkpoints/best-000123/             a model folder for each best evaluation that one of the two names
+//! checkpoints/previous.safetensors     the one before, used if the newest is damaged
+//! checkpoints/best-000123/             a model folder for each best evaluation that one of the two checkpoints names
 //! ```
 //!
-//! Files come first, the checkpoint that refers to them after: what a checkpoint names is there and on disk.
+//! Files are written before the checkpoint that refers to them: everything that a checkpoint names is on disk.
 
 use std::fs;
 use std::io;
@@ -44,9 +44,7 @@ pub enum Next {
 /// The best evaluation so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Name of the metric.
     pub metric: String,
-    /// Its value.
     pub value: f64,
     /// Optimizer step of the evaluation.
     pub step: u64,
@@ -65,9 +63,7 @@ fn unversioned_best() -> String {
 /// Time spent by a run, over all processes that worked on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Clock {
-    /// Samples trained on.
     pub samples: u64,
-    /// Micro-batches of them.
     pub micro_batches: u64,
     /// Seconds that steps waited for data.
     pub waited: f64,
@@ -94,7 +90,6 @@ impl Clock {
     }
 }
 
-/// How the batch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitOfBatch {
     /// Samples per step, over all processes.
@@ -165,8 +160,8 @@ struct MovedUp {
     given: u64,
 }
 
-/// Version of [`State`]. Format 1 had neither checksums nor versions of the best model; format 2 knew one process only and had another rule for broken
-/// pictures. Both can still be read.
+/// Version of [`State`]. Format 1 had neither checksums nor versions of the best model; format 2 knew one process only and
+/// had another rule for broken pictures. Both can still be read.
 pub const FORMAT: u32 = 3;
 
 impl State {
@@ -215,7 +210,8 @@ enum Unusable {
 }
 
 impl Checkpoint {
-    /// Opens the newest checkpoint of a run that is sound, together with all that it refers to; `None` where there is none yet.
+    /// Opens the newest intact checkpoint of a run, and checks all files that it refers to; `None` if the run has no
+    /// checkpoint.
     pub fn newest(run: &RunFolder) -> Result<Option<Checkpoint>, TrainError> {
         let mut found: Vec<String> = Vec::new();
         for path in [run.last(), run.previous()] {
@@ -226,7 +222,7 @@ impl Checkpoint {
                 Ok(mut checkpoint) => {
                     let is_last = path == run.last();
                     if !is_last && found.is_empty() {
-                        // A kill between two renames leaves this.
+                        // A process killed between two renames leaves only `previous`.
                         found.push(format!("{} is not there", run.last().display()));
                     }
                     let notes = found.iter().map(|found| {
@@ -314,7 +310,7 @@ impl Checkpoint {
         })
     }
 
-    /// Puts weights and optimizer state into a step.
+    /// Loads weights and optimizer state into a step.
     pub fn restore(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
         step.set_weights(device, |name, values| self.file.read(name, values))
             .and_then(|()| {
@@ -446,7 +442,7 @@ impl Checkpoints {
         self.checksum.map(|checksum| checksum.to_string())
     }
 
-    /// Writes a checkpoint and keeps the one before. Where that fails, the two from before are still there.
+    /// Writes a checkpoint and keeps the one before it. If writing fails, the checkpoints on disk stay as they were.
     pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
         assert!(!step.is_averaged(), "training goes on from the weights");
         let mut tensors: Vec<NamedTensor<StateTensor<'_>>> = Vec::new();
@@ -471,7 +467,7 @@ impl Checkpoints {
         step.release_state();
         let checksum = written.map_err(|cause| {
             if keeps_last && !last.exists() {
-                // Should that fail too, the run goes on from the other name.
+                // If this fails too, the run resumes from `previous`.
                 let _ = fs::rename(&previous, &last);
             }
             let before = if keeps_last {
@@ -495,7 +491,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes best models that no checkpoint names any more. What cannot be removed now is tried again after the next checkpoint.
+    /// Removes best models that no checkpoint names any more. A folder that cannot be removed is tried again after the next
+    /// checkpoint.
     fn remove_unnamed_bests(&self) {
         let named = [self.last_best.as_deref(), self.previous_best.as_deref()];
         let Ok(entries) = fs::read_dir(&self.folder) else {

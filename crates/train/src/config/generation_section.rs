@@ -1,4 +1,4 @@
-//! The `generation:` and `evaluation:` sections: how captions are generated, and how much is evaluated.
+//! The `generation:` and `evaluation:` sections: how captions are generated, and how many samples are captioned.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,13 +6,12 @@ pub use crate::generation::{
     EarlyStopping, Generation as GenerationSection, Method as GenerationMethod,
 };
 
-/// How much is evaluated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSection {
-    /// Samples that get a caption, drawn with the seed; the loss and the ranks are over all of them.
+    /// Samples that get a generated caption, drawn with `seed`; loss and ranks are over all samples.
     pub captions: usize,
-    /// Seed of which samples get one.
+    /// Seed of the draw of captioned samples.
     pub seed: u64,
 }
 

@@ -1,4 +1,3 @@
-//! Layers over layers.
 
 use holdall_data::config::{TokenizerChoice, Validation};
 
