@@ -1,4 +1,4 @@
-//! Training that diverged: what was found, at which step, and what is left to go on from.
+//! Training that diverged: the value found, the step, and the checkpoint to resume from.
 
 use std::fmt;
 
@@ -11,23 +11,21 @@ use crate::scaler::{Gradients, LossScaler};
 use crate::step::{LossSum, Step, StepReport};
 use crate::task::Loss;
 
-/// Losses, gradients, weights or features are infinite or not a number. Nothing of it is saved.
+/// Losses, gradients, weights or features are infinite or NaN. Such a state is never saved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diverged {
-    /// The step at which it was found, counted from 1.
+    /// Step of the finding, counted from 1.
     pub step: u64,
-    /// What was found.
+    /// Description of the finding.
     pub found: String,
-    /// The last gradient norm before it that was finite, and its step; none where there was no step before in this process.
+    /// The last finite gradient norm and its step; `None` if this process ran no earlier step.
     pub last_norm: Option<StepNorm>,
-    /// The step of the checkpoint that is left, from before.
+    /// Step of the last checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// What to do.
     #[serde(skip)]
     pub hint: String,
 }
 
-/// A gradient norm and its step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepNorm {
     /// Counted from 1.
@@ -43,7 +41,7 @@ impl fmt::Display for Diverged {
         write!(f, "step {}: training diverged: {}", self.step, self.found)?;
         if let Some(last) = self.last_norm {
             let (norm, step) = (last.gradient_norm, last.step);
-            // As people write them: 0.8, 31.4, 3.1e8.
+            // Two notations: 0.8 and 31.4, but 3.1e8.
             match norm {
                 0.01..1e5 => write!(f, "; the gradient norm was {norm:.3} at step {step}")?,
                 _ => write!(f, "; the gradient norm was {norm:.1e} at step {step}")?,
@@ -53,7 +51,7 @@ impl fmt::Display for Diverged {
     }
 }
 
-/// What is not finite in what a step reports, if training cannot go on from it.
+/// The first value of a step's report that is not finite, if training cannot continue from it.
 pub(crate) fn in_report(
     losses: &[Loss],
     sums: &[LossSum],
@@ -65,7 +63,7 @@ pub(crate) fn in_report(
     let each = each.map(|(loss, sum)| (format!("{} loss", loss.name), sum.mean()));
     let total = ("loss".to_owned(), report.loss);
     let bad_loss = each.chain([total]).find(|(_, loss)| !loss.is_finite());
-    // In fp16 a step whose gradients overflowed was skipped, and the next one has a smaller scale.
+    // In fp16 a step with overflowing gradients is skipped, and the next step has a smaller loss scale.
     let is_skipped = report.gradients != Gradients::Finite && !overflowed;
     if is_skipped || (!overflowed && bad_loss.is_none()) {
         return None;
@@ -82,7 +80,7 @@ pub(crate) fn in_report(
     Some(found)
 }
 
-/// The first weight or moment that is not finite, as words.
+/// Description of the first weight or moment that is not finite.
 pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
     for parameter in step.parameters() {
         let values = step.stored_weight(parameter).read()?;
@@ -103,7 +101,7 @@ pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
                 first_bad_of(numbers)
             }
             Elements::F16(_) => unreachable!("no state is in F16"),
-            // Codes are finite; what they are relative to is looked at by itself.
+            // Codes are finite; their scales are checked on their own.
             Elements::U8(_) => None,
         };
         if let Some(found) = found {
@@ -143,7 +141,7 @@ mod tests {
     use super::*;
     use crate::task::Chance;
 
-    /// What is found in a step of one loss.
+    /// The finding in a step with one loss.
     fn found(loss: f64, gradient_norm: f64, scaler: &mut LossScaler) -> Option<String> {
         let losses = [Loss {
             name: "label".to_owned(),
@@ -178,7 +176,7 @@ mod tests {
             found(2.0, f64::INFINITY).as_deref(),
             Some("the gradient norm is infinite")
         );
-        // The gradients may be finite where the loss is not.
+        // The gradients may be finite although the loss is not.
         assert_eq!(
             found(f64::INFINITY, 1.0).as_deref(),
             Some("the label loss is infinite")

@@ -1,24 +1,26 @@
-//! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
+//! The training run. The gradient is that of the whole batch under any split, and a resumed run continues with the same losses.
 //!
-//! From a config to a run, each room with what leaves it:
+//! From a config to a run, each module with its result:
 //!
 //! ```text
-//! config        RunConfig           what the user wrote, checked
-//! tasks         Prepared            the samples are read, the model is opened; `site` says for which device or card
-//!   setup         Setup             what is computed, within which budget
-//! planned_run   PlannedRun          where every byte goes; `plan_race` lets a GPU decide between plans
-//! reserve       Step                the memory is reserved, the weights are in it
+//! config        RunConfig           the user's settings, checked
+//! tasks         Prepared            the samples and the model, opened; `site` is the device, or a card to plan for
+//!  setup         Setup             the step to compute, and the budget
+//! planned_run   PlannedRun          the place of every byte; `plan_race` lets a GPU decide between plans
+//! reserve       Step                the reserved memory with the weights
 //! trainer       Trainer             the loop
 //! ```
 //!
-//! Nothing here but [`tasks`] knows what is trained: [`task`] is what they are asked.
+//! Only [`tasks`] knows what is trained; all other modules use the interface [`task`].
 //!
-//! Follow one step: `feed` brings the [`batch`] as [`loader_budget`] says, [`step_graph`] writes what is computed, the planner
-//! places it, [`step`] runs the programs in order, [`optimizer`] and [`schedule`] say how weights move, [`scaler`] is fp16's loss
-//! scale. Beside it: [`forward`] runs forward programs alone, [`generation`] decodes captions token by token, [`checkpoint`], [`journal`] (an [`appended_file`]) and [`run_folder`]
-//! keep what must survive a kill, [`disk_space`] says what that takes, [`skipped`] what could not be read, [`report`] and
-//! [`scores`] are what a run says, [`requests`] what it is asked meanwhile, [`recorder`] what its memory did, [`failure_file`] how
-//! it failed, [`export`] writes a model folder, [`model_copy`] one in another form, [`onnx`] what other runtimes load, [`lora`] says which layers have low-rank adapters, [`adapter_files`] writes those, [`verify`] certifies that the split changed nothing.
+//! The modules along one step: `feed` delivers the [`batch`] within [`loader_budget`], [`step_graph`] writes the computation, the planner
+//! places it, [`step`] runs the programs in order, [`optimizer`] and [`schedule`] set the update, [`scaler`] is fp16's loss scale.
+//! Beside the step: [`forward`] runs forward programs alone, [`generation`] decodes captions token by token, [`checkpoint`], [`journal`]
+//! (an [`appended_file`]) and [`run_folder`] keep everything that must survive a kill, [`disk_space`] computes the space for that,
+//! [`skipped`] lists unreadable samples, [`report`] and [`scores`] are the run's output, [`requests`] its signals, [`recorder`] its memory
+//! log, [`failure_file`] its error report. [`export`] writes a model folder, [`model_copy`] converts one, [`onnx`] writes ONNX files,
+//! [`lora`] selects the layers with low-rank adapters, [`adapter_files`] writes the adapters, [`verify`] certifies that the split changed
+//! nothing.
 
 #![forbid(unsafe_code)]
 

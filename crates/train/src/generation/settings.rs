@@ -5,57 +5,55 @@ use serde::{Deserialize, Serialize};
 use super::DecoderTokens;
 use crate::config::{Wrong, check};
 
-/// How captions are made.
+/// Settings of caption generation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Generation {
-    /// How the next token is chosen.
     pub method: Method,
-    /// Sequences that are followed at a time; for `method: beam`.
+    /// Number of beams; for `method: beam`.
     pub beams: usize,
-    /// Most tokens of a caption, the end included; as many as the decoder takes by default.
+    /// Longest caption in tokens, the end token included; by default the longest that the decoder supports.
     pub max_tokens: Option<usize>,
-    /// Fewest tokens before the end.
+    /// Fewest tokens before the end token.
     pub min_tokens: usize,
     /// A beam's score is the sum of log-probabilities divided by its length to this power: above 0 favours long captions.
     pub length_penalty: f64,
-    /// When a beam search ends.
     pub early_stopping: EarlyStopping,
-    /// No sequence of so many tokens occurs twice; 0: any may.
+    /// No n-gram of this length occurs twice; 0 allows repetition.
     pub no_repeat_ngram: usize,
-    /// Sampling: among so many best tokens; 0: among all.
+    /// Sampling: number of best tokens to draw from; 0: the whole vocabulary.
     pub top_k: usize,
-    /// Sampling: among the best tokens that have this probability together.
+    /// Sampling: total probability of the best tokens to draw from.
     pub top_p: f64,
-    /// Sampling: logits are divided by this first.
+    /// Sampling: divisor of the logits.
     pub temperature: f64,
-    /// Of sampling.
+    /// Sampling: random seed.
     pub seed: u64,
 }
 
-/// How the next token is chosen.
+/// Choice of the next token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// The best token, one after the other.
+    /// The most likely token in each step.
     #[default]
     Greedy,
-    /// The best sequence among several that are followed at a time.
+    /// The best sequence of several beams.
     Beam,
-    /// Drawn by its probability.
+    /// Sampled by probability.
     Sample,
 }
 
-/// When a sample's beam search ends, beside the longest length.
+/// End of a sample's beam search, apart from the maximum length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "TruthOrWord", into = "TruthOrWord")]
 pub enum EarlyStopping {
-    /// `false`: once as many sequences as beams are finished and the best open one, at its present length, is no better.
+    /// `false`: once as many sequences as beams are finished and the best open sequence, at its present length, is no better.
     #[default]
     Heuristic,
     /// `true`: once as many sequences as beams are finished.
     WhenFull,
-    /// `never`: once no open sequence can become better, whatever its length.
+    /// `never`: once no open sequence can become better at any length.
     Never,
 }
 
@@ -107,11 +105,11 @@ impl Default for Generation {
     }
 }
 
-/// More would only be a mistake: the cache holds a row for each.
+/// Upper bound that catches typing errors: the key-value cache holds a row for each beam.
 const MOST_BEAMS: usize = 64;
 
 impl Generation {
-    /// Rows per sample.
+    /// Cache rows per sample.
     pub fn rows_per_sample(&self) -> usize {
         match self.method {
             Method::Greedy | Method::Sample => 1,
@@ -119,23 +117,23 @@ impl Generation {
         }
     }
 
-    /// Tokens of each row that the search wants to see, the best first; `None`: all logits.
+    /// Number of best tokens per row that the search needs; `None`: all logits.
     pub fn candidates(&self, tokens: &DecoderTokens) -> Option<usize> {
         match self.method {
             Method::Greedy => Some(1),
-            // Every beam may end with each end token, and as many must be left to go on.
+            // Each beam may end with every end token, and as many candidates must remain to continue.
             Method::Beam => Some((1 + tokens.eos.len()).max(2) * self.beams),
             Method::Sample => (self.top_k > 0).then_some(self.top_k),
         }
     }
 
-    /// Tokens that a caption has at most.
+    /// Maximum number of tokens of a caption.
     pub fn num_steps(&self, tokens: &DecoderTokens) -> usize {
         let asked = self.max_tokens.unwrap_or(tokens.longest);
         asked.min(tokens.longest)
     }
 
-    /// Tokens of a row that may be banned at a time.
+    /// Maximum number of banned tokens per row.
     pub fn banned_width(&self, tokens: &DecoderTokens) -> usize {
         let repeated = match self.no_repeat_ngram {
             0 => 0,
@@ -148,7 +146,7 @@ impl Generation {
         repeated + ends
     }
 
-    /// `greedy, 64 tokens`.
+    /// For example `greedy, 64 tokens`.
     pub fn describe(&self, tokens: &DecoderTokens) -> String {
         let method = match self.method {
             Method::Greedy => "greedy".to_owned(),
@@ -158,7 +156,7 @@ impl Generation {
         format!("{method}, {} tokens", self.num_steps(tokens))
     }
 
-    /// Each number on its own.
+    /// Checks each number on its own.
     pub(crate) fn check_numbers(&self) -> Result<(), Wrong> {
         check(
             (1..=MOST_BEAMS).contains(&self.beams),
@@ -197,7 +195,7 @@ impl Generation {
         )
     }
 
-    /// Numbers beside each other.
+    /// Checks combinations of numbers.
     pub(crate) fn check_together(&self) -> Result<(), Wrong> {
         check(
             self.max_tokens.is_none_or(|most| self.min_tokens < most),
