@@ -1,9 +1,9 @@
-//! AdamW: which numbers move the weights.
+//! AdamW: the settings of the update, and the format of its state.
 //!
-//! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the
-//! backbone's first, the heads' second, then those of patterns.
+//! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the backbone's
+//! first, the heads' second, then one per pattern.
 //!
-//! Moments in 8 bits are for matrices: tensors of fewer than 4,096 elements and embeddings have theirs in f32, as in bitsandbytes.
+//! 8-bit moments are for matrices: tensors of fewer than 4,096 elements and embeddings keep f32 moments, as in bitsandbytes.
 
 use std::collections::HashSet;
 
@@ -11,60 +11,59 @@ pub use holdall_graph::ops::update::MomentFormat;
 use holdall_graph::ops::update::{AdamW, AdamWParameter};
 use holdall_graph::{Decay, Graph, Parameter, Role, Storage, StorageId};
 
-/// Which weights are evaluated and exported.
+/// Weights to evaluate and export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Averaging {
-    /// Those of the last step.
+    /// The weights of the last step.
     #[default]
     None,
-    /// An average over the steps: after each, `average += (1 - decay) (weight - average)`.
+    /// A moving average over the steps: after each, `average += (1 - decay) (weight - average)`.
     OverSteps {
-        /// What stays of the average in a step.
+        /// Share of the average that a step keeps.
         decay: f64,
     },
-    /// `(1 - share) start + share weight`, with the weights that the run began with.
+    /// An interpolation with the starting weights: `(1 - share) start + share weight`.
     WithStart {
-        /// Of the trained weights.
+        /// Share of the trained weights.
         share: f64,
     },
 }
 
-/// The optimizer's fixed numbers.
+/// Constants of the optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerConfig {
     /// Decay of the first moments.
     pub beta1: f64,
     /// Decay of the second moments.
     pub beta2: f64,
-    /// Added to the root of the second moments.
+    /// Constant added to the root of the second moments.
     pub eps: f64,
-    /// Decay of matrices and embeddings.
+    /// Weight decay of matrices and embeddings.
     pub weight_decay: f64,
-    /// Bound on the global gradient norm; `None` for none.
+    /// Bound of the global gradient norm.
     pub clip_norm: Option<f64>,
-    /// How moments lie in memory, those of small tensors and embeddings aside.
+    /// Memory format of the moments; small tensors and embeddings keep f32.
     pub moments: MomentFormat,
-    /// Which weights are evaluated and exported.
     pub averaging: Averaging,
 }
 
-/// A tensor of the optimizer's state of a parameter.
+/// A kind of tensor in a parameter's optimizer state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
-    /// First moments: numbers, or codes.
+    /// First moments: numbers, or 8-bit codes.
     FirstMoment,
-    /// Second moments: numbers, or codes.
+    /// Second moments: numbers, or 8-bit codes.
     SecondMoment,
-    /// The largest magnitude of each block of first moments, which codes are relative to.
+    /// The largest magnitude of each block of first moments, which scales the codes.
     FirstScales,
-    /// The same of second moments.
+    /// The same for second moments.
     SecondScales,
-    /// The average of the weight.
+    /// Average of the weight.
     Average,
 }
 
 impl StatePart {
-    /// Every part, in the order of the update's outputs.
+    /// All parts, in the order of the update's outputs.
     pub const ALL: [StatePart; 5] = [
         StatePart::FirstMoment,
         StatePart::SecondMoment,
@@ -73,7 +72,7 @@ impl StatePart {
         StatePart::Average,
     ];
 
-    /// The parts that moments of a format have, in the order of the update's outputs.
+    /// Parts of the moments in a format, in the order of the update's outputs.
     pub(crate) fn of_moments(format: MomentFormat) -> &'static [StatePart] {
         match format {
             MomentFormat::F32 | MomentFormat::Bf16 => &Self::ALL[..2],
@@ -91,32 +90,32 @@ impl StatePart {
         }
     }
 
-    /// The endpoint of a parameter's part.
+    /// Name of the endpoint of a parameter's part.
     pub(crate) fn endpoint(self, parameter: &str) -> String {
         format!("{parameter}.{}", self.name())
     }
 
-    /// The tensor of a checkpoint.
+    /// Tensor name in a checkpoint.
     pub fn checkpoint_name(self, parameter: &str) -> String {
         format!("optimizer.{}.{parameter}", self.name())
     }
 }
 
-/// Tensors of fewer elements keep their moments in f32: they are biases and norms, where an error weighs most and bytes least.
+/// Smallest tensor with 8-bit moments. Smaller tensors are biases and norms, where errors matter most and bytes least.
 const LEAST_EIGHT_BIT: usize = 4096;
 
-/// What a setting that changes numbers would save.
+/// Memory that a setting would save; the setting changes the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saving {
-    /// For people.
+    /// Description for the user.
     pub what: &'static str,
-    /// The key and the value to write in a config.
+    /// Config key and value.
     pub setting: [&'static str; 2],
-    /// Bytes of the arena, all else equal.
+    /// Saved bytes of the arena, with all else equal.
     pub bytes: u64,
 }
 
-/// What state and gradients in fewer bits would save in a step with moments of a format, largest first.
+/// Savings by state and gradients in fewer bits, compared with moments of a format, largest first.
 pub fn savings(graph: &Graph, moments: MomentFormat) -> Vec<Saving> {
     let state_bytes = moment_bytes(graph, moments);
     let state = |what, format: MomentFormat| Saving {
@@ -144,7 +143,7 @@ pub fn savings(graph: &Graph, moments: MomentFormat) -> Vec<Saving> {
     savings
 }
 
-/// How the moments of a parameter lie in memory where `asked` was asked for.
+/// Format of a parameter's moments if the config sets `asked`.
 fn moments_of(
     graph: &Graph,
     embeddings: &HashSet<StorageId>,
@@ -161,7 +160,7 @@ fn moments_of(
     }
 }
 
-/// Bytes that the moments of all trained parameters would take in a format.
+/// Bytes of the moments of all trained parameters in a format.
 pub fn moment_bytes(graph: &Graph, format: MomentFormat) -> u64 {
     let embeddings = graph.embeddings();
     let trained = graph.parameters().iter().filter(|one| one.trainable);
@@ -188,7 +187,7 @@ impl Default for OptimizerConfig {
 }
 
 impl OptimizerConfig {
-    /// The update of every trainable parameter, in the order of the graph.
+    /// The update of all trainable parameters, in the order of the graph.
     pub(crate) fn operation(&self, graph: &Graph) -> AdamW {
         let embeddings = graph.embeddings();
         AdamW {
@@ -218,12 +217,13 @@ impl OptimizerConfig {
         }
     }
 
-    /// Entries of the schedule of a step with so many learning rates.
+    /// Length of the schedule input of a step with so many learning rates.
     pub(crate) fn num_scalars(&self, num_rates: usize) -> usize {
         SCHEDULE_START + num_rates + usize::from(self.moments == MomentFormat::Bf16)
     }
 
-    /// Scalars of the step: inverse loss scale, bias corrections, learning rates; for random rounding the step's number.
+    /// Writes the scalars of a step: inverse loss scale, bias corrections, learning rates; for random rounding also the step
+    /// number.
     pub(crate) fn write_schedule(&self, scalars: &StepScalars<'_>, schedule: &mut [f32]) {
         let step = scalars.step as f64;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(step))) as f32;
@@ -246,22 +246,22 @@ impl OptimizerConfig {
     }
 }
 
-/// Entries of the schedule before the learning rates.
+/// Scalars before the learning rates.
 pub(crate) const SCHEDULE_START: usize = 3;
 
-/// Learning rates that are always there: the backbone's and the heads'.
+/// Learning rates of every run: the backbone's and the heads'.
 pub const FIXED_RATES: usize = 2;
 
-/// The heads' place among the learning rates.
+/// Index of the heads' learning rate.
 pub const HEAD_RATE: usize = 1;
 
-/// What changes from step to step.
+/// Scalars that change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepScalars<'a> {
-    /// Counts updates, from 1.
+    /// Number of the update, from 1.
     pub step: u64,
     /// Learning rates: the backbone's, the heads', then one per pattern.
     pub rates: &'a [f64],
-    /// What losses were multiplied by.
+    /// Factor that the losses were multiplied by.
     pub loss_scale: f64,
 }
