@@ -217,7 +217,7 @@ impl TotalLoss {
 pub enum Event<'a> {
     /// A step is done.
     Step(&'a StepLine),
-    /// A long step is in progress: sent when it begins, then at intervals.
+    /// A long step is in progress: sent at the beginning of the step, then at intervals.
     InStep(&'a StepProgress),
     /// Memory use, sent after the first batch and after each epoch.
     Memory(MemoryUse),
@@ -262,7 +262,7 @@ pub enum Event<'a> {
 pub enum Outcome {
     /// All steps are done, or early stopping ended the run.
     Finished(Box<Summary>),
-    /// All steps are done; the run's first process has the summary.
+    /// All steps are done; the first process has the summary.
     FinishedByFirst,
     /// The run was finished already by an earlier process.
     NothingToDo,

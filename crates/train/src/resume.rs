@@ -1,4 +1,4 @@
-//! Going on with a run: what may have changed since it began, and what may not.
+//! Checks which settings changed between a run and its resumption, and whether they may.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::budget::{Memory, show_bytes};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 
-/// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
+/// Keys that may change: length, learning rates, times of evaluation and checkpoints, and resources.
 const MAY_CHANGE: [&str; 25] = [
     "train.epochs",
     "train.max_steps",
@@ -35,7 +35,8 @@ const MAY_CHANGE: [&str; 25] = [
     "run_name",
 ];
 
-/// Lines that say what changed; an error where it would be another run. Paths are compared as the files that they lead to.
+/// Lines that describe the changes; an error if they would make it another run. Paths are compared by the files that they
+/// lead to.
 pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
     let mut lines = Vec::new();
     let tree = |config: &RunConfig| {
@@ -77,7 +78,7 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
     Ok(lines)
 }
 
-/// The two numbers that a run without an effective batch was told instead.
+/// Batch size and accumulation, if the run has those instead of an effective batch.
 fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
     let (size, accumulation) = (begun.train.batch_size?, begun.train.gradient_accumulation?);
     (key == "train.effective_batch").then(|| {
@@ -85,12 +86,12 @@ fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
     })
 }
 
-/// The first leaf that differs between two configs: its dotted name, and both values.
+/// The first differing leaf of two configs: its dotted name, and both values.
 pub(crate) fn first_difference(expected: &Value, found: &Value) -> Option<(String, Value, Value)> {
     differences("", expected, found).into_iter().next()
 }
 
-/// A value as people write it: sizes in GiB, no quotes, `none` where there is nothing.
+/// A value as people write it: sizes in GiB, no quotes, `none` for null.
 fn in_words(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
@@ -103,7 +104,7 @@ fn in_words(key: &str, value: &Value) -> String {
     }
 }
 
-/// Leaves that differ, by their dotted names.
+/// Differing leaves, by their dotted names.
 fn differences(path: &str, before: &Value, after: &Value) -> Vec<(String, Value, Value)> {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {

@@ -59,7 +59,7 @@ pub struct TrainSection {
     /// Interpolation for evaluation and export: share of the trained weights; the rest is the starting weights.
     #[serde(with = "real_or_none")]
     pub interpolate: Option<f64>,
-    /// Dropout probability of the residual branches of a classifier's blocks.
+    /// Dropout probability of the residual branches of transformer blocks.
     pub dropout: f64,
     /// Probability that the last block of a classifier is skipped for a sample; lower for earlier blocks.
     pub stochastic_depth: f64,
