@@ -1,4 +1,3 @@
-
 use crate::advice::Change;
 
 /// Reason why there is no plan.

@@ -1,16 +1,16 @@
-//! A run's state between two steps: everything that a resumed run needs to continue bit by bit.
+//! A run's state between two steps: what must be known to go on as if nothing had happened.
 //!
 //! Checkpoints lie between optimizer steps, so an accumulation window is always complete: its position is the step.
-//! What a step sees is a function of (seed, epoch, sample), so the step number is the position in the data. The split of the
-//! batch is stored too, because sums over micro-batches round in its order.
+//! The data of a step is a function of (seed, epoch, sample), so a place in the order is all that data needs. The split of the
+//! batch travels along, because sums over micro-batches round in its order.
 //!
 //! ```text
 //! checkpoints/last.safetensors         the newest; a checksum for each tensor and one for all the rest
-//! checkpoints/previous.safetensors     the one before, used if the newest is damaged
-//! checkpoints/best-000123/             a model folder for each best evaluation that one of the two checkpoints names
+//! checkpoints/previous.safetensors     the one before, for the case that the newest is damaged
+//! checkpoints/best-000123/             a model folder for each best evaluation that one of the two names
 //! ```
 //!
-//! Files are written before the checkpoint that refers to them: everything that a checkpoint names is on disk.
+//! Files come first, the checkpoint that refers to them after: what a checkpoint names is there and on disk.
 
 use std::fs;
 use std::io;
@@ -195,7 +195,7 @@ pub struct Checkpoint {
     file: StateFile,
     /// The run's state.
     pub state: State,
-    /// Messages for the user who resumes from it.
+    /// Messages about the resumption, for the user.
     pub notes: Vec<String>,
     /// The files on disk that are still valid.
     checkpoints: Checkpoints,

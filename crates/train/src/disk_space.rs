@@ -100,7 +100,7 @@ impl DiskSpace {
             )));
         }
         let mut lines = Vec::new();
-        // Nothing is printed for a disk with plenty of space.
+        // No message for a disk with plenty of space.
         if most.saturating_mul(PLENTY) > free {
             lines.push(format!(
                 "Disk: the run will need about {}{more} in {}, {} are free",

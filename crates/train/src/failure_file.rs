@@ -1,4 +1,4 @@
-//! `failure.json`: a report of a failed run, for someone who did not watch it.
+//! `failure.json`: a self-contained report of a failed run.
 //!
 //! The file is written to a sibling and renamed, after the run has failed and before the error is printed. If it cannot be
 //! written, the error of the run is printed anyway. The next failure overwrites it, a finished run removes it.
@@ -45,7 +45,7 @@ struct Failure<'a> {
     error: &'a str,
     diverged: Option<&'a Diverged>,
     version: &'static str,
-    /// As typed.
+    /// The command line as typed.
     command: &'a [String],
     device: &'a [String],
     /// The resolved config.

@@ -311,7 +311,7 @@ pub struct ReadingReport {
     pub waited_for_room: f64,
     /// Milliseconds per picture and worker.
     pub ms_per_picture: Option<f64>,
-    /// What limited the speed.
+    /// The part of the pipeline that limited the speed.
     pub bottleneck: Bottleneck,
     /// The bottleneck in words, and what to change.
     pub advice: String,

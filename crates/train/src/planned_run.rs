@@ -78,10 +78,12 @@ impl<'a> PlanReport<'a> {
     }
 }
 
-/// Host memory of the training loop beside its buffers: log lines, sample orders, allocator overhead. Measured as 0.3 to 0.9 MiB in runs with 1 to 16 threads.
+/// Host memory of the training loop beside its buffers: log lines, sample orders, allocator overhead. Measured as 0.3 to 0.9
+/// MiB in runs with 1 to 16 threads.
 const LOOP_BYTES: u64 = 1 << 20;
 
-/// Heap that the allocator keeps per decoding thread; buffers from 256 KiB on are returned when freed. With 16 threads it was within measurement noise.
+/// Heap that the allocator keeps per decoding thread; buffers from 256 KiB on are returned when freed. With 16 threads it was
+/// within measurement noise.
 const THREAD_BYTES: u64 = 64 << 10;
 
 /// A planned run.

@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_left_is_told_by_the_clock_then_by_the_last_step() {
         let mut passes = passes();
-        // Nothing is done: the planned time.
+        // Before the first run: the planned time.
         let found = at(&passes, 0, 2.0);
         assert_eq!(
             (found.step_seconds, found.step_seconds_left()),

@@ -29,7 +29,8 @@ pub struct StepLine {
     pub loss_scale: f64,
     /// Samples in this step.
     pub samples: usize,
-    /// Whether the step has fewer samples than the effective batch, as the last one of an epoch may: its loss is not comparable with the others.
+    /// Whether the step has fewer samples than the effective batch, as the last one of an epoch may: its loss is not
+    /// comparable with that of other steps.
     pub is_short: bool,
     /// Hash of the sample numbers in order; equal for steps that saw the same samples.
     pub samples_digest: String,
@@ -212,7 +213,7 @@ impl TotalLoss {
     }
 }
 
-/// An event for whoever watches the run.
+/// An event during a run.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A step is done.

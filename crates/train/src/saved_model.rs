@@ -259,8 +259,9 @@ pub struct Pictures<'a> {
     pub host_bytes: u64,
 }
 
-/// Heap that stays with a thread after decoding: freed buffers below the allocator's page threshold are not returned. A training run reads its first batch
-/// before it plans, so there they are measured; here nothing was read yet. Measured as 140 KiB for clips with 1 to 16 threads.
+/// Heap that stays with a thread after decoding: freed buffers below the allocator's page threshold are not returned. A
+/// training run reads its first batch before it plans, so its measurement includes this memory; here nothing has been read
+/// yet. Measured as 140 KiB for clips with 1 to 16 threads.
 const READER_BYTES: u64 = 160 << 10;
 
 /// Reads the headers of all pictures and plans the forward programs with memory to decode them; `None` if `stop` is set.

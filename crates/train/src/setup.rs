@@ -40,6 +40,7 @@ pub enum Weights {
     Folder(Box<ModelFolder>),
     /// Random weights in the sizes of a preset.
     Random {
+        /// Name of the preset.
         preset: String,
     },
 }
@@ -550,8 +551,8 @@ const START_TO_START_BYTES: u64 = 5 << 19;
 /// Attempts to plan until the memory that planning itself takes is covered by the plan.
 const MOST_PLANS: usize = 3;
 
-/// The configured precision, or the best one of the device. The CPU falls back to f32 with a message; a GPU without the format is refused, because the user
-/// probably meant another card.
+/// The configured precision, or the best one of the device. The CPU falls back to f32 with a message; a GPU without the
+/// format is refused, because the user probably meant another card.
 fn resolve_precision(
     precision: Precision,
     site: Site<'_>,

@@ -135,7 +135,7 @@ impl Site<'_> {
         }
     }
 
-    /// What bounds the memory; `None` if the system does not report it.
+    /// Bound of the memory; `None` if the system does not report it.
     pub fn bound(self) -> Option<Bound> {
         match self {
             Site::Here(device) if !device.is_gpu() => Some(cpu::host_memory()?.bound),

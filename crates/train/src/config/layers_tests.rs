@@ -1,4 +1,3 @@
-
 use holdall_data::config::{TokenizerChoice, Validation};
 
 use super::tests::folder;

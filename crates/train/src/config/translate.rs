@@ -57,6 +57,7 @@ struct TranslatedSetting {
 enum Outcome {
     /// Keys with their values: `train.lr: 0.001`.
     Became(Vec<String>),
+    /// Not needed: the result is the same without it.
     Unneeded,
     /// Keys with another effect, if any, and the reason.
     Differs { keys: Vec<String>, reason: String },
