@@ -5,7 +5,7 @@
 //! ```text
 //! config        RunConfig           the user's settings, checked
 //! tasks         Prepared            the samples and the model, opened; `site` is the device, or a card to plan for
-//!  setup         Setup             the step to compute, and the budget
+//!   setup         Setup             the step to compute, and the budget
 //! planned_run   PlannedRun          the place of every byte; `plan_race` lets a GPU decide between plans
 //! reserve       Step                the reserved memory with the weights
 //! trainer       Trainer             the loop

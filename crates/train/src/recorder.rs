@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! the loop      a line at a change of phase, after the first batch, at an epoch's end with its peak,
-//!              and after a step if there was none for a second
+//!               and after a step if there was none for a second
 //! a thread      a line if there was none for a second
 //! ```
 //!
