@@ -163,9 +163,7 @@ pub enum DataError {
          hint: check the path; in a config it is relative to the config's folder",
         path.display()
     )]
-    NoFile {
-        path: PathBuf,
-    },
+    NoFile { path: PathBuf },
 
     /// A folder has no CSV, or several to choose from.
     #[error(
@@ -188,9 +186,7 @@ pub enum DataError {
          hint: start again once the program that writes it is done",
         path.display()
     )]
-    Changed {
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
 
     /// More rows are unusable than may be skipped.
     #[error(
@@ -265,9 +261,7 @@ pub enum DataError {
          hint: check whether it was moved or removed since the run began",
         path.display()
     )]
-    PictureMissing {
-        path: PathBuf,
-    },
+    PictureMissing { path: PathBuf },
 
     /// A file is not a picture.
     #[error(
@@ -310,9 +304,7 @@ pub enum DataError {
          hint: copy or download it again, or remove its row",
         path.display()
     )]
-    ClipTruncated {
-        path: PathBuf,
-    },
+    ClipTruncated { path: PathBuf },
 
     /// A video needs a program that is not installed.
     #[error(
@@ -333,9 +325,7 @@ pub enum DataError {
          hint: copy or download it again, or remove its row",
         path.display()
     )]
-    PictureTruncated {
-        path: PathBuf,
-    },
+    PictureTruncated { path: PathBuf },
 
     /// A picture has no pixels.
     #[error(
@@ -369,10 +359,7 @@ pub enum DataError {
         path.display(),
         most_bytes >> 20
     )]
-    PictureFileTooLarge {
-        path: PathBuf,
-        most_bytes: u64,
-    },
+    PictureFileTooLarge { path: PathBuf, most_bytes: u64 },
 
     /// Decoding a picture takes more memory than the budget of all decoding threads together.
     #[error(

@@ -1,5 +1,4 @@
-//! What to say when a run does not fit, or could be faster: changes that can be typed as they stand. Shown, never
-//! taken.
+//! Suggestions for a run that does not fit or could be faster: options to type. They are shown, never applied.
 
 use serde::Serialize;
 
@@ -7,28 +6,26 @@ use crate::request::Request;
 use crate::search::{Build, Candidate, search};
 use crate::target::Target;
 
-/// A change that would make a run fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// What to type.
+    /// Options to type.
     pub change: String,
-    /// What the process would then hold.
+    /// Memory of the process after the change.
     pub process_bytes: u64,
-    /// What a step would then take.
+    /// Predicted time of a step after the change.
     pub step_ms: f64,
 }
 
-/// The same run with other numbers: what changes them is the user's to name, so it is shown and never taken.
+/// A variant of the run with other numerics. It is shown and never applied, because only the user may change the numerics.
 pub struct Variant<'a> {
-    /// What to type.
+    /// Option to type.
     pub change: &'a str,
-    /// How its numbers are others, as a message ends.
+    /// Difference of the numerics, for the end of a message.
     pub note: &'a str,
-    /// Writes its graph.
     pub build: Build<'a>,
 }
 
-/// Which of the variants fit a budget that the run does not, with what they would hold and take.
+/// Variants that fit a budget which the run exceeds, with their memory and time.
 pub fn variants_that_fit(
     request: &Request,
     variants: &[Variant<'_>],
@@ -45,7 +42,7 @@ pub fn variants_that_fit(
     variants.iter().filter_map(of).collect()
 }
 
-/// A batch size that would be at least 5% faster in the same budget. Shown, never taken.
+/// A batch size that would be at least 5% faster in the same budget.
 pub(crate) fn suggestion(
     request: &Request,
     effective_batch: usize,
@@ -68,7 +65,7 @@ pub(crate) fn suggestion(
         .filter(|better| better.step_ms < 0.95 * chosen.step_ms)
 }
 
-/// `--memory` that holds this many bytes, rounded up: in MiB, from 10 GiB on in GiB.
+/// `--memory` for this many bytes, rounded up: in MiB, from 10 GiB on in GiB.
 fn more_memory(bytes: u64) -> String {
     match bytes >> 30 {
         0..10 => format!("--memory {}MiB", bytes.div_ceil(1 << 20)),
@@ -76,8 +73,8 @@ fn more_memory(bytes: u64) -> String {
     }
 }
 
-/// What would make it fit: more memory, or some of the user's numbers changed. Each change names every number
-/// that it touches, so that it can be typed as it stands. The fastest two and the memory, fastest first.
+/// Changes that make a run fit: more memory, or other values for some of the user's settings. Each change names every setting
+/// that it touches. Returns the fastest two and the memory, fastest first.
 pub(crate) fn changes(
     request: &Request,
     effective_batch: usize,
@@ -145,7 +142,7 @@ pub(crate) fn changes(
         search(&relaxed, build, target).ok()
     };
     let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
-    // Where not even a single sample fits, no effective batch does.
+    // If a single sample does not fit, no effective batch does.
     if effective_batch > 1 && fewer(1).is_some() {
         let fitting = halves
             .take_while(|&half| half >= 1)

@@ -1,10 +1,10 @@
-//! Memory against speed: what each budget buys.
+//! Speed as a function of memory.
 //!
 //! ```text
 //! step time
 //!   |*
 //!   |  *
-//!   |     *  knee: from here on memory buys less and less
+//!   |     *  knee: from here on more memory gains less and less
 //!   |             *
 //!   |                            *          *
 //!   +------------------------------------------> memory, by factors
@@ -12,22 +12,22 @@
 
 use crate::search::{Candidate, Choice};
 
-/// Budgets that the curve is asked for.
+/// Number of budgets on the curve.
 const LEVELS: usize = 20;
 
-/// Beyond this many times the budget nobody looks.
+/// Largest budget on the curve, as a multiple of the run's budget.
 const MOST_BUDGETS: u64 = 16;
 
-/// What is this close to the fastest is as fast: more memory buys nothing.
+/// Times within this factor of the fastest count as equal: more memory gains nothing.
 const AS_FAST: f64 = 1.01;
 
-/// A knee is at least this share of the height or the width away from the straight line.
+/// Smallest distance of a knee from the straight line, as a share of the height or the width.
 const LEAST_BEND: f64 = 0.1;
 
-/// Predicted times within this are the same: what `plan` prints as +0%.
+/// Predicted times within this factor are equal: `plan` prints them as +0%.
 const SAME_TIME: f64 = 1.005;
 
-/// A candidate: the least bytes that it takes on the device, its state in host memory, its time.
+/// A candidate's lower bound of device memory, its state in host memory, and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub bytes: u64,
@@ -35,8 +35,8 @@ pub(crate) struct Point {
     pub seconds: f64,
 }
 
-/// Those of `points`, fastest first, that are as fast as one of them and have no more state in host memory: the smallest first, that one
-/// among them.
+/// Candidates as fast as `fastest` with no more state in host memory, smallest first; includes `fastest`. `points` are sorted
+/// fastest first.
 pub(crate) fn thriftiest(points: &[Point], fastest: usize) -> Vec<usize> {
     let Point {
         host_bytes,
@@ -51,8 +51,8 @@ pub(crate) fn thriftiest(points: &[Point], fastest: usize) -> Vec<usize> {
     found
 }
 
-/// Indices of points on the curve among these, fastest first: for evenly spaced budgets, by factors, the thriftiest of the fastest
-/// that may fit.
+/// Indices of the points on the curve, fastest first: for budgets in a geometric series, the smallest of the fastest
+/// candidates that may fit.
 pub(crate) fn levels(points: &[Point], budget_bytes: u64) -> Vec<usize> {
     let Some(smallest) = points.iter().map(|point| point.bytes).min() else {
         return Vec::new();
@@ -90,7 +90,8 @@ pub(crate) fn levels(points: &[Point], budget_bytes: u64) -> Vec<usize> {
     found
 }
 
-/// Ascending in memory and descending in time: what another beats in both is left out, and what the chosen one ties with.
+/// Sorts a curve ascending in memory and descending in time. Candidates that are worse than another in both are left out, as
+/// are ties with the chosen one.
 pub fn without_dominated(mut curve: Vec<Candidate>, chosen: &Choice) -> Vec<Candidate> {
     let known = curve.iter().find(|one| one.choice == *chosen);
     let known = known.map(|one| (one.process_bytes, one.step_ms));
@@ -116,8 +117,8 @@ pub fn without_dominated(mut curve: Vec<Candidate>, chosen: &Choice) -> Vec<Cand
     curve
 }
 
-/// Which point of a curve is its knee: the one furthest below the line from its smallest to its fastest, memory by factors.
-/// `None` where there is no bend to speak of.
+/// Index of the knee of a curve: the point furthest below the line from its smallest to its fastest candidate, with memory on
+/// a logarithmic scale. `None` if the bend is too small.
 pub fn knee(curve: &[Candidate]) -> Option<usize> {
     let (first, last) = (curve.first()?, curve.last()?);
     let width = (last.process_bytes as f64 / first.process_bytes as f64).ln();

@@ -1,24 +1,21 @@
-//! What can go wrong before step 0.
-
 use crate::advice::Change;
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
 pub enum PlanError {
-    /// Nothing that the user left open fits.
+    /// No choice of the open settings fits.
     #[error(
         "the run does not fit: the budget is {budget_bytes} bytes, the smallest that would do is {smallest_bytes} bytes"
     )]
     DoesNotFit {
-        /// What was given.
         budget_bytes: u64,
-        /// What the thriftiest plan needs, with everything the user fixed as it is.
+        /// Memory of the smallest plan with the user's settings.
         smallest_bytes: u64,
-        /// The cheapest changes that would make it fit.
+        /// The cheapest changes that would make the run fit.
         changes: Vec<Change>,
-        /// Largest budget that can be had where the run is planned for; `None` where nobody knows.
+        /// Largest budget that is available on the target; `None` if unknown.
         available_bytes: Option<u64>,
-        /// Why the budget is not the number that the user gave, where it is not.
+        /// Reason why the budget is smaller than the requested one, if it is.
         note: Option<String>,
     },
     /// Batch size, accumulation and effective batch contradict each other or are zero.

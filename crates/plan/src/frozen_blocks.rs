@@ -1,15 +1,15 @@
-//! What is frozen up to the input: it has no backward pass, so that policies of recomputation need not speak of it.
+//! Layers that are frozen up to the input. They have no backward pass, so recomputation policies ignore them.
 //!
-//! What only frozen parameters lead to is never recomputed: its last values are all that a backward pass reads, and they are as
-//! large as what they would be recomputed from. A micro-batch that runs forward a second time leaves out what the first pass has done
-//! for good.
+//! Values of frozen layers are never recomputed: the backward pass reads only the last of them, and they are as large as the
+//! values that they would be recomputed from. The second forward pass of a micro-batch skips the frozen work that the first
+//! pass has done.
 
 use std::collections::HashSet;
 
 use holdall_graph::{BlockId, Graph, Node, Role, Section, StorageId, ValueId, needs_gradients};
 
-/// The forward nodes without those of frozen layers that neither the backward pass, which reads `needed`, nor a loss of the
-/// micro-batch depends on: the first pass has left their results.
+/// Forward nodes of a second pass: without nodes of frozen layers, unless the backward pass (which reads `needed`) or a loss
+/// of the micro-batch depends on them. The results of the skipped nodes remain from the first pass.
 pub(crate) fn second_pass(
     graph: &Graph,
     forward: &[Node],
@@ -34,8 +34,8 @@ pub(crate) fn second_pass(
     nodes
 }
 
-/// By block: its place among those that have a backward pass, or `None` where all of it is frozen. A block of no forward node counts:
-/// policies speak of it as ever.
+/// For each block, its index among the blocks with a backward pass; `None` if it is frozen. A block without forward nodes
+/// counts as trained.
 pub(crate) fn places_of_blocks(graph: &Graph) -> Vec<Option<usize>> {
     let mut is_forward = vec![false; graph.blocks().len()];
     let mut is_backward = is_forward.clone();
@@ -57,12 +57,12 @@ pub(crate) fn places_of_blocks(graph: &Graph) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// Blocks that policies speak of: all but those that are frozen.
+/// Number of blocks that recomputation policies cover: all except the frozen ones.
 pub fn num_trained_blocks(graph: &Graph) -> usize {
     places_of_blocks(graph).into_iter().flatten().count()
 }
 
-/// By storage: is it computed from frozen parameters alone, trained ones having no part in it?
+/// For each storage, whether it is computed from frozen parameters and from no trained ones.
 pub(crate) fn frozen_storages(graph: &Graph, forward: &[Node]) -> Vec<bool> {
     let is_trained = needs_gradients(graph, Section::Forward);
     let mut of_parameters: Vec<bool> = graph
@@ -87,7 +87,7 @@ pub(crate) fn frozen_storages(graph: &Graph, forward: &[Node]) -> Vec<bool> {
         .collect()
 }
 
-/// A block as policies count them.
+/// Index of a block as policies count it.
 pub(crate) fn place_of(places: &[Option<usize>], block: Option<BlockId>) -> Option<BlockId> {
     block.and_then(|BlockId(block)| places[block]).map(BlockId)
 }

@@ -1,8 +1,8 @@
-//! What of a step's state lies in host memory instead of the device's.
+//! Offloading: the part of a step's state that is in host memory instead of device memory.
 //!
-//! Moments are needed once a step, and so are the weights that products read copies of: only the update touches them. A device that
-//! reaches pinned host memory by itself updates them there, the same numbers in the same order, so that nothing changes but the
-//! time and the place. Frozen weights of which there are copies are not touched at all.
+//! Only the update touches the moments, and the weights that products read through copies. A device with direct access to
+//! pinned host memory updates them there, with the same numbers in the same order: only time and place change. Frozen weights
+//! with copies are not touched at all.
 
 use std::collections::HashSet;
 
@@ -11,37 +11,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::pack::Spacing;
 
-/// Which state lies in host memory; each includes those before it.
+/// State in host memory; each level includes the levels before it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub enum HostState {
-    /// None.
     #[default]
     #[serde(rename = "none")]
     Nothing,
-    /// Frozen weights that are read through copies: costs no time.
+    /// Frozen weights that are read through copies; costs no time.
     #[serde(rename = "frozen weights")]
     FrozenWeights,
-    /// A quarter of the optimizer's state too.
+    /// Also a quarter of the optimizer's state.
     #[serde(rename = "1/4 of the moments")]
     OneQuarter,
-    /// Half of it.
+    /// Half of the optimizer's state.
     #[serde(rename = "2/4 of the moments")]
     TwoQuarters,
-    /// Three quarters of it.
+    /// Three quarters of the optimizer's state.
     #[serde(rename = "3/4 of the moments")]
     ThreeQuarters,
-    /// All of it.
+    /// All of the optimizer's state.
     #[serde(rename = "moments")]
     Moments,
-    /// And the weights that are read through copies.
+    /// Also the trained weights that are read through copies.
     #[serde(rename = "moments and weights")]
     MomentsAndWeights,
 }
 
 impl HostState {
-    /// Each, the least first.
+    /// All levels, the smallest first.
     pub const ALL: [HostState; 7] = [
         HostState::Nothing,
         HostState::FrozenWeights,
@@ -52,7 +51,7 @@ impl HostState {
         HostState::MomentsAndWeights,
     ];
 
-    /// For people.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             HostState::Nothing => "none",
@@ -65,12 +64,12 @@ impl HostState {
         }
     }
 
-    /// Whether a step has to fetch and send back any of it.
+    /// Whether a step transfers any of the state.
     pub fn costs_time(self) -> bool {
         self > HostState::FrozenWeights
     }
 
-    /// Quarters of the optimizer's state.
+    /// Quarters of the optimizer's state in host memory.
     fn quarters(self) -> u64 {
         match self {
             HostState::Nothing | HostState::FrozenWeights => 0,
@@ -82,13 +81,13 @@ impl HostState {
     }
 }
 
-/// The storages that lie in host memory, and what they come to.
+/// The storages in host memory, and their sizes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OnHost {
     pub(crate) storages: Vec<StorageId>,
-    /// All of them, each aligned: what the device has less of.
+    /// Total size, each storage aligned: the memory that the device saves.
     pub(crate) bytes: u64,
-    /// Those that a step reads and writes.
+    /// Bytes that a step reads and writes.
     pub(crate) moved_bytes: u64,
 }
 
@@ -106,7 +105,7 @@ impl OnHost {
         let all: u64 = moments.iter().map(|&id| bytes(id)).sum();
         let mut moved: Vec<StorageId> = Vec::new();
         for id in moments {
-            // By whole tensors, until the share is reached.
+            // Whole tensors, until the share is reached.
             if 4 * found.moved_bytes >= state.quarters() * all {
                 break;
             }
@@ -129,7 +128,7 @@ fn storages(graph: &Graph, role: Role) -> impl Iterator<Item = StorageId> {
         .map(|(index, _)| StorageId(index))
 }
 
-/// Weight storages, frozen and trained, that only the update and the making of copies touch.
+/// Weight storages, frozen and trained, that only the update and the copying read.
 fn weights_read_through_copies(graph: &Graph) -> [Vec<StorageId>; 2] {
     let mut copied = HashSet::new();
     let mut read = HashSet::new();

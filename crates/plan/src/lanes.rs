@@ -1,8 +1,8 @@
-//! LaneOrder beside each other: what they take then, and what must not lie where.
+//! Memory and time of lanes that run side by side.
 //!
-//! Nodes of different lanes that follow each other form a stretch: they may run at the same time. What only one lane of a
-//! stretch uses is packed with the rest of that lane, and lies as one bundle beside the other lanes' for the whole stretch;
-//! what reaches beyond is alive for the whole of every stretch that it touches.
+//! Consecutive nodes of different lanes form a stretch: they may run at the same time. Storages that only one lane of a
+//! stretch uses are packed together as one bundle, which does not overlap the bundles of other lanes during the stretch. Any
+//! other storage is alive for the whole of every stretch in which it is used.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use holdall_graph::{Node, StorageId};
 use crate::pack::{Item, Packing, Spacing, pack, pack_around};
 use crate::recompute::LaneOrder;
 
-/// What lanes take beside each other is no less than this share of what they take in turn: measured as 0.77 on an H200, 8
-/// samples of ViT-B/32 at a time.
+/// Lower bound of the time of lanes side by side, as a share of their time in turn: measured as 0.77 on an H200, 8 samples of
+/// ViT-B/32 at a time.
 const LEAST_SHARE: f64 = 0.75;
 
-/// Where something is used: a lane of a stretch.
+/// Stretch and lane in which a storage is used.
 type Home = (usize, usize);
 
 /// Lanes of one program.
@@ -24,17 +24,17 @@ pub(crate) struct Lanes {
     stretches: Vec<Range<usize>>,
     /// Moment -> stretch and lane.
     homes: Vec<Option<Home>>,
-    /// Storage -> the one home of all its uses; `None` where there are several, or a use outside.
+    /// Storage -> the one home of all its uses; `None` if there are several, or a use outside of stretches.
     used: HashMap<StorageId, Option<Home>>,
-    /// Storage -> every stretch that it is used in.
+    /// Storage -> every stretch in which it is used.
     touched: HashMap<StorageId, Vec<usize>>,
     members: HashMap<Home, Vec<usize>>,
-    /// Seconds by lane, and seconds of a fully busy device, of each stretch.
+    /// For each stretch: seconds by lane, and the seconds at full load of the device.
     times: Vec<(HashMap<usize, f64>, f64)>,
     outside: f64,
 }
 
-/// Items that lie together, and from when to when.
+/// Items that are packed together, with their common lifetime.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bundle {
     members: Vec<usize>,
@@ -65,7 +65,7 @@ impl Lanes {
         }
     }
 
-    /// A node uses a storage.
+    /// Records that a node uses a storage.
     pub fn used(&mut self, storage: StorageId, moment: usize) {
         if self.stretches.is_empty() {
             return;
@@ -80,7 +80,7 @@ impl Lanes {
         }
     }
 
-    /// A node takes so long, and keeps so much of the device busy.
+    /// Records a node's time and its load of the device.
     pub fn takes(&mut self, moment: usize, seconds: f64, busy: f64) {
         match self.homes[moment] {
             None => self.outside += seconds,
@@ -92,7 +92,8 @@ impl Lanes {
         }
     }
 
-    /// What the program takes: of a stretch, what its longest lane does, or what the device has to do for all of them.
+    /// Predicted time of the program: a stretch takes as long as its longest lane, or as the device needs for all of its
+    /// lanes.
     pub fn seconds(&self) -> f64 {
         let stretches = self.times.iter().map(|(by_lane, work)| {
             let longest = by_lane.values().copied().fold(0.0, f64::max);
@@ -102,21 +103,21 @@ impl Lanes {
         self.outside + stretches.sum::<f64>()
     }
 
-    /// An item is a node's scratch.
+    /// Records an item as a node's scratch.
     pub fn scratch(&mut self, moment: usize, item: usize) {
         if let Some(home) = self.homes[moment] {
             self.members.entry(home).or_default().push(item);
         }
     }
 
-    /// An item is a storage that does not outlive the program.
+    /// Records an item as a storage that does not outlive the program.
     pub fn transient(&mut self, storage: StorageId, item: usize) {
         if let Some(Some(home)) = self.used.get(&storage) {
             self.members.entry(*home).or_default().push(item);
         }
     }
 
-    /// How long a storage is alive: where it reaches beyond one lane, for the whole of every stretch that it touches.
+    /// Lifetime of a storage: if several homes use it, it is extended over every stretch in which it is used.
     pub fn widened(&self, storage: StorageId, (start, end): (usize, usize)) -> (usize, usize) {
         if let Some(Some(_)) = self.used.get(&storage) {
             return (start, end);
@@ -131,7 +132,7 @@ impl Lanes {
         })
     }
 
-    /// What lies together.
+    /// The bundles of all stretches.
     pub fn bundles(self) -> Vec<Bundle> {
         let mut members: Vec<_> = self.members.into_iter().collect();
         members.sort();
@@ -147,7 +148,7 @@ impl Lanes {
     }
 }
 
-/// Runs of nodes in lanes, where there is more than one lane.
+/// Ranges of consecutive nodes in lanes, with more than one lane.
 fn stretches(nodes: &[&Node]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -162,7 +163,7 @@ fn stretches(nodes: &[&Node]) -> Vec<Range<usize>> {
 }
 
 impl Bundle {
-    /// The items with each bundle as one, of the size that its members take; items that are in none come first.
+    /// The items with each bundle replaced by one item of the size of its packing; items outside of bundles come first.
     pub fn outermost(
         bundles: &[Bundle],
         items: &[Item],
@@ -187,7 +188,7 @@ impl Bundle {
     }
 }
 
-/// Places every item, those of a bundle next to each other.
+/// Places all items, with those of a bundle adjacent.
 pub(crate) fn pack_bundled(
     fixed: &[(u64, Item)],
     items: &[Item],

@@ -1,7 +1,7 @@
-//! From lifetimes to addresses.
+//! Assigns addresses to lifetimes.
 //!
-//! [`crate::Lifetimes`] knows what is alive when; its transients are packed program by program. Here programs, slots and
-//! gradients are packed against each other for a given number of slots, and operations get their addresses.
+//! [`crate::Lifetimes`] has the lifetimes of all tensors; transients are packed program by program. This module packs
+//! programs, slots and gradients against each other for a given number of slots, and gives the operations their addresses.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,16 +16,13 @@ use crate::program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspa
 use crate::recompute::{LaneOrder, Rewritten};
 use crate::shorter::{STAGES, ShorterPrograms};
 
-/// Bytes by what they are for; they add up to the arena.
+/// Bytes of the arena by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Breakdown {
-    /// Parameters.
     pub weights: u64,
-    /// Gradients of parameters.
     pub gradients: u64,
-    /// Optimizer state.
     pub optimizer: u64,
-    /// Everything between: what is kept for the backward pass, what passes through, and gaps.
+    /// The rest: activations kept for the backward pass, transients, and gaps.
     pub activations: u64,
     /// Pictures, tokens, labels, schedule.
     pub inputs: u64,
@@ -36,7 +33,7 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// The arena.
+    /// Size of the arena.
     pub fn total(&self) -> u64 {
         self.weights
             + self.gradients
@@ -48,55 +45,55 @@ impl Breakdown {
     }
 }
 
-/// A lifetimes with offsets.
+/// Lifetimes with offsets.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) lifetimes: Lifetimes,
     pub(crate) packings: Vec<Packing>,
 }
 
-/// Everything a device needs to run a step, and everything a report needs to explain it.
+/// A planned step: everything that a device needs to run it, and a report to explain it.
 #[derive(Clone, Debug)]
 pub struct StepPlan {
-    /// Storages and values that the programs speak of.
+    /// Storages and values that the programs refer to.
     pub graph: Graph,
-    /// What runs: one per stage, in the order of [`Stage::all`]; then those over shorter texts.
+    /// One program per stage, in the order of [`Stage::all`], then the programs over shorter texts.
     pub programs: Vec<Program>,
-    /// Which programs run where the texts of a micro-batch are short, ascending.
+    /// Programs for micro-batches with short texts, ascending by length.
     pub shorter: Vec<ShorterPrograms>,
-    /// Size of the one allocation.
+    /// Size of the arena, which is a single allocation.
     pub arena_bytes: u64,
-    /// The same by purpose.
+    /// The arena by purpose.
     pub breakdown: Breakdown,
-    /// The arena and everything else the process holds.
+    /// Total memory of the process, the arena included.
     pub process_bytes: u64,
-    /// No layout of these lifetimes could be smaller than this.
+    /// Lower bound of the arena for any layout of these lifetimes.
     pub bound_bytes: u64,
-    /// Pinned host memory beside it: state that a step does not keep on the device.
+    /// Pinned host memory for offloaded state.
     pub host_bytes: u64,
-    /// Where inputs are, in bytes of the arena.
+    /// Byte range of the inputs in the arena.
     pub inputs: Range<u64>,
-    /// Where inputs arrive while a program runs, laid out as `inputs` is.
+    /// Offset of the landing area, where inputs arrive while a program runs; laid out like `inputs`.
     pub landing: Option<u64>,
-    /// How many micro-batches a step has.
+    /// Micro-batches per step.
     pub accumulation: usize,
-    /// How many of them keep their activations between the passes.
+    /// Micro-batches that keep their activations between the passes.
     pub kept: usize,
-    /// Whether features of the whole effective batch are needed before the backward pass.
+    /// Whether a loss needs features of the whole effective batch before the backward pass.
     pub coupled: bool,
-    /// What the product library keeps beside the arena, at most.
+    /// Upper bound of the product library's memory beside the arena.
     pub packing_bytes: u64,
-    /// What lies where, and when, for people.
+    /// Map of the arena for reports.
     pub memory_map: MemoryMap,
     persistent: Placed,
 }
 
-/// First byte of what outlives programs, and in which memory.
+/// First byte and memory space of each storage that outlives programs.
 type Placed = HashMap<StorageId, (u64, MemorySpace)>;
 
 impl Layout {
-    /// All slots, and beyond the last one what its programs need beside it. Slots fill from the first to the
-    /// last and empty the other way round, so each slot's transients may lie where later slots will be or have been.
+    /// Bytes of all slots, and of the programs' transients beyond the last slot. Slots fill from the first to the last and
+    /// empty in reverse, so each slot's transients may use the memory of later slots.
     fn slots_bytes(&self, kept: usize) -> u64 {
         if kept == 0 {
             return 0;
@@ -124,7 +121,7 @@ impl Layout {
         pack(&items, self.lifetimes.spacing)
     }
 
-    /// The sizes and times that the layout was made from.
+    /// Sizes and times of the layout.
     pub fn lifetimes(&self) -> &Lifetimes {
         &self.lifetimes
     }
@@ -162,7 +159,7 @@ impl Layout {
         breakdown
     }
 
-    /// Addresses for everything.
+    /// Assigns addresses to everything.
     pub fn plan(&self, kept: usize, accumulation: usize) -> StepPlan {
         let lifetimes = &self.lifetimes;
         let regions = self.regions(kept, accumulation);
@@ -315,7 +312,7 @@ impl Layout {
     }
 }
 
-/// Nodes to be given addresses, and whose places their storages have, where they are not their own.
+/// Nodes that get addresses; `twins` are the storages of the full step whose places they use, if they have none of their own.
 #[derive(Clone, Copy)]
 struct Nodes<'a> {
     rewritten: &'a Rewritten,
@@ -342,7 +339,7 @@ fn address(
 }
 
 impl StepPlan {
-    /// A copy for a device, which draws nothing.
+    /// A copy without the memory map, for running.
     pub fn without_memory_map(&self) -> StepPlan {
         StepPlan {
             graph: self.graph.clone(),
@@ -355,19 +352,18 @@ impl StepPlan {
         }
     }
 
-    /// The program of a stage.
     pub fn program(&self, stage: Stage) -> &Program {
         &self.programs[stage.id().0]
     }
 
-    /// The forward program of that name.
+    /// The forward program with this name.
     pub fn forward_program(&self, name: &str) -> Option<ProgramId> {
         let mut names = self.graph.forward_programs().iter();
         let index = names.position(|one| one == name)?;
         Some(Stage::Forward(index).id())
     }
 
-    /// The programs of a step up to the update, in the order in which they run.
+    /// The runs of a step up to the update, in their order.
     pub fn passes(&self) -> impl Iterator<Item = Run> + use<> {
         let (kept, all) = (self.kept, self.accumulation);
         let first_pass = if self.coupled { all } else { kept };
@@ -402,7 +398,7 @@ impl StepPlan {
             .chain(reduces.then(|| run(Stage::Reduce, 0, 0)))
     }
 
-    /// Where an endpoint of the graph is, if it has one of that name.
+    /// Place of an endpoint; `None` if the graph does not have it.
     pub fn endpoint(&self, name: &str) -> Option<Place> {
         self.graph.endpoint(name).map(|value| self.place(value))
     }
@@ -412,7 +408,7 @@ impl StepPlan {
         self.shorter.iter().find(|one| one.length >= length)
     }
 
-    /// The program of a stage over shorter texts, where it depends on them.
+    /// The program of a stage, over shorter texts if the stage depends on their length.
     pub fn program_of(&self, stage: Stage, shorter: Option<&ShorterPrograms>) -> ProgramId {
         let place = STAGES.iter().position(|&one| one == stage);
         match (shorter, place) {
@@ -421,7 +417,7 @@ impl StepPlan {
         }
     }
 
-    /// Where an endpoint of the graph is for programs over shorter texts.
+    /// Place of an endpoint for programs over shorter texts.
     pub fn endpoint_of(&self, name: &str, shorter: Option<&ShorterPrograms>) -> Option<Place> {
         let full = self.graph.endpoint(name)?;
         let Some(shorter) = shorter else {
@@ -432,12 +428,12 @@ impl StepPlan {
         Some(address(&shorter.graph, value, offset, 0))
     }
 
-    /// Where a value that outlives programs is: weights, gradients, state, inputs, features, caches.
+    /// Place of a value that outlives programs: weights, gradients, state, inputs, features, caches.
     pub fn place(&self, id: ValueId) -> Place {
         self.place_of(self.graph.value(id))
     }
 
-    /// The same for a value that is not (or not yet) part of the graph.
+    /// Like [`StepPlan::place`] for a value that is not (or not yet) part of the graph.
     pub fn place_of(&self, value: &Value) -> Place {
         let offset = self.persistent[&value.storage];
         address(&self.graph, value, offset, 0)

@@ -1,4 +1,4 @@
-//! How a step fits into memory.
+//! Plans the memory of a training step.
 //!
 //! Pure functions from a graph to an allocation; no device is touched. A step is a schedule of programs over one
 //! arena, and lifetimes span them all:
@@ -7,16 +7,16 @@
 //!            begin | first pass x (k-K) | kept forward x K  | loss | kept backward x K | forward+backward x(k-K)| update
 //! weights    =====================================================================================================
 //! features   =====================================================================================================
-//! slots                                 [=========== K times what the backward pass needs ====]
+//! slots                                 [=========== K times the kept activations =============]
 //! gradients                                                 [=========================================================]
 //! transient        [.....]              [.....]             [....]  [.....]             [.......]              [....]
 //! ```
 //!
 //! Slots are a stack: filled from the first to the last, emptied from the last to the first.
 //!
-//! `K` micro-batches keep their activations between the two passes; the others run forward a second time.
+//! `K` of `k` micro-batches keep their activations between the two passes; the others run forward a second time.
 //! Each program's transients are packed on their own, then programs, slots and gradients are packed against each
-//! other, so that a short-lived region may lie where another's bytes are dead.
+//! other, so that regions with disjoint lifetimes may share addresses.
 
 #![forbid(unsafe_code)]
 

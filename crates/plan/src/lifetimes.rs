@@ -15,11 +15,11 @@ use crate::recompute::{LaneOrder, RecomputePolicy, Rewritten, rewrite};
 use crate::shorter::Shorter;
 use crate::target::Target;
 
-/// What is alive within one program, beside what outlives it.
+/// Storages that are alive within one program only.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locals {
     pub(crate) items: Vec<Item>,
-    /// Items that lie together, because they belong to a lane that runs beside others.
+    /// Items of a lane that runs side by side with others; they are packed together.
     pub(crate) bundles: Vec<Bundle>,
     pub(crate) storages: Vec<StorageId>,
     /// Tensors of the slot that this program reads or writes.
@@ -28,17 +28,17 @@ pub(crate) struct Locals {
     pub(crate) scratch: Vec<usize>,
     /// Most bytes alive at one time.
     pub(crate) bound: u64,
-    /// The same, with one slot's tensors counted only while they are alive.
+    /// The same, including the tensors of one slot while they are alive.
     pub(crate) bound_with_slot: u64,
     pub(crate) seconds: f64,
-    /// Of each node, were it alone.
+    /// Time of each node, run alone.
     pub(crate) times: Vec<f64>,
     pub(crate) largest_scratch: u64,
     pub(crate) packing_bytes: u64,
     pub(crate) replay_bytes: u64,
 }
 
-/// Sizes, lifetimes and times of a step under one policy; offsets are still open.
+/// Sizes, lifetimes and times of a step under one policy, without offsets.
 #[derive(Clone, Debug)]
 pub struct Lifetimes {
     pub(crate) rewritten: Arc<Rewritten>,
@@ -50,14 +50,14 @@ pub struct Lifetimes {
     pub(crate) overhead_bytes: u64,
     pub(crate) page_bytes: u64,
     pub(crate) coupled: bool,
-    /// Gradients are added over several processes.
+    /// Whether gradients are summed over several processes.
     pub(crate) reduces: bool,
     pub(crate) policy: RecomputePolicy,
-    /// The same over shorter texts, where [`Lifetimes::with_shorter`] was asked for them.
+    /// Programs over shorter texts, if [`Lifetimes::with_shorter`] was called.
     pub(crate) shorter: Vec<Shorter>,
 }
 
-/// Where what outlives programs lies.
+/// Places of the storages that outlive programs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outliving {
     pub(crate) persistent: HashMap<StorageId, u64>,
@@ -68,10 +68,10 @@ pub(crate) struct Outliving {
     pub(crate) gradient_bytes: u64,
     pub(crate) caches: HashMap<StorageId, u64>,
     pub(crate) cache_bytes: u64,
-    /// In pinned host memory, from its start.
+    /// Offsets in pinned host memory.
     pub(crate) on_host: HashMap<StorageId, u64>,
     pub(crate) host_bytes: u64,
-    /// On the device.
+    /// Bytes on the device by role.
     pub(crate) by_role: HashMap<Role, u64>,
 }
 
@@ -79,7 +79,7 @@ impl Outliving {
     fn new(graph: &Graph, spacing: Spacing, has_landing: bool, on_host: &OnHost) -> Outliving {
         let mut places = Outliving::default();
         let on_host: HashSet<StorageId> = on_host.storages.iter().copied().collect();
-        // Inputs last and side by side: they arrive together.
+        // Inputs come last and are contiguous, because they arrive together.
         for role in [
             Role::Gradient,
             Role::Cache,
@@ -119,18 +119,18 @@ impl Outliving {
     }
 }
 
-/// Places among the regions: gradients, slots, caches, then one for each stage.
+/// Indices of the regions: gradients, slots, caches, then one for each stage.
 pub(crate) const GRADIENTS: usize = 0;
 pub(crate) const SLOTS: usize = 1;
 pub(crate) const CACHES: usize = 2;
 pub(crate) const FIRST_PROGRAM: usize = 3;
 
-/// Lifetimes, sizes and times of a graph under a policy.
+/// Computes lifetimes, sizes and times of a graph under a policy.
 pub fn lifetimes_of(graph: &Graph, policy: &RecomputePolicy, target: &dyn Target) -> Lifetimes {
     lifetimes_of_rewritten(Arc::new(rewrite(graph, policy)), policy, target)
 }
 
-/// The same of nodes that were rewritten under the policy, or under one that differs in its lanes alone.
+/// Like [`lifetimes_of`], for nodes rewritten under this policy or one that differs only in its lanes.
 pub(crate) fn lifetimes_of_rewritten(
     rewritten: Arc<Rewritten>,
     policy: &RecomputePolicy,
@@ -238,7 +238,7 @@ fn locals_of(
         let (start, end) = lanes.widened(storage, span);
         let bytes = graph.storage(storage).bytes();
         if outside.contains(&storage) {
-            // Kept tensors stay to the end of the forward pass, and are there from the start of the backward pass.
+            // Kept tensors live to the end of the forward pass, and from the start of the backward pass.
             let (start, end) = match stage {
                 Stage::KeptForward => (start, last),
                 _ => (0, end),
@@ -264,7 +264,7 @@ fn locals_of(
     locals
 }
 
-/// By storage, whether a node reads it.
+/// For each storage, whether a node reads it.
 fn storages_read(graph: &Graph, nodes: &[&Node]) -> Vec<bool> {
     let mut read = vec![false; graph.storages().len()];
     for &input in nodes.iter().flat_map(|node| &node.inputs) {
@@ -278,7 +278,7 @@ impl Lifetimes {
         &self.locals[stage.id().0]
     }
 
-    /// How often a program runs in a step when `kept` of `accumulation` micro-batches keep their activations.
+    /// Runs of a program in a step in which `kept` of `accumulation` micro-batches keep their activations.
     pub(crate) fn runs(&self, stage: Stage, kept: usize, accumulation: usize) -> usize {
         match stage {
             Stage::Begin | Stage::Loss | Stage::Update => 1,
@@ -291,12 +291,12 @@ impl Lifetimes {
         }
     }
 
-    /// Programs that must have room: those that run in a step, and those beside it.
+    /// Whether a program needs memory: it runs in a step, or outside of steps.
     pub(crate) fn present(&self, stage: Stage, kept: usize, accumulation: usize) -> bool {
         stage.is_beside_step() || self.runs(stage, kept, accumulation) > 0
     }
 
-    /// The same with some state in host memory.
+    /// Moves some of the state to host memory.
     pub fn with_host_state(mut self, state: HostState, target: &dyn Target) -> Lifetimes {
         let graph = &self.rewritten.graph;
         let on_host = OnHost::new(graph, state, self.spacing);
@@ -306,7 +306,7 @@ impl Lifetimes {
         self
     }
 
-    /// The same with the programs over shorter texts, which choosing among plans does not need.
+    /// Adds the programs over shorter texts, which are not needed to choose a plan.
     pub(crate) fn with_shorter(mut self, target: &dyn Target) -> Lifetimes {
         let graphs = self.rewritten.graph.shorter().iter();
         self.shorter = graphs
@@ -323,7 +323,8 @@ impl Lifetimes {
             .sum()
     }
 
-    /// Regions over stages: gradients, slots, caches, and from [`FIRST_PROGRAM`] on each program's transients of the given size.
+    /// Regions of the arena: gradients, slots, caches, and from [`FIRST_PROGRAM`] on the transients of each program, of the
+    /// given size.
     pub(crate) fn regions(
         &self,
         kept: usize,
@@ -354,7 +355,7 @@ impl Lifetimes {
         items
     }
 
-    /// Bytes that no layout can do without.
+    /// Lower bound of the arena for any layout.
     pub fn bound_bytes(&self, kept: usize, accumulation: usize) -> u64 {
         let others = self.slot_bytes * kept.saturating_sub(1) as u64;
         let items = self.regions(
@@ -370,28 +371,28 @@ impl Lifetimes {
         self.outliving.persistent_bytes + liveness_peak(&items, self.spacing)
     }
 
-    /// Whether features of the whole effective batch are needed before the backward pass.
+    /// Whether a loss needs features of the whole effective batch before the backward pass.
     pub fn is_coupled(&self) -> bool {
         self.coupled
     }
 
-    /// The whole process around an arena of that size.
+    /// Memory of the process with an arena of this size.
     pub fn process_bytes(&self, arena_bytes: u64, kept: usize, accumulation: usize) -> u64 {
         let replays = self.rewritten.stages().map(|stage| {
-            // A program that runs into slots is made ready for each of them.
+            // A program with a slot is captured once per slot.
             let times = if stage.has_slot() {
                 kept as u64
             } else {
                 u64::from(self.present(stage, kept, accumulation))
             };
-            // The last pass of several processes is made ready once more, with gradients that travel meanwhile.
+            // With several processes, the last pass is captured once more, with gradients that are exchanged meanwhile.
             let last = if kept == accumulation {
                 Stage::KeptBackward
             } else {
                 Stage::ForwardBackward
             };
             let times = times + u64::from(self.reduces && stage == last);
-            // ... and, where it depends on the length of texts, for each length.
+            // Programs that depend on the length of texts are captured for each length.
             let lengths = if stage.is_per_micro_batch() {
                 1 + self.rewritten.graph.shorter().len() as u64
             } else {
@@ -403,7 +404,7 @@ impl Lifetimes {
         arena_bytes.next_multiple_of(self.page_bytes) + beside
     }
 
-    /// Finds offsets.
+    /// Packs the transients of every program.
     pub fn pack(self) -> Layout {
         let packings = self
             .locals

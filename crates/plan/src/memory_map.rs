@@ -1,9 +1,9 @@
-//! The plan as a map: boxes over time and address.
+//! A map of the plan: boxes over time and address.
 //!
 //! ```text
 //! address
-//!   ^   [ slot 1: what its tensors are, one by one ]
-//!   |   [ slot 0: full, so one box                 ]
+//!   ^   [ slot 1: its tensors, one by one ]
+//!   |   [ slot 0: full, as one box                 ]
 //!   |   [ weights                                                     ]
 //!   +-----------------------------------------------------------------> operations: one per operation
 //!     begin | first pass | kept forward | loss | kept backward | ... | update | forward programs
@@ -19,70 +19,58 @@ use crate::lifetimes::{CACHES, FIRST_PROGRAM, GRADIENTS, SLOTS};
 use crate::pack::Packing;
 use crate::program::Stage;
 
-/// Who has a place.
+/// Contents of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tenant {
     /// A storage of the graph.
     Storage(StorageId),
     /// Scratch of the operation at this moment.
     Scratch(usize),
-    /// All that another micro-batch keeps for the backward pass.
+    /// All activations that another micro-batch keeps for the backward pass.
     Slot(usize),
-    /// Where the next inputs arrive.
+    /// The area where the next inputs arrive.
     Landing,
 }
 
-/// A place in the arena from one moment to another.
+/// A range of addresses over a range of moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedBox {
-    /// Whose.
     pub tenant: Tenant,
-    /// First byte.
     pub offset: u64,
-    /// Size.
     pub bytes: u64,
-    /// First moment of its life.
     pub first: usize,
-    /// Last moment of its life.
     pub last: usize,
 }
 
 /// The operations of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedProgram {
-    /// Which program.
     pub stage: Stage,
-    /// Its first moment.
     pub first: usize,
-    /// Its last moment.
     pub last: usize,
-    /// How often it runs in a step; 0 beside the step.
+    /// Runs per step; 0 for a program outside of steps.
     pub runs: usize,
 }
 
-/// What happens at a moment.
+/// The operation at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MappedOperation {
-    /// In which program.
     pub stage: Stage,
-    /// The operation's name.
     pub operation: &'static str,
-    /// What it writes first.
+    /// First output.
     pub output: Option<StorageId>,
-    /// The block that it belongs to.
     pub block: Option<BlockId>,
     /// Predicted time of one run.
     pub seconds: f64,
 }
 
-/// Everything that a drawing of the plan shows.
+/// The data of a drawing of the plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryMap {
     /// Programs, from left to right.
     pub programs: Vec<MappedProgram>,
-    /// One per operation.
+    /// One entry per moment.
     pub operations: Vec<MappedOperation>,
-    /// What lies where, and when.
     pub boxes: Vec<PlacedBox>,
 }
 
@@ -93,7 +81,7 @@ impl MemoryMap {
 }
 
 impl Layout {
-    /// Draws the plan; `regions` are those that [`Layout::plan`] places programs by.
+    /// Draws the plan; `regions` are the regions that [`Layout::plan`] places.
     pub(crate) fn memory_map(
         &self,
         kept: usize,
@@ -153,7 +141,7 @@ impl Layout {
         map.operations.extend(operations);
     }
 
-    /// What does not outlive its program.
+    /// Draws the storages that live within one program.
     fn draw_locals(&self, program: &MappedProgram, base: u64, boxes: &mut Vec<PlacedBox>) {
         let locals = self.lifetimes.local(program.stage);
         let packing = &self.packings[program.stage.id().0];
@@ -173,7 +161,7 @@ impl Layout {
         }
     }
 
-    /// What waits for the backward pass: tensors of the last slot, and the other slots as a whole.
+    /// Draws the kept activations: tensors of the last slot, and each other slot as a whole.
     fn draw_slots(&self, kept: usize, base: u64, map: &mut MemoryMap) {
         let lifetimes = &self.lifetimes;
         let passes = [Stage::KeptForward, Stage::KeptBackward];
@@ -202,7 +190,7 @@ impl Layout {
         }
     }
 
-    /// Weights, state, inputs, features, gradients and caches.
+    /// Draws weights, state, inputs, features, gradients and caches.
     fn draw_outliving(&self, [gradients_base, caches_base]: [u64; 2], map: &mut MemoryMap) {
         let lifetimes = &self.lifetimes;
         let whole = (0, map.operations.len().saturating_sub(1));

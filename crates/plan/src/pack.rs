@@ -1,21 +1,20 @@
-//! Offsets: rectangles of (time, address) that must not overlap, under a low ceiling.
+//! Packs rectangles of (time, address) that must not overlap, with a low peak.
 //!
-//! Largest first, each at the lowest address where it overlaps nobody that is alive with it. That is not
-//! optimal, but on training graphs it stays within a few per cent of the bound that no packing can beat: the
-//! most bytes alive at one time. Two orders are tried, and the better one is taken.
+//! Items are placed largest first, each at the lowest address where it does not overlap an item with an overlapping lifetime.
+//! This is not optimal, but on training graphs it stays within a few per cent of the lower bound, the most bytes alive at one
+//! time. Two orders are tried, and the better result is taken.
 
-/// Something to place.
+/// An item to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Size.
     pub bytes: u64,
-    /// First moment at which it is alive.
+    /// First moment of its life.
     pub start: usize,
-    /// Last moment at which it is alive.
+    /// Last moment of its life.
     pub end: usize,
 }
 
-/// Where everything went.
+/// Result of packing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     /// One offset per item.
@@ -80,7 +79,7 @@ pub fn pack(items: &[Item], spacing: Spacing) -> Packing {
     pack_around(&[], items, spacing)
 }
 
-/// Places every item around others that have their offsets already.
+/// Places items around other items with fixed offsets.
 pub fn pack_around(fixed: &[(u64, Item)], items: &[Item], spacing: Spacing) -> Packing {
     let mut all: Vec<Item> = items.to_vec();
     all.extend(fixed.iter().map(|&(_, item)| item));
@@ -102,7 +101,7 @@ pub fn pack_around(fixed: &[(u64, Item)], items: &[Item], spacing: Spacing) -> P
     }
 }
 
-/// The last `fixed.len()` items stay where they are.
+/// Places items; the last `fixed.len()` of them have fixed offsets.
 fn place(
     items: &[Item],
     fixed: &[u64],

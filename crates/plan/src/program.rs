@@ -1,34 +1,31 @@
-//! A planned program: operations with addresses. A device replays it and decides nothing.
+//! A planned program: operations with addresses. A device replays it without further decisions.
 
 use holdall_graph::{DType, MemorySpace, Op, Shape, Write};
 
-/// Where an operand is, in bytes from the start of the arena, or of the pinned host memory beside it.
+/// Location of an operand, in bytes from the start of the arena, or of the pinned host memory beside it.
 ///
-/// Two things move between runs of one program: the rows of the features that belong to the micro-batch, and
-/// the slot in which it keeps its activations.
+/// Two offsets vary between runs of a program: the feature rows of the current micro-batch, and the slot of its activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
-    /// In which memory.
     pub space: MemorySpace,
     /// First byte.
     pub offset: u64,
-    /// Added once per micro-batch index.
+    /// Offset per micro-batch index.
     pub micro_stride: u64,
-    /// Added once per slot index.
+    /// Offset per slot index.
     pub slot_stride: u64,
     /// Extent in elements.
     pub shape: Shape,
     /// Strides in elements.
     pub strides: Shape,
-    /// Number format.
     pub dtype: DType,
 }
 
 impl Place {
-    /// The same bytes, whatever their number format.
+    /// The same memory as bytes.
     ///
     /// # Panics
-    /// If they do not lie one behind the other.
+    /// If the operand is not contiguous.
     pub fn as_bytes(&self) -> Place {
         assert_eq!(self.strides, self.shape.contiguous_strides(), "as a whole");
         let shape = Shape::new(&[self.shape.num_elements() * self.dtype.bytes()]);
@@ -41,76 +38,71 @@ impl Place {
     }
 }
 
-/// Scratch of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workspace {
     /// First byte in the arena.
     pub offset: u64,
-    /// Added once per slot index.
+    /// Offset per slot index.
     pub slot_stride: u64,
-    /// Size.
     pub bytes: u64,
 }
 
 /// One operation with addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instruction {
-    /// What to do.
     pub op: Op,
     /// Operands, in the operation's order.
     pub inputs: Vec<Place>,
-    /// Results; `None` where nobody reads one, so that it need not be written.
+    /// Results; `None` for a result that no operation reads, so that it need not be written.
     pub outputs: Vec<Option<(Place, Write)>>,
-    /// Scratch.
     pub workspace: Workspace,
-    /// Instructions of different lanes that follow each other may run beside each other; `None` waits for all before it.
+    /// Consecutive instructions of different lanes may run at the same time; `None` waits for all instructions before it.
     pub lane: Option<usize>,
 }
 
 /// A list of instructions that runs as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// For people and, of a forward program, what it is asked for by.
+    /// Name in reports; forward programs are found by it.
     pub name: String,
-    /// When it runs.
     pub stage: Stage,
-    /// In order; none where the program does not run.
+    /// In order; empty if the program does not run.
     pub instructions: Vec<Instruction>,
 }
 
-/// Names a program of a plan: its place in [`crate::StepPlan::programs`].
+/// Index of a program in [`crate::StepPlan::programs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub usize);
 
-/// When a program runs: those of a step in their order, then those beside it.
+/// Place of a program in a step: the stages of a step in their order, then programs outside of a step.
 ///
 /// Slots are a stack: filled from 0 up by `KeptForward`, emptied from the last down by `KeptBackward`. Each slot's
-/// transients lie where the slots above it will be or have been, so another order corrupts them.
+/// transients use the memory of the slots above it, so another order corrupts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Once: loss sums to zero.
+    /// Once: sets loss sums to zero.
     Begin,
-    /// Per micro-batch without a slot, where a loss needs the whole effective batch: forward, up to what it needs.
+    /// Per micro-batch without a slot, if a loss needs the whole effective batch: forward, up to the features for that loss.
     FirstPass,
     /// Per micro-batch with a slot: forward, activations kept.
     KeptForward,
-    /// Once: gradients to zero, losses of the whole effective batch.
+    /// Once: sets gradients to zero, and computes losses of the whole effective batch.
     Loss,
     /// Per micro-batch with a slot: backward.
     KeptBackward,
     /// Per micro-batch without a slot: forward and backward.
     ForwardBackward,
-    /// Once, where several processes take part: gradients and loss sums of all.
+    /// Once, with several processes: sums gradients and losses over the processes.
     Reduce,
-    /// Once: norm and optimizer.
+    /// Once: gradient norm and optimizer.
     Update,
-    /// Beside the step: after weights were written from outside.
+    /// Outside of a step: refreshes the copies of weights that were written from outside.
     Refresh,
-    /// Beside the step: a forward program, by its place in the graph's list.
+    /// Outside of a step: a forward program, by its index in the graph's list.
     Forward(usize),
 }
 
-/// Stages of every plan, whatever forward programs it has.
+/// Stages of every plan, before the forward programs.
 const FIXED: [Stage; 9] = [
     Stage::Begin,
     Stage::FirstPass,
@@ -130,7 +122,7 @@ impl Stage {
         FIXED.into_iter().chain(forward)
     }
 
-    /// The program of this stage: its place among [`Stage::all`].
+    /// Id of this stage's program: its index in [`Stage::all`].
     pub fn id(self) -> ProgramId {
         ProgramId(match self {
             Stage::Begin => 0,
@@ -146,7 +138,7 @@ impl Stage {
         })
     }
 
-    /// For people; a forward program has a name of its own.
+    /// Name in reports; forward programs have their own names.
     pub(crate) fn name(self, forward_programs: &[String]) -> String {
         let name = match self {
             Stage::Begin => "begin",
@@ -163,12 +155,12 @@ impl Stage {
         name.to_owned()
     }
 
-    /// Runs into or out of a slot.
+    /// Whether the stage reads or writes a slot.
     pub fn has_slot(self) -> bool {
         matches!(self, Stage::KeptForward | Stage::KeptBackward)
     }
 
-    /// Runs for one micro-batch at a time, and reads its inputs.
+    /// Whether the stage runs for one micro-batch at a time, and reads its inputs.
     pub fn is_per_micro_batch(self) -> bool {
         matches!(
             self,
@@ -176,7 +168,7 @@ impl Stage {
         )
     }
 
-    /// Not part of a step.
+    /// Whether the stage is not part of a step.
     pub fn is_beside_step(self) -> bool {
         matches!(self, Stage::Refresh | Stage::Forward(_))
     }
@@ -185,15 +177,14 @@ impl Stage {
 /// One run of a program within a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which program.
     pub program: ProgramId,
-    /// Its stage.
     pub stage: Stage,
-    /// For which micro-batch; 0 where it runs once.
+    /// Index of the micro-batch; 0 for programs that run once.
     pub micro_batch: usize,
-    /// The slot that holds the activations, where it has one.
+    /// Slot of the activations, if the stage has one.
     pub slot: usize,
-    /// The last pass of a step whose gradients are added over several processes: each is final once its last writer has run.
+    /// Whether this is the last pass of a step whose gradients are summed over several processes: each gradient is final
+    /// after its last writer.
     pub is_last: bool,
 }
 

@@ -1,8 +1,7 @@
-//! What the backward pass keeps and what it recomputes.
+//! Recomputation of activations in the backward pass.
 //!
-//! A value of the forward pass that a policy does not keep is recomputed right before the first backward
-//! node that reads it, from values that are kept. The same nodes on the same operands give the same bits, so
-//! recomputation changes no value.
+//! A forward value that a policy does not keep is recomputed right before the first backward node that reads it, from values
+//! that are kept. The same nodes on the same operands give the same bits, so recomputation changes no value.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,45 +13,43 @@ use serde::{Deserialize, Serialize};
 use crate::frozen_blocks::{frozen_storages, place_of, places_of_blocks, second_pass};
 use crate::program::Stage;
 
-/// What one block keeps for the backward pass.
+/// Activations that one block keeps for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
-    /// Everything.
+    /// Keep everything.
     None,
-    /// Everything but norms and activation functions, which are recomputed without a product.
+    /// Keep everything except norms and activation functions, which are recomputed without a product.
     Cheap,
-    /// Only what enters the block.
+    /// Keep only the block's inputs.
     Blocks,
 }
 
-/// A choice for every block: the first `recomputed_blocks` keep only what enters them, the rest as `rest` says.
+/// A recomputation policy for every block: the first `recomputed_blocks` keep only their inputs, the others follow `rest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecomputePolicy {
-    /// Number of blocks in the graph.
     pub num_blocks: usize,
-    /// How many blocks, from the input on, keep only what enters them.
+    /// Number of blocks, from the input on, that keep only their inputs.
     pub recomputed_blocks: usize,
-    /// What the other blocks and everything outside blocks keep.
+    /// Policy of the other blocks and of all nodes outside of blocks.
     pub rest: Recompute,
-    /// From this block on everything is kept, whatever `rest` says; `None`: from no block on.
+    /// First block from which on everything is kept, whatever `rest` is.
     pub whole_from: Option<usize>,
-    /// Number of consecutive blocks that keep only what enters the first of them: the same work, less kept, more alive while
-    /// they are recomputed.
+    /// Number of consecutive blocks that keep only the inputs of the first one: the same work, fewer kept activations, and
+    /// more memory during recomputation.
     pub group: usize,
-    /// Whether lanes take turns.
     pub lanes: LaneOrder,
 }
 
-/// How lanes of a program run.
+/// Order of the lanes of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LaneOrder {
-    /// One after the other: memory that one has used, the next one may use.
+    /// One after another: a lane may reuse the memory of the lane before it.
     #[default]
     #[serde(rename = "in turn")]
     InTurn,
-    /// Beside each other, each with memory of its own: small products leave most of a GPU idle.
+    /// At the same time, each with its own memory: small products leave most of a GPU idle.
     #[serde(rename = "side by side")]
     SideBySide,
 }
@@ -74,7 +71,7 @@ impl RecomputePolicy {
         }
     }
 
-    /// The same with lanes that take turns: what is recomputed does not depend on them.
+    /// The same policy with lanes in turn: recomputation does not depend on the lanes.
     pub(crate) fn in_turn(&self) -> RecomputePolicy {
         RecomputePolicy {
             lanes: LaneOrder::InTurn,
@@ -88,24 +85,24 @@ impl RecomputePolicy {
             Some(BlockId(index)) if self.whole_from.is_some_and(|first| index >= first) => {
                 Recompute::None
             }
-            // Norms outside the blocks are few: recomputing them buys nothing under `none`.
+            // Outside of blocks there are few norms: recomputing them under `none` would save almost nothing.
             _ => self.rest,
         }
     }
 
-    /// What is recomputed together with a block, as a number.
+    /// Number of the group of blocks that is recomputed together.
     fn group_of(&self, block: Option<BlockId>) -> Option<usize> {
         block.map(|BlockId(index)| {
             if index < self.recomputed_blocks {
                 index / self.group
             } else {
-                // Beyond all groups: each by itself.
+                // Each block beyond the groups is its own group.
                 self.recomputed_blocks + index
             }
         })
     }
 
-    /// For people and JSON: `none`, `cheap`, `cheap 18/24`, `blocks`, `blocks 12/24`, or `blocks by 2`.
+    /// Name in reports and JSON: `none`, `cheap`, `cheap 18/24`, `blocks`, `blocks 12/24`, or `blocks by 2`.
     pub fn label(&self) -> String {
         let num_blocks = self.num_blocks;
         let by = match self.group {
@@ -125,22 +122,22 @@ impl RecomputePolicy {
 /// A step's nodes under a policy.
 #[derive(Clone, Debug)]
 pub struct Rewritten {
-    /// Storages and values, with those of recomputed tensors.
+    /// The graph, extended by storages and values of recomputed tensors.
     pub graph: Graph,
-    /// Forward, only what the losses of the whole effective batch need.
+    /// Forward nodes that the losses of the whole effective batch depend on.
     pub first_pass: Vec<Node>,
-    /// Forward, complete.
+    /// All forward nodes.
     pub forward: Vec<Node>,
-    /// Forward of a micro-batch whose first pass has run: without what only the first pass needed of frozen layers.
+    /// Forward nodes of a micro-batch after its first pass: without nodes of frozen layers that only the first pass needed.
     pub second_pass: Vec<Node>,
-    /// Backward, with what it recomputes.
+    /// Backward nodes, with the recomputation.
     pub backward: Vec<Node>,
-    /// Activations that the forward pass leaves for the backward pass.
+    /// Activations that the forward pass keeps for the backward pass.
     pub kept: HashSet<StorageId>,
 }
 
 impl Rewritten {
-    /// Every stage that there may be.
+    /// All stages.
     pub(crate) fn stages(&self) -> impl Iterator<Item = Stage> + use<> {
         Stage::all(self.graph.forward_programs().len())
     }
@@ -169,7 +166,7 @@ impl Rewritten {
         }
     }
 
-    /// Whether a node adds to what the first pass leaves: a second pass must not add it again.
+    /// Whether a node adds to a storage that the first pass leaves: a second pass must not add again.
     fn is_added_once(&self, node: &Node) -> bool {
         !node.outputs.is_empty()
             && node.outputs.iter().all(|output| {
@@ -179,7 +176,7 @@ impl Rewritten {
     }
 }
 
-/// The step under a policy.
+/// Rewrites a step under a policy.
 pub fn rewrite(graph: &Graph, policy: &RecomputePolicy) -> Rewritten {
     let section = |wanted: Section| -> Vec<Node> {
         let nodes = graph.nodes().iter();
@@ -221,7 +218,7 @@ pub fn rewrite(graph: &Graph, policy: &RecomputePolicy) -> Rewritten {
     }
 }
 
-/// The nodes that what the first pass leaves depends on.
+/// Forward nodes that the storages left by the first pass depend on.
 fn first_pass(graph: &Graph, forward: &[Node]) -> Vec<Node> {
     let mut needed: HashSet<StorageId> = HashSet::new();
     let mut nodes = Vec::new();
@@ -239,29 +236,29 @@ fn first_pass(graph: &Graph, forward: &[Node]) -> Vec<Node> {
     nodes
 }
 
-/// Index of a forward node, and which of its outputs.
+/// Index of a forward node, and index of its output.
 type Producer = (usize, usize);
 
 struct Rewriter<'p> {
     graph: Graph,
     policy: &'p RecomputePolicy,
-    /// Activation -> what writes it: one node, or several that write a part of the columns each (a join that copies nothing).
+    /// Activation -> its writers: one node, or several that each write a part of the columns (a join without copies).
     producers: HashMap<StorageId, Vec<Producer>>,
     forward: Vec<Node>,
-    /// Activations that leave their block: what enters the next one is always kept.
+    /// Activations that another block reads: inputs of a block are always kept.
     leaving: HashSet<StorageId>,
-    /// By storage: computed by frozen layers alone.
+    /// For each storage, whether only frozen layers compute it.
     frozen: Vec<bool>,
-    /// By block: which of the blocks that policies speak of it is.
+    /// For each block, its index among the blocks that policies cover.
     places: Vec<Option<usize>>,
-    /// Activation -> the storage that holds it when recomputed.
+    /// Activation -> the storage of its recomputed value.
     recomputed: HashMap<StorageId, StorageId>,
-    /// The same for the columns of a join, once for each block that reads them: a part of a join is read again when the backward
-    /// pass has come to the block that wrote it, and until then the whole would stay.
+    /// The same for columns of a join, once for each block that reads them: parts of a join are read again in the backward
+    /// pass of the block that wrote them, and a single recomputed join would stay alive until then.
     recomputed_columns: HashMap<(StorageId, Columns, Option<BlockId>), ValueId>,
 }
 
-/// First column and number of columns of a view, in a storage whose rows are so wide.
+/// First column and number of columns of a view, and the width of its storage's rows.
 type Columns = [usize; 3];
 
 impl<'p> Rewriter<'p> {
@@ -302,7 +299,7 @@ impl<'p> Rewriter<'p> {
         }
     }
 
-    /// The value as a backward node of block `reader` can read it; appends what has to run for it.
+    /// The value as a backward node of block `reader` can read it; appends the nodes that recompute it.
     fn available(
         &mut self,
         id: ValueId,
@@ -318,7 +315,7 @@ impl<'p> Rewriter<'p> {
         let node = self.forward[producer].clone();
         let storage = match self.recomputed.get(&value.storage) {
             Some(&storage) => storage,
-            // Kept, a copy for one use would no longer be one.
+            // A weight copy is made for one use, so it is never kept.
             None if self.graph.is_weight_copy(&node) => {
                 self.recompute(&node, reader, nodes);
                 self.recomputed[&value.storage]
@@ -359,7 +356,7 @@ impl<'p> Rewriter<'p> {
         self.policy.of(place_of(&self.places, node.block))
     }
 
-    /// Whether a node reads inputs and weights alone: recomputed, it needs nothing else to be kept.
+    /// Whether a node reads only inputs and weights, so that recomputing it needs no kept activation.
     fn is_from_inputs(&self, node: &Node) -> bool {
         let mut inputs = node.inputs.iter();
         inputs.all(|&input| {
@@ -390,7 +387,8 @@ impl<'p> Rewriter<'p> {
             .collect()
     }
 
-    /// Columns of a join: kept as a whole, or exactly those that are read recomputed into a storage of their own.
+    /// Columns of a join: the whole join if it is kept, otherwise exactly these columns, recomputed into a storage of their
+    /// own.
     fn available_of_join(
         &mut self,
         id: ValueId,
@@ -418,7 +416,7 @@ impl<'p> Rewriter<'p> {
             return id;
         };
         let rows = |value: &Value| value.shape.dims()[..value.shape.dims().len() - 1].to_vec();
-        // A writer whose columns are not a part of what is wanted would need more room than there is.
+        // A writer that also writes other columns would need more room than the recomputed storage has.
         let mut parts = Vec::new();
         for &(producer, _) in &writers {
             let output = *self.graph.value(self.forward[producer].outputs[0].value);
@@ -460,7 +458,7 @@ impl<'p> Rewriter<'p> {
         available
     }
 
-    /// A value like `id` in a storage of its own, for the recomputed tensor.
+    /// A value like `id` in a new storage, for the recomputed tensor.
     fn twin(&mut self, id: ValueId) -> ValueId {
         let value = *self.graph.value(id);
         let original = self.graph.storage(value.storage).clone();
@@ -475,7 +473,7 @@ impl<'p> Rewriter<'p> {
     }
 }
 
-/// The work of a forward node within the backward pass.
+/// A forward node as a node of the backward pass.
 fn again(node: &Node, inputs: Vec<ValueId>, outputs: Vec<Output>) -> Node {
     Node {
         op: node.op.clone(),

@@ -1,10 +1,10 @@
-//! What the user said, and which numbers it leaves open.
+//! The user's settings for the planner, and the choices that they leave open.
 
 use crate::error::PlanError;
 use crate::host_state::HostState;
 use crate::recompute::{LaneOrder, Recompute, RecomputePolicy};
 
-/// What the user said; `None` is left open.
+/// The user's settings; `None` leaves the choice to the planner.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// Samples per optimizer step.
@@ -13,37 +13,37 @@ pub struct Request {
     pub batch_size: Option<usize>,
     /// Micro-batches per optimizer step.
     pub gradient_accumulation: Option<usize>,
-    /// What to recompute.
+    /// Recomputation policy.
     pub recompute: Option<Recompute>,
-    /// Micro-batches that keep their activations; open except in tests.
+    /// Micro-batches that keep their activations; set in tests only.
     pub kept: Option<usize>,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
-    /// What state may take of host memory; nothing is put there where that is not known.
+    /// Host memory for offloaded state; `None` if unknown, and then nothing is offloaded.
     pub host_bytes: Option<u64>,
-    /// What lies in host memory; open except in tests.
+    /// State in host memory; set in tests only.
     pub host_state: Option<HostState>,
-    /// What the arithmetic is called.
+    /// Name of the arithmetic.
     pub precision: &'static str,
-    /// What the format of the optimizer's state is called.
+    /// Name of the format of the optimizer's state.
     pub optimizer_state: &'static str,
-    /// What a smaller effective batch costs, as a message ends: `: fewer negatives`, or nothing.
+    /// Drawback of a smaller effective batch, for the end of a message: `: fewer negatives`, or empty.
     pub smaller_batch_note: &'static str,
 }
 
-/// Effective batch when nothing was said.
+/// Default effective batch.
 const DEFAULT_EFFECTIVE_BATCH: usize = 128;
 
-/// More samples than this per step is a slip of the finger.
+/// Upper bound of the samples per step, which catches typing errors.
 const MOST_SAMPLES: usize = 1 << 26;
 
 impl Request {
-    /// Samples per optimizer step: as said, or from batch size and accumulation, or the default.
+    /// Samples per optimizer step: as set, or from batch size and accumulation, or the default.
     pub fn samples_per_step(&self) -> Result<usize, PlanError> {
         Ok(self.sizes()?.0)
     }
 
-    /// The effective batch, and the batch sizes that are open.
+    /// The effective batch, and the possible batch sizes.
     pub(crate) fn sizes(&self) -> Result<(usize, Vec<usize>), PlanError> {
         for (name, value) in [
             ("effective batch", self.effective_batch),
@@ -87,7 +87,7 @@ impl Request {
         );
         Ok(match numbers {
             (Some(effective), Some(batch), Some(accumulation)) => {
-                // Both at most 2^26: the product is far from overflow.
+                // Both factors are at most 2^26, so the product does not overflow.
                 let holds = batch * accumulation;
                 if effective > holds || effective <= holds - batch {
                     return Err(contradiction(
@@ -121,7 +121,7 @@ fn contradiction(what: String, hint: &str) -> PlanError {
     PlanError::Contradiction(format!("{what}\nhint: {hint}"))
 }
 
-/// Batch sizes worth a look: powers of two, and even shares of the effective batch up to the whole.
+/// Batch sizes to try: powers of two, and even shares of the effective batch up to the whole.
 fn open_batches(effective: usize) -> Vec<usize> {
     let mut batches: Vec<usize> = (0..)
         .map(|power| 1 << power)
@@ -138,10 +138,10 @@ fn open_batches(effective: usize) -> Vec<usize> {
     batches
 }
 
-/// Above this many samples one lane fills a device by itself.
+/// With more samples than this, one lane fills a device.
 const LARGEST_BESIDE: usize = 64;
 
-/// Ways to run so many micro-batches of a size, on a device that runs lanes beside each other or does not.
+/// Recomputation policies for a batch size and accumulation, on a device with or without parallel lanes.
 pub(crate) fn policies(
     request: &Request,
     num_blocks: usize,
@@ -167,7 +167,7 @@ fn in_turn(request: &Request, num_blocks: usize, accumulation: usize) -> Vec<Rec
         None => {
             let cheap = uniform(Recompute::Cheap);
             let mut policies = vec![uniform(Recompute::None), cheap];
-            // The fewer micro-batches may keep their activations or not, the finer the steps between their blocks.
+            // With fewer micro-batches there are fewer choices of kept ones, so the steps between blocks are finer.
             let parts = match accumulation {
                 1 => 24,
                 2 | 3 => 8,
@@ -189,7 +189,7 @@ fn in_turn(request: &Request, num_blocks: usize, accumulation: usize) -> Vec<Rec
     }
 }
 
-/// Every block recomputed, up to four at a time.
+/// All blocks recomputed, in groups of up to four.
 fn by_groups(num_blocks: usize) -> Vec<RecomputePolicy> {
     let all = RecomputePolicy::uniform(Recompute::Blocks, num_blocks);
     let groups = (1..=4).filter(|&group| group <= num_blocks.max(1));
@@ -198,12 +198,12 @@ fn by_groups(num_blocks: usize) -> Vec<RecomputePolicy> {
         .collect()
 }
 
-/// How many micro-batches might keep their activations.
+/// Numbers of micro-batches that might keep their activations.
 pub(crate) fn kept_counts(request: &Request, accumulation: usize, coupled: bool) -> Vec<usize> {
     if let Some(kept) = request.kept {
         return vec![kept.min(accumulation)];
     }
-    // Without a first pass there is nothing to bridge.
+    // Without a first pass, no activations are kept between passes.
     if !coupled {
         return vec![0];
     }

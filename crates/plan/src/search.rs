@@ -1,9 +1,9 @@
-//! The fastest plan that fits.
+//! Finds the fastest plan that fits.
 //!
-//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches x copies of weights x
-//! state in host memory, within what the user left open. They are sorted by predicted time and the first that fits is taken, so a larger
-//! budget never has a slower plan. Of those that are as fast within half a per cent, the smallest is taken (see [`thriftiest`]). Offsets are
-//! only worked out for candidates whose lower bound fits.
+//! The candidates do not depend on the budget: micro-batch x recomputation x number of kept micro-batches x copies of weights
+//! x state in host memory, within the settings that the user left open. They are sorted by predicted time and the first one
+//! that fits is taken, so a larger budget never has a slower plan. Of the plans within half a per cent of the fastest, the
+//! smallest is taken (see [`thriftiest`]). Offsets are computed only for candidates whose lower bound fits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,21 +23,21 @@ use crate::recompute::{RecomputePolicy, Rewritten, rewrite};
 use crate::request::{Request, kept_counts, policies};
 use crate::target::Target;
 
-/// What the graph of a step depends on: the planner's choices that change what is written down.
+/// The planner's choices that change the graph of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepShape {
     /// Samples per micro-batch.
     pub batch_size: usize,
     /// Micro-batches per step.
     pub gradient_accumulation: usize,
-    /// Where products find weights in a narrower format.
+    /// Copies of the weights in a narrower format, for products.
     pub copies: Copies,
 }
 
 /// Writes the graph of a step.
 pub type Build<'a> = &'a (dyn Fn(&StepShape) -> Graph + Sync);
 
-/// A way to run the step: all that the planner decides.
+/// Everything that the planner decides about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
@@ -47,30 +47,30 @@ pub struct Choice {
     pub gradient_accumulation: usize,
     /// Micro-batches that keep their activations between the passes.
     pub kept_micro_batches: usize,
-    /// What is recomputed, in which groups, and how lanes run.
+    /// Recomputation policy, with groups and lanes.
     pub recompute: RecomputePolicy,
-    /// Where products find weights in a narrower format.
+    /// Copies of the weights in a narrower format, for products.
     pub weight_copies: WeightCopies,
-    /// What state lies in host memory.
+    /// State in host memory.
     pub host_state: HostState,
 }
 
-/// Where products find weights in the format of the arithmetic.
+/// Copies of the weights in the format of the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WeightCopies {
-    /// In the weights themselves: they have that format.
+    /// No copies: the weights have that format.
     #[serde(rename = "none")]
     None,
-    /// In a copy that stays.
+    /// A permanent copy.
     #[serde(rename = "resident")]
     Resident,
-    /// In a copy of each matrix that is made for each use.
+    /// A copy of each matrix for each use.
     #[serde(rename = "per use")]
     PerUse,
 }
 
 impl WeightCopies {
-    /// For people.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             WeightCopies::None => "none",
@@ -81,7 +81,7 @@ impl WeightCopies {
 }
 
 impl Choice {
-    /// What its graph is written from.
+    /// The part of the choice that the graph depends on.
     pub fn shape(&self) -> StepShape {
         StepShape {
             batch_size: self.batch_size,
@@ -93,7 +93,7 @@ impl Choice {
         }
     }
 
-    /// With any number of kept micro-batches: they share a layout.
+    /// Key of the layout: choices that differ only in the number of kept micro-batches share a layout.
     fn layout(&self) -> Choice {
         Choice {
             kept_micro_batches: 0,
@@ -101,7 +101,7 @@ impl Choice {
         }
     }
 
-    /// Of its kind: with any number of kept micro-batches, and its state anywhere.
+    /// Key of the kind of choice: any number of kept micro-batches, and any state in host memory.
     fn kind(&self) -> Choice {
         Choice {
             host_state: HostState::Nothing,
@@ -110,33 +110,30 @@ impl Choice {
     }
 }
 
-/// A choice with what follows from it.
+/// A choice with its predicted or measured cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What is decided.
     pub choice: Choice,
-    /// Whether a loss needs the whole effective batch: micro-batches that keep nothing run forward twice.
+    /// Whether a loss needs the whole effective batch, so that micro-batches without kept activations run forward twice.
     pub is_coupled: bool,
-    /// Number format of the arithmetic.
     pub precision: &'static str,
-    /// Number format of the optimizer's state.
     pub optimizer_state: &'static str,
-    /// The one allocation.
+    /// Size of the arena.
     pub arena_bytes: u64,
-    /// The whole process.
+    /// Total memory of the process.
     pub process_bytes: u64,
     /// State in pinned host memory.
     pub host_bytes: u64,
     /// The arena by purpose.
     pub breakdown: Breakdown,
-    /// Time of a step: predicted, or measured.
+    /// Time of a step, predicted or measured.
     pub step_ms: f64,
     /// Whether the time was measured on the device.
     pub measured: bool,
 }
 
 impl Serialize for Candidate {
-    /// Flat, with the words that people read.
+    /// Serialises to a flat object, with values in words.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let choice = &self.choice;
         let mut fields = serializer.serialize_struct("Candidate", 15)?;
@@ -159,25 +156,24 @@ impl Serialize for Candidate {
     }
 }
 
-/// What was chosen, and what else there is.
+/// The chosen plan and its alternatives.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Samples per step.
     pub effective_batch: usize,
-    /// The choice.
     pub chosen: Candidate,
-    /// The choice with addresses.
+    /// The chosen plan with addresses.
     pub step: StepPlan,
-    /// Other ways, fastest first: those that fit and, marked by their bytes, those that would with more memory.
+    /// Alternatives, fastest first: candidates that fit, and candidates that need more memory.
     pub alternatives: Vec<Candidate>,
-    /// A faster batch size within the same budget, where the user fixed a slower one.
+    /// A faster batch size within the same budget, if the user fixed a slower one.
     pub suggestion: Option<Candidate>,
-    /// Memory against time: the fastest for budgets from the smallest that would do on, ascending in memory and descending in
-    /// time. The choice is one of them.
+    /// Memory against time: the fastest candidate for each budget from the smallest possible on, ascending in memory and
+    /// descending in time. The choice is one of them.
     pub curve: Vec<Candidate>,
 }
 
-/// A choice with its predicted time and the least that it takes; offsets are not worked out for it.
+/// A choice with its predicted time and a lower bound of its memory, without offsets.
 #[derive(Clone, Copy)]
 struct Entry {
     choice: Choice,
@@ -187,7 +183,7 @@ struct Entry {
     host_bytes: u64,
 }
 
-/// Of micro-batches of a size; none where copies are to be made for each use and there are none to make.
+/// Entries for a batch size; empty if copies per use are requested and the step needs no copies.
 fn entries_of(
     request: &Request,
     (batch_size, copies): (usize, Copies),
@@ -213,7 +209,7 @@ fn entries_of(
     let host_states = host_states(request, &graph, target);
     let split = (batch_size, gradient_accumulation);
     let all = policies(request, num_blocks, split, target.has_lanes());
-    // Whether lanes take turns or not, nodes are the same: those policies follow each other, and share them.
+    // The nodes do not depend on the lanes: policies that differ only in lanes are adjacent, and share the rewritten graph.
     let mut grouped = all.clone();
     grouped.sort_by_key(|one| all.iter().position(|other| *other == one.in_turn()));
     let mut shared: Option<(RecomputePolicy, Arc<Rewritten>)> = None;
@@ -247,7 +243,7 @@ fn entries_of(
             }
         };
         let counts = kept_counts(request, gradient_accumulation, lifetimes.is_coupled());
-        // Where programs are made ready for each slot, more of them cost seconds before the first step.
+        // If programs are captured for each slot, more slots cost seconds before the first step.
         let is_ready =
             |&kept: &usize| !target.has_lanes() || kept <= MOST_SLOTS || request.kept == Some(kept);
         for kept in counts.into_iter().filter(is_ready) {
@@ -259,10 +255,10 @@ fn entries_of(
     entries.concat()
 }
 
-/// Slots that programs are captured for: a capture takes a few milliseconds, and each length of text has its own.
+/// Maximum number of slots with captured programs: a capture takes a few milliseconds, and each length of text has its own.
 const MOST_SLOTS: usize = 128;
 
-/// What may lie in host memory: nothing, and what differs from it and from each other.
+/// Levels of state in host memory to try: nothing, and each level that differs from the others.
 fn host_states(request: &Request, graph: &Graph, target: &dyn Target) -> Vec<(HostState, OnHost)> {
     let mut found: Vec<(HostState, OnHost)> = vec![(HostState::Nothing, OnHost::default())];
     let room = match target.host_bytes_per_second() {
@@ -282,8 +278,8 @@ fn host_states(request: &Request, graph: &Graph, target: &dyn Target) -> Vec<(Ho
     found
 }
 
-/// All candidates of a request, fastest first. Offsets are worked out on demand and only the last ones are kept: a
-/// planner that holds every layout would itself need the memory that it plans.
+/// All candidates of a request, fastest first. Offsets are computed on demand and only the last layout is kept: keeping every
+/// layout would itself take the memory that is planned.
 struct Field<'a> {
     build: Build<'a>,
     target: &'a dyn Target,
@@ -302,7 +298,7 @@ impl<'a> Field<'a> {
         target: &'a dyn Target,
     ) -> Field<'a> {
         let of = |which: (usize, Copies)| entries_of(request, which, effective, build, target);
-        // Graphs are written one at a time, and none in vain: what is left of them counts in the budget.
+        // Graphs are written one at a time, and only if needed: their remains count in the budget.
         let in_turn = |size: usize| {
             let resident = of((size, Copies::Resident));
             let mut choices = resident.iter().map(|entry| entry.choice.weight_copies);
@@ -311,7 +307,7 @@ impl<'a> Field<'a> {
             [Some(resident), per_use].into_iter().flatten()
         };
         let found: Vec<Vec<Entry>> = if target.has_lanes() {
-            // On a device of its own, what threads leave behind in this process counts in no budget.
+            // For a separate device, memory that threads leave in this process counts in no budget.
             side_by_side(batches, &of)
         } else {
             batches.iter().flat_map(|&size| in_turn(size)).collect()
@@ -384,7 +380,7 @@ impl<'a> Field<'a> {
         None
     }
 
-    /// Index and candidate of the fastest that fits or, of those as fast, of the thriftiest.
+    /// Index and candidate of the smallest that is as fast as the fastest one that fits.
     fn chosen(&mut self, budget_bytes: u64) -> Option<(usize, Candidate)> {
         let all = 0..self.entries.len();
         let (fastest, _) = self.first_that_fits(all, budget_bytes)?;
@@ -403,7 +399,7 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    /// The smallest, whatever it takes.
+    /// The smallest candidate, at any time.
     fn smallest(&mut self) -> Candidate {
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
         order.sort_by_key(|&index| self.entries[index].bound_process);
@@ -425,7 +421,7 @@ impl<'a> Field<'a> {
         best.expect("a request has at least one candidate")
     }
 
-    /// The best of each kind of choice, to show what the knobs do.
+    /// The best candidate of each kind, to show the effect of the settings.
     fn alternatives(
         &mut self,
         chosen: usize,
@@ -434,12 +430,12 @@ impl<'a> Field<'a> {
     ) -> Vec<Candidate> {
         let mut seen = vec![self.kind(chosen)];
         let mut alternatives: Vec<Candidate> = Vec::new();
-        // The next best, one per micro-batch size or recomputation. Fastest first: what is slower than another and not
-        // a tenth smaller teaches nothing, and the bound tells so without working out offsets ...
+        // Up to six, one per kind, fastest first. A slower candidate is listed only if it is a tenth smaller than the one
+        // before, which the lower bound often decides without offsets.
         for index in 0..self.entries.len() {
             let kind = self.kind(index);
             let before = alternatives.last().unwrap_or(chosen_candidate);
-            // Recomputation has steps of single blocks: six of those would fill the list and tell nothing of other knobs.
+            // Recomputation varies by single blocks: without this margin such candidates would fill the list.
             let most = before.process_bytes - before.process_bytes / 10;
             if alternatives.len() >= 6
                 || seen.contains(&kind)
@@ -453,7 +449,7 @@ impl<'a> Field<'a> {
                 alternatives.push(candidate);
             }
         }
-        // ... and the fastest of all, to show what more memory would buy.
+        // The fastest of all, to show the effect of more memory.
         if self.entries[0].seconds < self.entries[chosen].seconds {
             let fastest = self.candidate(0);
             if fastest.process_bytes > budget_bytes {
@@ -464,7 +460,7 @@ impl<'a> Field<'a> {
         alternatives
     }
 
-    /// Beside state in host memory, the same plan with all of it on the device.
+    /// If state is in host memory, adds the same plan with all state on the device.
     fn keep_on_device(&mut self, chosen: &Candidate, alternatives: &mut Vec<Candidate>) {
         let on_device = Choice {
             host_state: HostState::Nothing,
@@ -487,11 +483,11 @@ impl<'a> Field<'a> {
         self.entries[index].choice.kind()
     }
 
-    /// The fastest by budget, the chosen one among them. Which they are is told by their bounds, offsets are worked out for
-    /// those alone.
+    /// The fastest candidate for each budget, with the chosen one. Lower bounds select them, and only their offsets are
+    /// computed.
     fn curve(&mut self, chosen: &Candidate, budget_bytes: u64) -> Vec<Candidate> {
         let mut indices = levels(&self.points(), budget_bytes);
-        // Those that share a layout, one after the other.
+        // Candidates with the same layout are adjacent.
         let layout = |index: usize| self.entries[index].choice.layout();
         indices.sort_by_cached_key(|&index| format!("{:?}", layout(index)));
         let mut curve = vec![chosen.clone()];
@@ -500,7 +496,7 @@ impl<'a> Field<'a> {
                 continue;
             }
             let candidate = self.candidate(index);
-            // What is as fast as the chosen one in more memory was not taken, and is no point of the curve.
+            // A candidate that is as fast as the chosen one with more memory is not on the curve.
             let was_open = candidate.process_bytes <= budget_bytes;
             if !was_open || candidate.step_ms >= chosen.step_ms {
                 curve.push(candidate);
@@ -509,8 +505,8 @@ impl<'a> Field<'a> {
         without_dominated(curve, &chosen.choice)
     }
 
-    /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows. One of each batch size comes
-    /// first: predictions are further off between sizes than among plans of one.
+    /// The fastest candidates that fit, one of each kind, none slower than [`CONTENDERS_WITHIN`] allows. One of each batch
+    /// size comes first: predictions are less accurate between sizes than among plans of one size.
     fn contenders(&mut self, count: usize, budget_bytes: u64) -> Vec<(usize, Candidate)> {
         let mut found: Vec<(usize, Candidate)> = Vec::new();
         for of_other_sizes in [true, false] {
@@ -540,7 +536,7 @@ impl<'a> Field<'a> {
         found
     }
 
-    /// Addresses of a candidate.
+    /// The plan of a candidate, with addresses.
     fn step(&mut self, index: usize) -> StepPlan {
         let choice = self.entries[index].choice;
         let (kept, accumulation) = (choice.kept_micro_batches, choice.gradient_accumulation);
@@ -548,7 +544,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Entries of every size with either kind of copies, in order, by as many threads as there are cores.
+/// Entries of every batch size with both kinds of copies, in order, computed by one thread per core.
 fn side_by_side(
     batches: &[usize],
     of: &(dyn Fn((usize, Copies)) -> Vec<Entry> + Sync),
@@ -576,7 +572,7 @@ fn side_by_side(
     found.into_iter().map(|(_, entries)| entries).collect()
 }
 
-/// Predictions are off by several per cent: what is predicted within this of the fastest may be the fastest.
+/// Predictions are off by several per cent: a candidate within this factor of the fastest may be the fastest.
 const CONTENDERS_WITHIN: f64 = 1.15;
 
 /// The fastest candidate that fits, without addresses: for exploring.
@@ -599,15 +595,14 @@ pub fn search(
     }
 }
 
-/// Chooses, and works out addresses for the choice. `build` writes the graph of a step for a batch size and an
-/// accumulation.
+/// Chooses a plan and computes its addresses. `build` writes the graph of a step.
 pub fn plan(request: &Request, build: Build<'_>, target: &dyn Target) -> Result<Plan, PlanError> {
     let mut plans = contenders(request, build, target, 1)?;
     Ok(plans.remove(0))
 }
 
-/// Up to `count` plans among which measuring should decide: the fastest by prediction and those of other kinds that
-/// come close, fastest first. Only the first knows what else there is.
+/// Up to `count` plans to measure: the fastest by prediction and those of other kinds that come close, fastest first. Only
+/// the first has alternatives, suggestion and curve.
 pub fn contenders(
     request: &Request,
     build: Build<'_>,
@@ -617,7 +612,7 @@ pub fn contenders(
     let (effective_batch, batches) = request.sizes()?;
     let budget_bytes = request.budget_bytes.unwrap_or(u64::MAX);
     let mut field = Field::new(request, &batches, effective_batch, build, target);
-    // Where plans are measured, times that are predicted to be the same may differ.
+    // Plans with equal predicted times may differ when measured, so measuring does not prefer the smallest.
     let found = match count {
         0 | 1 => Vec::from_iter(field.chosen(budget_bytes)),
         count => field.contenders(count, budget_bytes),
@@ -646,7 +641,7 @@ pub fn contenders(
     Ok(plans.collect())
 }
 
-/// The plan of a choice that was made before; `None` where it is not open, or does not fit.
+/// The plan of an earlier choice; `None` if the request excludes it, or if it does not fit.
 pub fn plan_of(
     choice: &Choice,
     request: &Request,

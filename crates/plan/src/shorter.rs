@@ -1,8 +1,8 @@
-//! The programs of a step over shorter texts, in the places of the full ones.
+//! Programs of a step over shorter texts, at the addresses of the full ones.
 //!
-//! The same nodes over fewer tokens need no more bytes than the full ones, in the same order. So each of their tensors lies where
-//! its full twin does: nothing is packed again, the arena is the same, and micro-batches of different lengths may follow
-//! each other, or keep their activations side by side.
+//! The same nodes over fewer tokens need no more bytes than the full ones, in the same order. So each of their tensors takes
+//! the place of its full twin: nothing is packed again, the arena is the same, and micro-batches of different lengths may
+//! follow each other, or keep their activations at the same time.
 
 use std::collections::HashMap;
 
@@ -25,16 +25,15 @@ pub(crate) const STAGES: [Stage; 4] = [
 pub(crate) struct Shorter {
     pub(crate) length: usize,
     pub(crate) rewritten: Rewritten,
-    /// Its storages -> those of the full step.
+    /// Storage of the shorter step -> its twin in the full step.
     pub(crate) twins: HashMap<StorageId, StorageId>,
 }
 
 impl Shorter {
-    /// A shorter step under the policy of the full one; `None` where some kernel would need more scratch for fewer tokens, or
-    /// more memory to be replayed from.
+    /// A shorter step under the policy of the full one; `None` if a kernel needs more scratch or more replay memory for fewer tokens.
     ///
     /// # Panics
-    /// If it does not have the nodes of the full one.
+    /// If its nodes are not those of the full step.
     pub(crate) fn new(
         full: &Rewritten,
         (length, graph): &(usize, Graph),
@@ -100,10 +99,10 @@ impl Shorter {
 /// Programs of a plan for texts up to a length.
 #[derive(Clone, Debug)]
 pub struct ShorterPrograms {
-    /// Tokens.
+    /// Length in tokens.
     pub length: usize,
-    /// Values that the programs speak of.
+    /// Values that the programs refer to.
     pub(crate) graph: Graph,
-    /// Place of the first of its programs among the plan's, in the order of `STAGES`.
+    /// Index of the first of its programs in the plan, in the order of `STAGES`.
     pub(crate) first: usize,
 }

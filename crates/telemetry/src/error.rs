@@ -76,9 +76,7 @@ pub enum TelemetryError {
         "{log}: expected UTF-8, found UTF-16, as PowerShell writes it\n\
          hint: Get-Content LOG | Set-Content -Encoding utf8 gpu.csv, or let nvidia-smi write the file: -f gpu.csv"
     )]
-    Utf16 {
-        log: String,
-    },
+    Utf16 { log: String },
 }
 
 /// Wraps an I/O error with the log's name.

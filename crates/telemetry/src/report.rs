@@ -41,10 +41,7 @@ pub enum ReportError {
     #[error(
         "{path} cannot be written: {cause}\nhint: check the disk, or choose another place with --out"
     )]
-    NotWritten {
-        path: String,
-        cause: std::io::Error,
-    },
+    NotWritten { path: String, cause: std::io::Error },
 }
 
 /// A written report.

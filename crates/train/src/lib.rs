@@ -1,4 +1,4 @@
-//! The training run: whatever the split of the batch, the gradient of the whole; whenever it is killed, the same losses.
+//! The training run. The gradient is that of the whole batch under any split, and a resumed run continues with the same losses.
 //!
 //! Rooms, each importing those above it. Two edges run the other way: [`planning`] opens the feed and the memory recorder of [`run`],
 //! and asks [`tasks`] to open the data and the model.

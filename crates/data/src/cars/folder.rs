@@ -31,10 +31,7 @@ pub enum CarsError {
     #[error("{}: expected a file of this set or none, found another\nhint: choose another folder, or delete this one", .0.display())]
     OtherSet(PathBuf),
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
-    Io {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     #[error("a picture cannot be encoded: {0}\nhint: another --size")]
     Encode(#[from] image::ImageError),
     #[error("labels cannot be put into rows: {0}\nhint: another --seed")]

@@ -1,24 +1,23 @@
-//! What the user may spend: `8GiB`, `8GB`, `80%`, `auto`.
+//! Memory budgets as the user writes them: `8GiB`, `8GB`, `80%`, `auto`.
 
 use holdall_telemetry::words;
 use serde::{Deserialize, Serialize};
 
 pub use holdall_files::show_bytes;
 
-/// A memory budget as written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Memory {
-    /// 95% of the device, or what is free at the start less a reserve, whichever is smaller.
+    /// 95% of the device, or the free memory at the start less a reserve, whichever is smaller.
     #[default]
     Auto,
-    /// An upper bound in bytes.
+    /// Upper bound in bytes.
     Bytes(u64),
-    /// A share of the device, an upper bound too.
+    /// Upper bound as a share of the device.
     Percent(f64),
 }
 
-/// On `auto`, what is left to others; in small containers one part in [`AUTO_RESERVE_PART`].
+/// Memory that `auto` leaves to other processes: 256 MiB, or one part in [`AUTO_RESERVE_PART`] of a small device.
 const AUTO_RESERVE_BYTES: u64 = 256 << 20;
 const AUTO_RESERVE_PART: u64 = 16;
 
@@ -45,7 +44,7 @@ impl std::str::FromStr for Memory {
 impl TryFrom<String> for Memory {
     type Error = String;
 
-    /// Without a hint: whoever reads a file adds one of its own.
+    /// The error has no hint: the reader of a config adds its own.
     fn try_from(text: String) -> Result<Memory, String> {
         Memory::parse(&text.trim().to_ascii_lowercase()).ok_or_else(|| match text.trim().parse() {
             Ok(number @ 1_u64..) => {
@@ -59,7 +58,7 @@ impl TryFrom<String> for Memory {
     }
 }
 
-/// A number with each unit that it may have been meant in: 8 is `8GiB`, `8GB`, `8%`; 8192 is `8192MiB`, `8192MB`.
+/// A number with each unit that may have been left out: 8 is `8GiB`, `8GB`, `8%`; 8192 is `8192MiB`, `8192MB`.
 pub(crate) fn with_units(number: u64) -> Vec<String> {
     let units: &[&str] = match number {
         0..=100 => &["GiB", "GB", "%"],
@@ -99,8 +98,8 @@ impl Memory {
         (total < u64::MAX as f64).then_some(Memory::Bytes(total as u64))
     }
 
-    /// The budget in bytes on a device with `total_bytes`, of which this process holds or could have `free_bytes`. A number that
-    /// is there is kept; of a larger one, all that can be had is taken.
+    /// Budget in bytes on a device with `total_bytes`, where `free_bytes` are held by this process or free. A requested size
+    /// is kept if that much is free, and reduced to the free memory otherwise.
     pub fn resolve(self, total_bytes: u64, free_bytes: u64) -> u64 {
         let reserve = AUTO_RESERVE_BYTES.min(total_bytes / AUTO_RESERVE_PART);
         let auto = (total_bytes / 100 * 95).min(free_bytes.saturating_sub(reserve));
@@ -108,7 +107,7 @@ impl Memory {
         asked.map_or(auto, |bytes| bytes.min(free_bytes.min(total_bytes)))
     }
 
-    /// The number that the user wrote, in bytes; `None` for `auto`.
+    /// The size that the user wrote, in bytes; `None` for `auto`.
     pub fn asked_bytes(self, total_bytes: u64) -> Option<u64> {
         match self {
             Memory::Auto => None,
@@ -118,7 +117,7 @@ impl Memory {
     }
 }
 
-/// Milliseconds for people: `41 ms`, `2.5 s`, `12 min`, `3.1 h`.
+/// Milliseconds as text: `41 ms`, `2.5 s`, `12 min`, `3.1 h`.
 pub fn show_time(milliseconds: f64) -> String {
     words::show_duration(milliseconds / 1e3)
 }
@@ -166,7 +165,7 @@ mod tests {
         for (asked, expected) in [
             (Memory::Percent(50.0), 50 * gib),
             (Memory::Bytes(free), free),
-            // Not there: all that can be had, so that asking for more never gives less.
+            // More than is free: all free memory, so that asking for more never gives less.
             (Memory::Bytes(free + 1), free),
             (Memory::Percent(61.0), free),
             (Memory::Bytes(200 * gib), free),

@@ -1,4 +1,4 @@
-//! Values that are one of a few: what each may be, and how it is written.
+//! Config values with a few named choices, and how each is spelled.
 
 use holdall_device::Arithmetic;
 use holdall_graph::ops::update::MomentFormat;
@@ -28,7 +28,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// As the user writes it.
+    /// Spelling in a config.
     pub fn name(self) -> &'static str {
         match self {
             Precision::Auto => "auto",
@@ -67,7 +67,7 @@ pub enum OptimizerState {
 }
 
 impl OptimizerState {
-    /// How moments lie in memory.
+    /// Memory format of the moments.
     pub fn moments(self) -> MomentFormat {
         match self {
             OptimizerState::F32 => MomentFormat::F32,
@@ -165,7 +165,7 @@ impl From<ClassWeights> for WordOrNumbers {
     }
 }
 
-/// How the learning rate moves after the warmup.
+/// Course of the learning rate after the warmup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Schedule {
@@ -174,12 +174,11 @@ pub enum Schedule {
     Cosine,
     /// A straight line, down to `lr_end`.
     Linear,
-    /// It stays.
+    /// No decay.
     #[serde(alias = "constant_with_warmup")]
     Constant,
 }
 
-/// The part of the data to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subset {
@@ -234,7 +233,7 @@ impl From<Count> for WordOrNumber {
 impl std::str::FromStr for Count {
     type Err = String;
 
-    /// As typed: `auto` or `4`.
+    /// Parses an option value: `auto` or `4`.
     fn from_str(text: &str) -> Result<Count, String> {
         match text.parse() {
             Ok(number) => WordOrNumber::Whole(number).try_into(),
@@ -243,7 +242,7 @@ impl std::str::FromStr for Count {
     }
 }
 
-/// How long the learning rate rises, from almost nothing, in a straight line.
+/// Length of the linear rise of the learning rate from almost zero.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum Warmup {
@@ -297,7 +296,6 @@ impl From<Warmup> for WordOrNumber {
     }
 }
 
-/// When a run stops to evaluate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum EvalEvery {
@@ -306,7 +304,6 @@ pub enum EvalEvery {
     Epoch,
     /// After this many optimizer steps.
     Steps(usize),
-    /// Never.
     Never,
 }
 
@@ -333,7 +330,6 @@ impl From<EvalEvery> for WordOrNumber {
     }
 }
 
-/// When a run writes a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WordOrNumber", into = "WordOrNumber")]
 pub enum SaveEvery {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The first leaf that differs between two configs: its dotted name, and both values.
+/// The first differing leaf of two configs: its dotted name, and both values.
 pub(crate) fn first_difference(expected: &Value, found: &Value) -> Option<(String, Value, Value)> {
     differences("", expected, found).into_iter().next()
 }

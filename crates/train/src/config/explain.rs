@@ -1,4 +1,4 @@
-//! A complaint in the words of the person who wrote the file: where, what was found, what was expected, a way out.
+//! Turns parser errors of a config into messages: file and line, the value found, the value expected, a hint.
 
 use serde_json::Value;
 use serde_saphyr::Error;
@@ -10,12 +10,12 @@ use super::pytorch_keys;
 use crate::config::budget::with_units;
 use crate::error::TrainError;
 
-/// Paths of Windows in double quotes.
+/// Message for Windows paths in double quotes.
 pub(super) const BACKSLASH: &str = "a backslash in double quotes begins an escape such as \\n";
 pub(super) const BACKSLASH_HINT: &str =
     "in single quotes it stands for itself, 'C:\\Users'; C:/Users works too";
 
-/// What is wrong, and what to do about it.
+/// Message and hint.
 struct Complaint {
     what: String,
     hint: Option<String>,
@@ -33,7 +33,7 @@ impl Complaint {
     }
 }
 
-/// What the parser says of a layer, for people. `tree` is there where the text is YAML at all.
+/// Message for a parser error in a layer. `tree` is `None` if the text is not YAML at all.
 pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue>) -> TrainError {
     let location = error.location();
     let line = location.map(|location| location.line());
@@ -87,7 +87,7 @@ fn as_percent(share: f64) -> f64 {
     (share * 1e8).round() / 1e6
 }
 
-/// A single value where a section belongs. What was typed may be the data, or a key of the section.
+/// Message for a single value in place of a section. The typed value may be the data file, or a key of the section.
 fn section_complaint(source: &Source) -> Complaint {
     let complaint = Complaint::new("expected keys with values, `key: value`");
     let Source::Set { key, typed } = source else {
@@ -115,7 +115,7 @@ fn section_complaint(source: &Source) -> Complaint {
     }
 }
 
-/// Whether the complaint names a key itself: there is no value whose path would help.
+/// Whether the error names the key itself, so that the path of a value would add nothing.
 fn is_about_a_key(error: &Error) -> bool {
     matches!(
         error,
@@ -199,7 +199,7 @@ fn complaint(error: &Error) -> Complaint {
     }
 }
 
-/// Keys of a target that is no plain column.
+/// Keys of a target that is not a plain column.
 const TARGET_KEYS: &[&str] = &["column", "separator", "columns", "number"];
 
 fn one_of(names: &[&str]) -> String {
@@ -217,7 +217,7 @@ fn type_name(name: &str) -> &str {
     }
 }
 
-/// What would have been right at this path.
+/// Hint with a valid value for this path.
 fn hint_for_value(path: Option<&str>) -> String {
     const EXAMPLE: &str = "the README has an example of a config";
     let Some(path) = path else {

@@ -1,10 +1,10 @@
-//! `train: {freeze: ...}`: what is not trained.
+//! `train: {freeze: ...}`: parameters that are not trained.
 //!
 //! ```text
 //! freeze: none                                   everything is trained
 //! freeze: [vision_model, text_model.embeddings]  names up to a dot, or patterns with `*`
-//! freeze: {vision_model: all but 2}              the last two blocks, and what follows them, stay trained
-//! freeze: all but heads                          only what has the heads' learning rate is trained
+//! freeze: {vision_model: all but 2}              the last two blocks, and the layers after them, stay trained
+//! freeze: all but heads                          only parameters with the heads' learning rate are trained
 //! ```
 
 use std::fmt;
@@ -15,24 +15,21 @@ use serde::ser::{Serialize, Serializer};
 
 use super::matches;
 
-/// What is not trained.
+/// Parameters that are not trained.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Freeze {
-    /// Everything is trained.
     #[default]
     Nothing,
-    /// Everything but the task's heads.
     AllButHeads,
-    /// Names or patterns, and how much of each.
+    /// Names or patterns, with the frozen share of each.
     Names(Vec<(String, FrozenShare)>),
 }
 
-/// How much of what a name covers is frozen.
+/// Frozen share of the parameters that a name covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrozenShare {
-    /// All of it.
     All,
-    /// All but the last blocks, and what follows them in the order of the model.
+    /// All but the last so many blocks, and the layers after them in the order of the model.
     AllBut(usize),
 }
 
@@ -43,7 +40,7 @@ const ALL_BUT_HEADS: &str = "all but heads";
 const EXPECTED: &str =
     "names such as [vision_model], {vision_model: all but 2}, `all but heads`, or none";
 
-/// Whether a name covers a parameter: the parameter itself, or everything below a dot; with `*`, a pattern.
+/// Whether a name covers a parameter: the parameter itself, or a module that contains it; with `*`, a pattern.
 pub fn covers(name: &str, parameter: &str) -> bool {
     if name.contains('*') {
         return matches(name, parameter);
@@ -86,7 +83,7 @@ impl fmt::Display for FrozenShare {
     }
 }
 
-/// As an option of a command has it: `none`, `all but heads`, or names with commas between them.
+/// Parses a command-line option: `none`, `all but heads`, or names separated by commas.
 impl FromStr for Freeze {
     type Err = String;
 

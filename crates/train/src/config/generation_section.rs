@@ -1,4 +1,4 @@
-//! The `generation:` and `evaluation:` sections: how captions are generated, and how much is evaluated.
+//! The `generation:` and `evaluation:` sections: how captions are generated, and how many samples are captioned.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,16 +45,16 @@ pub enum GenerationMethod {
     Sample,
 }
 
-/// When a sample's beam search ends, beside the longest length.
+/// End of a sample's beam search, apart from the maximum length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "TruthOrWord", into = "TruthOrWord")]
 pub enum EarlyStopping {
-    /// `false`: once as many sequences as beams are finished and the best open one, at its present length, is no better.
+    /// `false`: once as many sequences as beams are finished and the best open sequence, at its present length, is no better.
     #[default]
     Heuristic,
     /// `true`: once as many sequences as beams are finished.
     WhenFull,
-    /// `never`: once no open sequence can become better, whatever its length.
+    /// `never`: once no open sequence can become better at any length.
     Never,
 }
 
@@ -106,7 +106,7 @@ impl Default for GenerationSection {
     }
 }
 
-/// More would only be a mistake: the cache holds a row for each.
+/// Upper bound that catches typing errors: the key-value cache holds a row for each beam.
 const MOST_BEAMS: usize = 64;
 
 impl GenerationSection {
@@ -149,7 +149,7 @@ impl GenerationSection {
         )
     }
 
-    /// Numbers beside each other.
+    /// Checks combinations of numbers.
     pub(crate) fn check_together(&self) -> Result<(), Wrong> {
         check(
             self.max_tokens.is_none_or(|most| self.min_tokens < most),
@@ -161,13 +161,12 @@ impl GenerationSection {
     }
 }
 
-/// How much is evaluated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSection {
-    /// Samples that get a caption, drawn with the seed; the loss and the ranks are over all of them.
+    /// Samples that get a generated caption, drawn with `seed`; loss and ranks are over all samples.
     pub captions: usize,
-    /// Seed of which samples get one.
+    /// Seed of the draw of captioned samples.
     pub seed: u64,
 }
 

@@ -1,6 +1,6 @@
-//! The keys there are, and what to answer to one that is not among them.
+//! All config keys, and hints for unknown ones.
 //!
-//! Known keys are read off the defaults, so no second list of them can go stale.
+//! Known keys are read off the default config, so no second list can go stale.
 
 use serde_json::Value;
 
@@ -8,8 +8,7 @@ use super::RunConfig;
 use super::layers::is_accepted;
 use super::pytorch_keys::answer_to;
 
-/// Other names of keys: section, name, the key that is meant. `serde(alias)` accepts them; layers are merged under the
-/// key that is meant.
+/// Aliases of keys: section, alias, key. `serde(alias)` accepts them; layers are merged under the real key.
 pub(super) const ALIASES: [(&str, &str, &str); 3] = [
     (
         "train",
@@ -20,7 +19,7 @@ pub(super) const ALIASES: [(&str, &str, &str); 3] = [
     ("train", "lr_scheduler_type", "schedule"),
 ];
 
-/// How near a key must be to be offered, by Jaro and Winkler.
+/// Smallest Jaro-Winkler similarity of a key that is suggested.
 const NEAR: f64 = 0.85;
 
 /// A section's dotted path and its keys.
@@ -29,7 +28,7 @@ struct Section {
     keys: Vec<String>,
 }
 
-/// The defaults as a tree.
+/// The default config as a tree.
 pub(super) fn defaults() -> Value {
     serde_json::to_value(RunConfig::default()).unwrap_or_default()
 }
@@ -43,7 +42,7 @@ fn sections() -> Vec<Section> {
         let aliases = ALIASES.iter().filter(|(section, ..)| *section == path);
         keys.extend(aliases.map(|(_, alias, _)| (*alias).to_owned()));
         if path.is_empty() {
-            keys.push("base".to_owned()); // never written out
+            keys.push("base".to_owned()); // Read, but never written out.
         }
         if !keys.is_empty() {
             let path = path.to_owned();
@@ -63,7 +62,7 @@ fn sections() -> Vec<Section> {
     sections
 }
 
-/// `train.optimizer` as it stands in a file.
+/// `train.optimizer` as a place in a file: ``under `train: optimizer:` ``.
 fn place(path: &str) -> String {
     match path {
         "" => "at the top level".to_owned(),
@@ -71,7 +70,7 @@ fn place(path: &str) -> String {
     }
 }
 
-/// Where a section with these keys stands: `under `train:``; nothing for the top level.
+/// Place of the section with these keys: `under `train:``; `None` for the top level.
 pub(super) fn section_of(expected: &[&str]) -> Option<String> {
     let all_expected =
         |section: &Section| section.keys.iter().all(|key| expected.contains(&&**key));
@@ -82,7 +81,7 @@ pub(super) fn section_of(expected: &[&str]) -> Option<String> {
         .map(|section| place(&section.path))
 }
 
-/// The nearest of these, if it is near.
+/// The most similar known word, if it is similar enough.
 pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     known
@@ -93,10 +92,10 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, known)| known)
 }
 
-/// Sections whose keys mean in other tools what they mean here.
+/// Sections whose keys have the same meaning in other tools.
 const PLAIN_SECTIONS: [&str; 5] = ["", "train", "train.optimizer", "data", "losses"];
 
-/// Dotted paths of a key, in sections whose keys mean the same in other tools.
+/// Dotted paths of a key in [`PLAIN_SECTIONS`].
 pub(super) fn homes(key: &str) -> Vec<String> {
     let sections = sections().into_iter();
     sections
@@ -113,7 +112,7 @@ fn dotted(path: &str, key: &str) -> String {
     }
 }
 
-/// The nearest key of any section, if it is near: `` `precision`, at the top level ``.
+/// The most similar key of any section, if one is similar enough: `` `precision`, at the top level ``.
 pub(super) fn nearest_anywhere(key: &str) -> Option<String> {
     sections().iter().find_map(|section| {
         let near = nearest(key, section.keys.iter().map(String::as_str))?;
@@ -121,8 +120,8 @@ pub(super) fn nearest_anywhere(key: &str) -> Option<String> {
     })
 }
 
-/// The line of a config that a hint has in backquotes, as it is typed: `image_root: .` is `--set data.image_root=.`. `None` where
-/// that would not be accepted.
+/// Turns the config line that a hint has in backquotes into a command-line option: `image_root: .` becomes `--set
+/// data.image_root=.`. `None` if `--set` would not accept the result.
 pub fn as_typed(hint: &str) -> Option<String> {
     if hint.contains("--") {
         return None;
@@ -139,7 +138,8 @@ pub fn as_typed(hint: &str) -> Option<String> {
         }
         let sections = sections();
         let has_key = |section: &&Section| section.keys.iter().any(|known| known == key);
-        // `label` is one of the data and a loss; hints are about data. `train` is a section before it is a key of the data.
+        // `label` is both a data key and a loss; hints mean the data key. `train` is a section and a data key; hints mean the
+        // section.
         let rank = |section: &&Section| match section.path.as_str() {
             "" => 0,
             "data" => 1,
@@ -163,7 +163,7 @@ pub fn as_typed(hint: &str) -> Option<String> {
     })
 }
 
-/// `data`, `{label: COLUMN}` and `data`, `label: COLUMN` are `data.label`, `COLUMN`.
+/// Splits nested keys: `data`, `{label: COLUMN}` and `data`, `label: COLUMN` become `data.label`, `COLUMN`.
 fn innermost<'a>(path: String, value: &'a str, sections: &[Section]) -> (String, &'a str) {
     let braced = value
         .strip_prefix('{')
@@ -191,7 +191,7 @@ fn has_one_entry(text: &str) -> bool {
     })
 }
 
-/// `` `weight_decay` belongs under `train: optimizer:` `` is `train.optimizer.weight_decay`.
+/// Dotted path in a hint: `` `weight_decay` belongs under `train: optimizer:` `` gives `train.optimizer.weight_decay`.
 fn path_of_belonging(hint: &str) -> Option<String> {
     let (key, place) = hint.strip_prefix('`')?.split_once("` belongs ")?;
     let path = match place.strip_prefix("under `") {
@@ -202,7 +202,7 @@ fn path_of_belonging(hint: &str) -> Option<String> {
     Some(path + key)
 }
 
-/// What to say of a key that its section, which has the `expected` ones, does not have.
+/// Hint for an unknown key of a section that has the `expected` keys.
 pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
     let sections = sections();
     let homes: Vec<String> = sections
@@ -211,7 +211,7 @@ pub(super) fn hint_for_unknown(key: &str, expected: &[&str]) -> String {
         .map(|section| place(&section.path))
         .collect();
     let near = nearest(key, expected.iter().copied());
-    // A script's key may mean something else here.
+    // A key from a PyTorch script may be a key of another section here.
     if let (Some(answer), false) = (answer_to(key), homes.is_empty()) {
         return format!("{answer}; or `{key}` belongs {}", homes.join(" or "));
     }

@@ -1,7 +1,7 @@
-//! Layers: `base`, the file, `--set`, each over the one before.
+//! Config layers: `base`, the file, `--set`, each merged over the one before.
 //!
-//! Each layer is checked on its own first, so that a wrong line is answered with its file and number even where a later
-//! layer would have covered it. Then the trees are merged: sections merge key by key, everything else replaces.
+//! Each layer is checked on its own first, so that an error names its file and line even if a later layer overrides the
+//! value. Then the trees are merged: sections merge key by key, every other value replaces.
 
 use std::path::{Path, PathBuf};
 
@@ -18,23 +18,22 @@ use super::translate::Translation;
 use super::validate::check_numbers;
 use crate::error::TrainError;
 
-/// What the patterns of `train.lr_by` are found by.
+/// Path of the section whose keys are patterns of parameter names.
 const RATES_BY_NAME: &str = "train.lr_by";
 
-/// No config is longer: parsing takes about three times as much, and a budget is known only once it is parsed.
+/// Largest config file. Parsing takes about three times as much memory, and the budget is known only after parsing.
 pub(crate) const MOST_CONFIG_BYTES: u64 = 4 << 20;
 
-/// Where a layer comes from.
+/// Origin of a layer.
 pub(super) enum Source<'a> {
     File {
         path: &'a Path,
         text: &'a str,
     },
-    /// A file of another tool, in Holdall's words.
+    /// A config file of another tool, translated to Holdall's keys.
     Translated {
         path: &'a Path,
     },
-    /// `--set KEY=VALUE`.
     Set {
         key: &'a str,
         typed: &'a str,
@@ -42,7 +41,7 @@ pub(super) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// File, line, path, complaint and what the line says; or what was typed and the complaint.
+    /// Error message: file, line, path, problem and the text of the line; for `--set`, the typed text and the problem.
     pub(super) fn complain(
         &self,
         line: Option<u64>,
@@ -52,7 +51,7 @@ impl Source<'_> {
     ) -> TrainError {
         let last = |path: &str| path.rsplit('.').next().map(str::to_owned);
         let path = path
-            // A complaint that begins with its key has said where it is.
+            // The path is left out if the message begins with the key.
             .filter(|path| last(path).is_none_or(|key| !what.starts_with(&format!("{key} `"))))
             .filter(|path| !matches!(self, Source::Set { key, .. } if key == path))
             .map_or(String::new(), |path| format!("{path}: "));
@@ -76,7 +75,7 @@ impl Source<'_> {
     }
 }
 
-/// All layers of a run, merged: files in their order, then `sets`; and the files of other tools among them.
+/// All layers of a run, merged: `files` in their order, then `sets`. Also returns the translations of other tools' files.
 pub(super) fn merged(
     files: &[&Path],
     sets: &[String],
@@ -94,7 +93,7 @@ pub(super) fn merged(
     Ok((merged, layers.translations))
 }
 
-/// Each `KEY=VALUE` over a tree.
+/// Merges each `KEY=VALUE` over a tree.
 pub(super) fn merged_over(mut whole: Value, sets: &[String]) -> Result<Value, TrainError> {
     for typed in sets {
         lay_over(&mut whole, read_set(typed)?, "");
@@ -102,21 +101,21 @@ pub(super) fn merged_over(mut whole: Value, sets: &[String]) -> Result<Value, Tr
     Ok(whole)
 }
 
-/// Whether `--set` takes this.
+/// Whether `--set` accepts this text.
 pub(super) fn is_accepted(typed: &str) -> bool {
     read_set(typed).is_ok()
 }
 
-/// Files laid over each other.
+/// Files merged so far.
 struct Layers {
     whole: Value,
-    /// Files that are being laid, each builds on the one behind it.
+    /// Files whose `base` is being read, outermost first.
     chain: Vec<PathBuf>,
     translations: Vec<Translation>,
 }
 
 impl Layers {
-    /// Lays a file, and before it the one it builds on.
+    /// Merges a file, after the file that it names as `base`.
     fn lay_file(&mut self, path: &Path) -> Result<(), TrainError> {
         let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
         let bytes = holdall_files::read_regular(path, MOST_CONFIG_BYTES).map_err(|error| {
@@ -134,7 +133,7 @@ impl Layers {
         let (tree, mut layer) = match check(&text, &source) {
             Ok(checked) => checked,
             Err(wrong) => {
-                // A key that stands there twice is wrong in a file of any tool.
+                // A duplicate key is an error in a file of any tool.
                 let tree = parse::<Option<LocatedValue>>(&text)
                     .map_err(|error| explain(&error, &source, None))?;
                 let translation = tree.and_then(|tree| Translation::of(path, &tree.value()));
@@ -183,7 +182,7 @@ impl Layers {
     }
 }
 
-/// `--set KEY=VALUE` as a layer; paths stay relative to the current folder.
+/// Parses `--set KEY=VALUE` as a layer; paths stay relative to the current folder.
 fn read_set(typed: &str) -> Result<Value, TrainError> {
     let wrong = |what: &str| {
         TrainError::Config(format!(
@@ -194,7 +193,7 @@ fn read_set(typed: &str) -> Result<Value, TrainError> {
         .split_once('=')
         .ok_or_else(|| wrong("expected KEY=VALUE"))?;
     let key = key.trim();
-    // Names of parameters have dots of their own.
+    // Parameter names contain dots.
     let pattern = key
         .strip_prefix(RATES_BY_NAME)
         .and_then(|rest| rest.strip_prefix('.'));
@@ -208,7 +207,7 @@ fn read_set(typed: &str) -> Result<Value, TrainError> {
     if steps == ["base"] {
         return Err(wrong("expected a key of a run; `base` is for files"));
     }
-    // As it would stand in a file, so that the value may be all that YAML has.
+    // Built as a YAML text, so that the value may be any YAML.
     let mut text = String::new();
     for (depth, step) in steps.iter().enumerate() {
         let quoted = Value::from(step.trim()).to_string();
@@ -221,7 +220,7 @@ fn read_set(typed: &str) -> Result<Value, TrainError> {
     Ok(layer)
 }
 
-/// A layer on its own: its keys, its types, its numbers.
+/// Checks the keys, types and numbers of a single layer.
 fn check(text: &str, source: &Source) -> Result<(LocatedValue, Value), TrainError> {
     let tree: Result<Option<LocatedValue>, _> = parse(text);
     let config: RunConfig = parse(text)
@@ -245,7 +244,7 @@ fn check(text: &str, source: &Source) -> Result<(LocatedValue, Value), TrainErro
         return Err(source.complain(line, Some(&path), BACKSLASH, BACKSLASH_HINT));
     }
     tidy(&mut value);
-    // YAML's reader takes a number in quotes for a number; a merged tree has types of its own.
+    // The YAML reader accepts a quoted number as a number; the merged JSON tree does not.
     if let Err(error) = serde_json::from_value::<RunConfig>(value.clone()) {
         let (path, line) = tree.quoted_number().unzip();
         let what = match path {
@@ -261,7 +260,7 @@ fn check(text: &str, source: &Source) -> Result<(LocatedValue, Value), TrainErro
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         with_snippet: false,
-        // `yes` is a word; a word that reads as a number needs quotes. Both readings of a layer then agree.
+        // `yes` is a word, and a word that reads as a number needs quotes. Both readings of a layer then agree.
         strict_booleans: true,
         no_schema: true,
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
@@ -269,7 +268,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options(text, options)
 }
 
-/// Empty sections say nothing, and every key goes by one name.
+/// Drops empty sections and replaces aliases by their keys.
 fn tidy(layer: &mut Value) {
     let Some(map) = layer.as_object_mut() else {
         return;
@@ -295,11 +294,11 @@ fn drop_empty(map: &mut Map<String, Value>, defaults: &Value) {
     }
 }
 
-/// Sections merge key by key, everything else replaces.
+/// Merges one layer over another: sections key by key, every other value replaces.
 fn lay_over(under: &mut Value, over: Value, path: &str) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) if path == RATES_BY_NAME => {
-            // The first match wins, so what is laid over stands first.
+            // The first matching pattern wins, so the patterns of the upper layer come first.
             let before = std::mem::replace(under, over);
             for (pattern, rate) in before {
                 under.entry(pattern).or_insert(rate);
@@ -321,8 +320,8 @@ fn lay_over(under: &mut Value, over: Value, path: &str) {
     }
 }
 
-/// Effective batch, batch size, accumulation: two of the three fix the third. What is laid over binds; of the numbers
-/// under it, those that can stand beside it do, the effective batch first.
+/// Merges effective batch, batch size and accumulation, of which two determine the third. Numbers of `over` are kept; numbers
+/// of `under` fill the gaps as far as they fit, the effective batch first.
 pub fn lay_batch_numbers(
     under: [Option<usize>; 3],
     over: [Option<usize>; 3],
@@ -337,7 +336,7 @@ pub fn lay_batch_numbers(
             *number = number.or(below);
         }
     }
-    // Where there are three, the accumulation gives way, or else the batch size.
+    // With all three given, the accumulation is dropped, or else the batch size.
     if numbers.iter().all(Option::is_some) && over[2].is_none() {
         numbers[2] = None;
     } else if numbers.iter().all(Option::is_some) && over[1].is_none() {
@@ -346,7 +345,7 @@ pub fn lay_batch_numbers(
     numbers
 }
 
-/// Takes away the batch numbers that cannot stand beside those laid over them.
+/// Removes the batch numbers of the lower layer that conflict with those of the upper one.
 fn make_room(under: &mut Map<String, Value>, over: &Map<String, Value>) {
     const NUMBERS: [&str; 3] = ["effective_batch", "batch_size", "gradient_accumulation"];
     let numbers = |map: &Map<String, Value>| {

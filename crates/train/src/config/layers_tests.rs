@@ -1,5 +1,3 @@
-//! Layers over layers.
-
 use holdall_data::config::{TokenizerChoice, Validation};
 
 use super::tests::folder;

@@ -1,7 +1,7 @@
-//! What a layer says, with the place of every value.
+//! A config layer as a tree, with the position of every value.
 //!
-//! Types are checked by deserialising into [`super::RunConfig`]; the tree is what layers are merged by, and where the
-//! path and the line of a complaint come from.
+//! Types are checked by deserialising into [`super::RunConfig`]; the tree serves to merge layers and to name the path and
+//! line of an error.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
-/// A value and where it starts.
+/// A value and its position in the text.
 #[derive(Clone, Debug)]
 pub(super) struct LocatedValue {
     pub(super) line: u64,
@@ -25,7 +25,7 @@ enum Node {
 }
 
 impl LocatedValue {
-    /// Of a text that says nothing.
+    /// Tree of an empty text.
     pub(super) fn empty() -> LocatedValue {
         LocatedValue {
             line: 1,
@@ -34,7 +34,7 @@ impl LocatedValue {
         }
     }
 
-    /// The same without places.
+    /// The tree without positions.
     pub(super) fn value(&self) -> Value {
         match &self.kind {
             Node::Scalar(value) => value.clone(),
@@ -48,7 +48,7 @@ impl LocatedValue {
         }
     }
 
-    /// Every value with its dotted path, sections before what is in them.
+    /// Collects every value with its dotted path, sections before their entries.
     fn walk<'a>(&'a self, path: &str, found: &mut Vec<(String, &'a LocatedValue)>) {
         found.push((path.to_owned(), self));
         let below = |key: &str| match path {
@@ -59,7 +59,7 @@ impl LocatedValue {
             Node::Scalar(_) => {}
             Node::List(items) => {
                 for item in items {
-                    item.walk(path, found); // the list's path is enough to find an item by
+                    item.walk(path, found); // errors name the list, not the item
                 }
             }
             Node::Map(entries) => {
@@ -76,7 +76,7 @@ impl LocatedValue {
         found
     }
 
-    /// The path of the value that starts here.
+    /// Path of the value at a position.
     pub(super) fn path_at(&self, line: u64, column: u64) -> Option<String> {
         let starts_here = |tree: &LocatedValue| (tree.line, tree.column) == (line, column);
         let mut all = self.all().into_iter();
@@ -84,14 +84,14 @@ impl LocatedValue {
             .map(|(path, _)| path)
     }
 
-    /// The line of the value with this path.
+    /// Line of the value with this path.
     pub(super) fn line_of(&self, path: &str) -> Option<u64> {
         let mut all = self.all().into_iter();
         all.find(|(found, _)| found == path)
             .map(|(_, tree)| tree.line)
     }
 
-    /// The first number that stands in quotes: its path and line.
+    /// Path and line of the first number in quotes.
     pub(super) fn quoted_number(&self) -> Option<(String, u64)> {
         let is_quoted = |tree: &LocatedValue| match &tree.kind {
             Node::Scalar(Value::String(text)) => text.parse::<f64>().is_ok(),
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for Node {
                 Ok(Node::Scalar(number.into()))
             }
 
-            // What is not finite is refused by the checks of each layer, so nothing is lost by `null` here.
+            // Infinity and NaN become `null`; the checks of each layer refuse them anyway.
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<Node, E> {
                 let number = Number::from_f64(number);
                 Ok(Node::Scalar(number.map_or(Value::Null, Value::Number)))

@@ -6,37 +6,36 @@ use serde::{Deserialize, Serialize};
 
 use super::validate::{Wrong, check};
 
-/// Adapters of rank `rank` beside the matrices that `targets` names; everything pretrained is frozen.
+/// Adapters of rank `rank` beside the matrices that `targets` names; all pretrained parameters are frozen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoraSection {
     /// Rows of `A`, columns of `B`.
     pub rank: usize,
-    /// What adapters add is multiplied by `alpha / rank`; twice the rank by default.
+    /// Scale numerator: the adapter's output is multiplied by `alpha / rank`; twice the rank by default.
     pub alpha: Option<f64>,
-    /// Layers that have one: names as peft has them, patterns, or `all`; query and value projections by default.
+    /// Adapted layers: names as in peft, patterns, or `all`; query and value projections by default.
     pub targets: Option<LoraTargets>,
-    /// Share of the numbers that are dropped of what adapters read.
+    /// Dropout probability of the adapter's input.
     pub dropout: f64,
-    /// The folder of an adapter to go on with, as peft or a run wrote it.
+    /// Folder of an adapter to start from, as peft or a run wrote it.
     pub adapter: Option<PathBuf>,
 }
 
-/// Which linear layers have adapters.
+/// Linear layers that get adapters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LoraTargets {
     /// `all`, or one name.
     One(String),
-    /// Names and patterns.
     List(Vec<String>),
 }
 
 impl LoraTargets {
-    /// Words for every linear layer: ours, and peft's.
+    /// Words for every linear layer: Holdall's and peft's.
     pub const ALL: [&str; 2] = ["all", "all-linear"];
 
-    /// Names and patterns as they were written.
+    /// Names and patterns as written.
     pub fn names(&self) -> &[String] {
         match self {
             LoraTargets::One(name) => std::slice::from_ref(name),
@@ -58,7 +57,7 @@ impl Default for LoraSection {
 }
 
 impl LoraSection {
-    /// What the rank is divided into.
+    /// Scale numerator, with its default.
     pub fn alpha(&self) -> f64 {
         self.alpha.unwrap_or(2.0 * self.rank as f64)
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClassWeights, Wrong, check};
 
+/// Weights and settings of the losses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Losses {
@@ -34,9 +35,9 @@ pub struct Losses {
     pub cross_entropy: Option<f64>,
     /// Segmentation: one minus Dice.
     pub dice: Option<f64>,
-    /// Segmentation: cross-entropy that counts confident pixels less.
+    /// Segmentation: cross-entropy that counts sure pixels less.
     pub focal: Option<Focal>,
-    /// Segmentation: Dice with separate weights for false-positive and false-negative pixels.
+    /// Segmentation: Dice with weights of its own for what is invented and what is missed.
     pub tversky: Option<Tversky>,
     /// Pixels that the sums of Dice and Tversky run over.
     pub dice_over: DiceOver,
@@ -116,7 +117,7 @@ impl Default for Losses {
 }
 
 impl Losses {
-    /// Checks each number on its own.
+    /// Each number on its own.
     pub(crate) fn check_numbers(&self) -> Result<(), Wrong> {
         for (path, weight) in [
             ("losses.contrastive", self.contrastive),
@@ -196,7 +197,7 @@ impl Losses {
         )
     }
 
-    /// Checks that at least one loss has a weight above 0.
+    /// Numbers beside each other.
     pub(crate) fn check_together(&self) -> Result<(), Wrong> {
         check(
             self.contrastive > 0.0 || self.label > 0.0 || self.caption.is_some_and(|one| one > 0.0),

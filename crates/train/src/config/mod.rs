@@ -1,8 +1,8 @@
-//! What the user wrote.
+//! The config of a run.
 //!
-//! A config says only what differs from the defaults, which stand beside their structs. It comes in `layers`: what it
-//! builds on, the file, `--set`; each is checked on its own, and `explain` answers what is wrong. Command-line options are
-//! laid over it; nothing past this module sees a flag.
+//! A config contains only the differences from the defaults, which are defined beside their structs. It is merged from
+//! `layers`: a base config, the file, `--set`; each layer is checked on its own, and `explain` words the errors. Command-line
+//! options come last; no other module sees a flag.
 
 pub mod budget;
 mod choices;
@@ -73,54 +73,48 @@ pub use self::video_text_section::{
 };
 use crate::error::TrainError;
 
-/// A whole config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunConfig {
-    /// Another config that this one builds on, relative to it; `None` once it has been laid under.
+    /// Base config, relative to this file; `None` once it has been merged.
     #[serde(skip_serializing)]
     pub base: Option<PathBuf>,
-    /// What kind of work; what the data says where it is left out.
+    /// Task; by default the one that the data suggests.
     pub task: Option<TaskName>,
-    /// A folder, a name in the local Hugging Face cache, a preset (random weights), or `auto`: what suits the task.
+    /// A folder, a name in the local Hugging Face cache, a preset (random weights), or `auto`: the task's default model.
     pub model: String,
-    /// Whether a model that is named as on the Hugging Face hub may begin from random weights.
+    /// Whether a model with a Hugging Face hub name may start from random weights.
     pub random_weights: bool,
-    /// Which files, and which of their columns mean what.
+    /// Data files, and the meaning of their columns.
     pub data: DataConfig,
-    /// Classes of the label head; none leaves the head out. Data with labels says how many there are.
+    /// Number of label classes; by default that of the data. `None` without labels: the model has no label head.
     pub labels: Option<usize>,
-    /// Tokens per text; as many as the model has positions by default.
+    /// Tokens per text; the model's number of positions by default.
     pub tokens: Option<usize>,
-    /// What differs from a U-Net's preset.
+    /// Overrides of a U-Net preset.
     pub unet: UnetSection,
-    /// What differs from a video-text model's own settings.
+    /// Overrides of a video-text model's settings.
     pub video_text: VideoTextSection,
-    /// How captions are generated.
     pub generation: GenerationSection,
-    /// How much is evaluated.
     pub evaluation: EvaluationSection,
-    /// Weights of the losses.
     pub losses: Losses,
-    /// Batch, rates, and what happens when.
     pub train: TrainSection,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub memory: Memory,
-    /// What the loader's ring, cached features and offloaded state may hold.
+    /// Budget of the loader's ring, cached features and offloaded state in host memory.
     pub host_memory: Memory,
-    /// Number format.
     pub precision: Precision,
-    /// Threads of the CPU; one per core by default.
+    /// CPU threads; one per core by default.
     pub num_threads: Option<usize>,
-    /// Threads that decode pictures beside the training; 0 decodes in the training's own.
+    /// Threads that decode images beside the training; 0 decodes in the training thread.
     pub num_workers: Count,
-    /// Micro-batches that wait, decoded.
+    /// Decoded micro-batches that may wait.
     pub prefetch: Count,
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The run's folder; relative to the file that says it, as all paths of a config.
+    /// Run folder; relative to the config file, like all paths of a config.
     pub out: Option<PathBuf>,
-    /// Name of the run's folder in `runs`, where `out` names none; that of the data or of the config by default.
+    /// Name of the run's folder in `runs` if `out` is not set; by default the name of the data or of the config.
     pub run_name: Option<String>,
 }
 
@@ -154,8 +148,8 @@ impl Default for RunConfig {
 }
 
 impl RunConfig {
-    /// The file (with what it builds on), then each `KEY=VALUE`, over the defaults; checked. Paths of a file are relative
-    /// to it, those of `sets` to the current folder.
+    /// Loads the file (with its base), then each `KEY=VALUE`, over the defaults, and validates the result. Paths in a file
+    /// are relative to the file, paths in `sets` to the current folder.
     pub fn load(path: Option<&Path>, sets: &[String]) -> Result<RunConfig, TrainError> {
         let (config, translations) = RunConfig::load_translated(path, sets)?;
         match translations.iter().find_map(Translation::refusal) {
@@ -164,7 +158,8 @@ impl RunConfig {
         }
     }
 
-    /// The same, and what was translated from files of other tools: whoever runs it has to say what differs.
+    /// Like [`RunConfig::load`], but returns the translations of other tools' files instead of refusing them: the caller has
+    /// to show their differences.
     pub fn load_translated(
         path: Option<&Path>,
         sets: &[String],
@@ -172,7 +167,7 @@ impl RunConfig {
         RunConfig::load_layers(path.as_slice(), sets)
     }
 
-    /// The same with several files, each laid over the one before.
+    /// Like [`RunConfig::load_translated`] for several files, each merged over the one before.
     pub fn load_layers(
         files: &[&Path],
         sets: &[String],
@@ -192,7 +187,7 @@ impl RunConfig {
         Ok((config, translations))
     }
 
-    /// The same over the `data` section that a model folder keeps, instead of a file.
+    /// Loads `sets` over the `data` section that a model folder keeps.
     pub fn over_data(data: &DataConfig, sets: &[String]) -> Result<RunConfig, TrainError> {
         let kept = serde_json::json!({ "data": data });
         let merged = layers::merged_over(kept, sets)?;
@@ -207,7 +202,7 @@ impl RunConfig {
         RunConfig::load(Some(path), &[])
     }
 
-    /// The whole config as YAML that reads back as itself, from any folder.
+    /// The whole config as YAML that parses to the same config, from any folder.
     pub fn resolved(&self) -> String {
         let text = serde_saphyr::to_string(&self.with_absolute_paths())
             .expect("numbers, text and paths made text by `absolute`: all of them can be written");
@@ -216,17 +211,17 @@ impl RunConfig {
         )
     }
 
-    /// The same config with the paths that the file system knows, for comparisons.
+    /// The same config with canonical paths, for comparisons.
     pub(crate) fn with_real_paths(&self) -> RunConfig {
         paths::real_paths(self)
     }
 
-    /// The same config from any folder.
+    /// The same config with absolute paths, valid from any folder.
     pub fn with_absolute_paths(&self) -> RunConfig {
         paths::absolute(self)
     }
 
-    /// What the planner is asked.
+    /// The request to the planner.
     pub fn request(&self, budget_bytes: Option<u64>, arithmetic: Arithmetic) -> Request {
         Request {
             effective_batch: self.train.effective_batch,

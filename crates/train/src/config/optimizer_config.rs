@@ -2,40 +2,39 @@
 
 use holdall_graph::ops::update::MomentFormat;
 
-/// Which weights are evaluated and exported.
+/// Weights to evaluate and export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Averaging {
-    /// Those of the last step.
+    /// The weights of the last step.
     #[default]
     None,
-    /// An average over the steps: after each, `average += (1 - decay) (weight - average)`.
+    /// A moving average over the steps: after each, `average += (1 - decay) (weight - average)`.
     OverSteps {
-        /// What stays of the average in a step.
+        /// Share of the average that a step keeps.
         decay: f64,
     },
-    /// `(1 - share) start + share weight`, with the weights that the run began with.
+    /// An interpolation with the starting weights: `(1 - share) start + share weight`.
     WithStart {
-        /// Of the trained weights.
+        /// Share of the trained weights.
         share: f64,
     },
 }
 
-/// The optimizer's fixed numbers.
+/// Constants of the optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerConfig {
     /// Decay of the first moments.
     pub beta1: f64,
     /// Decay of the second moments.
     pub beta2: f64,
-    /// Added to the root of the second moments.
+    /// Constant added to the root of the second moments.
     pub eps: f64,
-    /// Decay of matrices and embeddings.
+    /// Weight decay of matrices and embeddings.
     pub weight_decay: f64,
-    /// Bound on the global gradient norm; `None` for none.
+    /// Bound of the global gradient norm.
     pub clip_norm: Option<f64>,
-    /// How moments lie in memory, those of small tensors and embeddings aside.
+    /// Memory format of the moments; small tensors and embeddings keep f32.
     pub moments: MomentFormat,
-    /// Which weights are evaluated and exported.
     pub averaging: Averaging,
 }
 

@@ -1,4 +1,4 @@
-//! Paths are relative to the file that says them, and absolute in a resolved config.
+//! Paths in a config file are relative to that file, and absolute in a resolved config.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::RunConfig;
 
-/// Values that are paths, or may be.
+/// Values that are paths, or may be paths.
 pub(super) const PATHS: [&str; 11] = [
     "/out",
     "/model",
@@ -22,7 +22,7 @@ pub(super) const PATHS: [&str; 11] = [
     "/train/lora/adapter",
 ];
 
-/// Writes out what `~` stands for in the paths of a layer: nobody else does, where no shell has seen them.
+/// Expands `~` in the paths of a layer, because no shell does.
 pub(super) fn expand_home(layer: &mut Value) {
     let home = std::env::var_os("HOME").or_else(|| std::env::var_os("USERPROFILE"));
     let Some(home) = home.filter(|home| !home.is_empty()) else {
@@ -39,10 +39,10 @@ pub(super) fn expand_home(layer: &mut Value) {
     }
 }
 
-/// Makes the paths of a layer start at the folder of its file.
+/// Resolves the paths of a layer against the folder of its file.
 pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
     let start = |value: &mut Value| {
-        // `validation: {file: val.csv, group: patient}` has its path inside.
+        // `validation: {file: val.csv, group: patient}` has the path inside.
         let value = match value {
             Value::Object(keys) => keys.get_mut("file"),
             value => Some(value),
@@ -67,7 +67,7 @@ pub(super) fn start_paths_at(folder: &Path, layer: &mut Value) {
             }
         }
     }
-    // A model is a folder where there is one, and a name otherwise.
+    // A model is a path if the folder exists, and a name otherwise.
     let is_there = |value: &Value, is: fn(&Path) -> bool| {
         value.as_str().is_some_and(|name| is(&folder.join(name)))
     };
@@ -100,7 +100,7 @@ fn read<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// The same config from any folder. Symbolic links stay, so that they may lead elsewhere tomorrow; `..` does not.
+/// The same config with absolute paths. Symbolic links stay, because their target may change; `..` is resolved.
 pub(super) fn absolute(config: &RunConfig) -> RunConfig {
     with_paths(config, &|path| {
         let path = from_root(path);
@@ -109,22 +109,22 @@ pub(super) fn absolute(config: &RunConfig) -> RunConfig {
     })
 }
 
-/// The same config with the paths that the file system knows: two configs with the same files are equal.
+/// The same config with canonical paths: two configs with the same files compare equal.
 pub(crate) fn real_paths(config: &RunConfig) -> RunConfig {
     with_paths(config, &|path| real(&from_root(path)))
 }
 
-/// Fails only where there is no current folder: then the path stays as it is.
+/// Absolute path; unchanged if there is no current folder.
 fn from_root(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Without links and `..`, as far as the path is there; what is not there yet stays as it is written.
+/// Canonical path, as far as the path exists; the rest stays as written.
 fn real(path: &Path) -> PathBuf {
     let found = path.ancestors().find_map(|there| {
         let rest = path.strip_prefix(there).ok()?;
         let there = there.canonicalize().ok()?;
-        // Joining nothing would add a separator.
+        // Joining an empty path would add a separator.
         let is_whole = rest.as_os_str().is_empty();
         Some(if is_whole { there } else { there.join(rest) })
     });
@@ -133,7 +133,7 @@ fn real(path: &Path) -> PathBuf {
 
 fn with_paths(config: &RunConfig, change: &dyn Fn(&Path) -> PathBuf) -> RunConfig {
     let full = |path: &mut PathBuf| {
-        // YAML is text: what is not is shown as well as it can be.
+        // YAML is text: bytes that are not UTF-8 are replaced.
         *path = change(path).to_string_lossy().into_owned().into();
     };
     let mut config = config.clone();

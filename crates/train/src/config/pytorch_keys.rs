@@ -1,60 +1,61 @@
 //! Settings of PyTorch scripts: the table `pytorch_keys.txt`.
 //!
-//! It answers unknown keys of configs and unknown options of commands, translates whole files ([`super::translate`]), and is the
-//! tables of `docs/from-pytorch.md`. Keys that are the same here, such as `num_workers`, are not in it.
+//! The table answers unknown config keys and unknown command-line options, translates whole config files
+//! ([`super::translate`]), and generates the tables of `docs/from-pytorch.md`. Keys with the same name and meaning here, such
+//! as `num_workers`, are not in it.
 
 use std::sync::LazyLock;
 
-/// A row of the table: settings of other tools that one answer serves.
+/// A row of the table: settings of other tools that share one answer.
 #[derive(Debug)]
 pub(super) struct ForeignSetting {
-    /// As other tools spell them: small letters, `_` for `-`. In quotes: code that is no key.
+    /// Keys in lower case, with `_` for `-`. In quotes: code that is not a key.
     keys: Vec<&'static str>,
     pub(super) becomes: Becomes,
-    /// Heading of the document that the row stands under.
+    /// Heading of the document section with this row.
     heading: &'static str,
-    /// Right column of the document: what to write instead, or why nothing needs to be written.
+    /// Right column of the document: what to write instead, or why nothing is needed.
     text: &'static str,
 }
 
-/// What a setting becomes in a Holdall config.
+/// Counterpart of a setting in a Holdall config.
 #[derive(Debug)]
 pub(super) enum Becomes {
-    /// Not needed: the result is the same without.
+    /// Not needed: the result is the same without it.
     Unneeded,
-    /// Not there, or something else: a config that has it differs in effect.
+    /// No counterpart, or one with another meaning: the run differs in effect.
     Missing,
-    /// Not needed where another setting says the same.
+    /// Not needed if another setting has the same meaning.
     SameAs(&'static str),
     /// A section whose settings are read one by one.
     Section,
-    /// The name of the section that counts, among several of `dataset:`.
+    /// The name of the selected section among those of `dataset:`.
     ChosenDataset,
-    /// No setting: a line of the document.
+    /// Only a line of the document.
     TextOnly,
-    /// The value as it is, under this path.
+    /// The unchanged value, under this path.
     Moved(&'static str),
-    /// A conversion by name, into this path.
+    /// The value after a named conversion, under this path.
     Converted {
         path: &'static str,
         by: &'static str,
     },
     /// A value for each word.
     ByWord {
-        /// Empty where words are only accepted.
+        /// Empty if the words are accepted without effect.
         path: &'static str,
         rules: Vec<WordRule>,
     },
 }
 
-/// `a b -> c`.
+/// A rule `a b -> c`.
 #[derive(Debug)]
 pub(super) struct WordRule {
     /// Words of other tools; `*` is any other value.
     pub(super) words: Vec<&'static str>,
-    /// The value as YAML; `*` is the value itself, `-` says nothing.
+    /// The value as YAML; `*` is the word itself, `-` sets nothing.
     pub(super) value: &'static str,
-    /// `~>` instead of `->`: the nearest there is, with another effect.
+    /// `false` for `~>` instead of `->`: the nearest counterpart, with another effect.
     pub(super) is_exact: bool,
 }
 
@@ -95,7 +96,7 @@ impl ForeignSetting {
         })
     }
 
-    /// What to write instead, for a message.
+    /// Text of a message: what to write instead.
     pub(super) fn answer(&self) -> String {
         match self.becomes {
             Becomes::Unneeded => format!("nothing to do, leave it out: {}", self.text),
@@ -103,7 +104,7 @@ impl ForeignSetting {
         }
     }
 
-    /// Whether only flat files of multi-task video projects have it.
+    /// Whether only flat files of multi-task video projects use the setting.
     pub(super) fn is_of_clips(&self) -> bool {
         self.heading == "Clips, texts and captions"
     }
@@ -146,7 +147,7 @@ static TABLE: LazyLock<Vec<ForeignSetting>> = LazyLock::new(|| {
     table
 });
 
-/// The row of a key, whatever its case and its dashes, in a section or kind of file.
+/// The row of a key in a section or kind of file; case and dashes do not matter.
 pub(super) fn setting(scope: &str, key: &str) -> Option<&'static ForeignSetting> {
     let key = key.to_lowercase().replace('-', "_");
     let scoped = format!("{}.{key}", scope.to_lowercase());
@@ -154,7 +155,7 @@ pub(super) fn setting(scope: &str, key: &str) -> Option<&'static ForeignSetting>
     find(&scoped).or_else(|| find(&key))
 }
 
-/// The answer to a key, whatever its case and its dashes.
+/// The answer to a key; case and dashes do not matter.
 pub(super) fn answer_to(key: &str) -> Option<String> {
     setting("", key).map(ForeignSetting::answer)
 }
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// The rows of a heading as the document has them.
+    /// The rows of a heading as Markdown.
     fn rows_of(heading: &str) -> String {
         let rows = TABLE.iter().filter(|row| row.heading == heading);
         let lines = rows.map(|row| {
@@ -208,7 +209,7 @@ mod tests {
         lines.collect()
     }
 
-    /// `HOLDALL_WRITE_DOCS=1 cargo test -p holdall-train pytorch` writes them anew.
+    /// `HOLDALL_WRITE_DOCS=1 cargo test -p holdall-train pytorch` rewrites the tables.
     #[test]
     fn the_document_has_the_rows_of_the_table() {
         let mut document = DOCUMENT.to_owned();
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// An answer may not name a key that is itself unknown, nor may a row move a setting to one.
+    /// Answers name known keys only, and rows move settings to known keys only.
     #[test]
     fn what_is_answered_is_accepted() {
         for row in TABLE.iter() {

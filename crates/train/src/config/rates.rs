@@ -1,11 +1,11 @@
-//! Learning rates by parameter name: an ordered list of patterns, of which the first that matches wins.
+//! Learning rates by parameter name: an ordered list of patterns, of which the first match wins.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// `{"vision_model.*": 1e-6}`: patterns in the order written.
+/// `{"vision_model.*": 1e-6}`: rates by pattern, in the order of the config.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RatesByName(pub Vec<(String, f64)>);
 
@@ -19,7 +19,7 @@ impl RatesByName {
     }
 }
 
-/// Whether a whole name matches; `*` stands for anything, also for nothing.
+/// Whether a pattern matches the whole name; `*` matches any text, the empty text included.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or("")) else {

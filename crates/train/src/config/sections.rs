@@ -14,7 +14,7 @@ use super::rates::RatesByName;
 use super::training_defaults::FINE_TUNING;
 use super::word_or_number::{count_or_none, real_or_none};
 
-/// The `train` section: batch, rates, and what happens when.
+/// The `train` section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSection {
@@ -25,84 +25,76 @@ pub struct TrainSection {
     /// Micro-batches per optimizer step.
     #[serde(alias = "gradient_accumulation_steps")]
     pub gradient_accumulation: Option<usize>,
-    /// What to keep for the backward pass.
     pub recompute: RecomputeChoice,
-    /// Times that the data is seen; by task and data where nobody says.
+    /// Passes over the data; by default a number for the task and the weights.
     pub epochs: Option<usize>,
     /// Optimizer steps of the run, instead of `epochs`.
     pub max_steps: Option<usize>,
-    /// Learning rate of the model; by task and weights where nobody says.
+    /// Learning rate of the model; by default a number for the task and the weights.
     pub lr: Option<f64>,
-    /// Learning rate of heads and classifiers, likewise.
+    /// Learning rate of heads and classifiers, with the same default.
     pub lr_head: Option<f64>,
-    /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 holds them still.
+    /// Learning rates of parameters by name, instead of `lr` and `lr_head`; 0 keeps the parameters unchanged.
     pub lr_by: RatesByName,
-    /// What is not trained.
+    /// Parameters that are not trained.
     pub freeze: Freeze,
-    /// How the learning rate moves after the warmup.
+    /// Course of the learning rate after the warmup.
     #[serde(alias = "scheduler", alias = "lr_scheduler_type")]
     pub schedule: Schedule,
-    /// How long the learning rate rises at the start.
+    /// Length of the linear rise of the learning rate at the start.
     pub warmup: Warmup,
-    /// Share of the learning rate that is left at the end of a cosine or a line.
+    /// Final learning rate of a cosine or linear schedule, as a share of `lr`.
     pub lr_end: f64,
-    /// Bound on the global gradient norm.
+    /// Bound of the global gradient norm.
     #[serde(with = "real_or_none")]
     pub clip_norm: Option<f64>,
-    /// The optimizer's fixed numbers.
     pub optimizer: OptimizerSection,
-    /// Number format of the optimizer's moments.
     pub optimizer_state: OptimizerState,
-    /// Number format of accumulated weight gradients.
     pub gradients: GradientFormat,
-    /// What several processes have a part of each.
+    /// State that is divided among the processes.
     pub shard: Shard,
-    /// Decay of an average of the weights over the steps, which is evaluated and exported.
+    /// Decay of a moving average of the weights, which is evaluated and exported.
     #[serde(with = "real_or_none")]
     pub ema: Option<f64>,
-    /// Share of the trained weights in what is evaluated and exported; the rest is the weights that the run began with.
+    /// Interpolation for evaluation and export: share of the trained weights; the rest is the starting weights.
     #[serde(with = "real_or_none")]
     pub interpolate: Option<f64>,
-    /// Share of the numbers that are dropped of what a classifier's blocks add.
+    /// Dropout probability of the residual branches of transformer blocks.
     pub dropout: f64,
-    /// Share of the samples for which a classifier's last block adds nothing; fewer for those before it.
+    /// Probability that the last block of a classifier is skipped for a sample; lower for earlier blocks.
     pub stochastic_depth: f64,
-    /// Low-rank adapters instead of whole weights.
+    /// Low-rank adapters, trained instead of the whole weights.
     pub lora: Option<LoraSection>,
-    /// In which order an epoch draws its samples.
+    /// Order of the samples within an epoch.
     pub sampling: Sampling,
-    /// When to evaluate.
     pub eval_every: EvalEvery,
-    /// What to evaluate.
+    /// Subsets to evaluate.
     pub eval_on: Vec<Subset>,
     /// Samples per batch of an evaluation; the micro-batch by default.
     pub eval_batch_size: Option<usize>,
-    /// When to write a checkpoint.
     pub save_every: SaveEvery,
-    /// Evaluations without improvement after which a run ends.
+    /// Number of evaluations without improvement after which the run ends.
     #[serde(with = "count_or_none")]
     pub early_stop: Option<usize>,
-    /// The metric that says which checkpoint is the best.
+    /// Metric that selects the best model.
     pub best_metric: Option<String>,
 }
 
 impl TrainSection {
-    /// Times that the data is seen.
+    /// Passes over the data.
     pub fn num_epochs(&self) -> usize {
         self.epochs.unwrap_or(FINE_TUNING.epochs)
     }
 
-    /// Learning rate of the model.
     pub fn rate(&self) -> f64 {
         self.lr.unwrap_or(FINE_TUNING.lr)
     }
 
-    /// Learning rate of heads and classifiers.
     pub fn head_rate(&self) -> f64 {
         self.lr_head.unwrap_or(FINE_TUNING.lr_head)
     }
 
-    /// Optimizer steps of a run whose epochs have so many.
+    /// Optimizer steps of the run.
     pub fn total_steps(&self, steps_per_epoch: u64) -> u64 {
         match self.max_steps {
             Some(steps) => steps as u64,
@@ -110,7 +102,7 @@ impl TrainSection {
         }
     }
 
-    /// Epochs that such a run begins.
+    /// Epochs that the run begins.
     pub fn epochs_begun(&self, steps_per_epoch: u64) -> u64 {
         self.total_steps(steps_per_epoch)
             .div_ceil(steps_per_epoch.max(1))
@@ -155,7 +147,7 @@ impl Default for TrainSection {
 }
 
 impl TrainSection {
-    /// All that the update needs to know.
+    /// Constants of the optimizer.
     pub fn optimizer_config(&self) -> OptimizerConfig {
         OptimizerConfig {
             beta1: self.optimizer.beta1,
@@ -173,7 +165,7 @@ impl TrainSection {
     }
 }
 
-/// The `train: optimizer:` section: AdamW's fixed numbers.
+/// The `train: optimizer:` section: constants of AdamW.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSection {
@@ -181,9 +173,9 @@ pub struct OptimizerSection {
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Constant added to the root of the second moment.
     pub eps: f64,
-    /// Decay of matrices and embeddings.
+    /// Weight decay of matrices and embeddings.
     pub weight_decay: f64,
 }
 

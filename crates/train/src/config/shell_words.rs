@@ -1,8 +1,8 @@
-//! Words of commands that messages tell people to type.
+//! Quoting for commands in messages.
 
 use std::path::Path;
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=\\~".contains(&byte);

@@ -1,10 +1,9 @@
-//! Configs as people write them, and what they hear.
+//! Tests of configs and of the messages about their errors.
 
 use std::fs;
 
 use super::*;
 
-/// A folder with these files.
 pub(super) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -19,7 +18,7 @@ pub(super) fn parse(text: &str) -> Result<RunConfig, TrainError> {
     RunConfig::read(&folder(&[("run.yml", text)]).path().join("run.yml"))
 }
 
-/// What a config is refused with, from the name of its file on.
+/// Error message of a config, from the name of the file on.
 pub(super) fn refusal(text: &str) -> String {
     let error = parse(text).expect_err(text).to_string();
     error[error.find("run.yml").unwrap()..].to_owned()
@@ -89,7 +88,7 @@ out: runs/cars
     assert_eq!(train.early_stop, Some(3));
     assert_eq!(config.num_workers, Count::Exactly(3));
     assert_eq!(config.prefetch.exactly(), Some(2));
-    // Beside the config, wherever it is read from.
+    // Relative to the config file.
     let out = config.out.expect("the config names a folder");
     assert!(out.is_absolute() && out.ends_with("runs/cars"), "{out:?}");
     for (written, meant) in [
@@ -288,7 +287,7 @@ fn a_wrong_value_is_answered_with_its_place_and_what_was_expected() {
     }
 }
 
-/// What somebody typed and what they meant.
+/// Typed mistakes and their hints.
 #[test]
 fn what_was_meant_is_offered() {
     for (set, hint) in [

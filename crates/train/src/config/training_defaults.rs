@@ -1,9 +1,9 @@
-//! Effective batch, learning rates and length of a run that does not say them: a table by task, and by whether the weights are
+//! Default effective batch, learning rates and length of a run: a table by task, and by whether the weights are
 //! random. docs/benchmarks.md has the measurements behind each row.
 //!
 //! ```text
 //! effective batch   the largest power of two with at least `min_steps_per_epoch` steps an epoch, within `batches`
-//! epochs            `epochs`, or as many more as `min_steps` optimizer steps take
+//! epochs            `epochs`, or as many as `min_steps` optimizer steps take, if that is more
 //! ```
 
 use super::{TaskName, TrainSection};
@@ -11,17 +11,15 @@ use super::{TaskName, TrainSection};
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingDefaults {
-    /// Smallest and largest effective batch.
+    /// Range of the effective batch.
     pub batches: (usize, usize),
-    /// Steps that an epoch has at least, as far as the smallest batch allows.
+    /// Fewest steps of an epoch, as far as the smallest batch allows.
     pub min_steps_per_epoch: usize,
-    /// Learning rate of the model.
     pub lr: f64,
-    /// Learning rate of heads and classifiers.
     pub lr_head: f64,
-    /// Epochs of a large set.
+    /// Epochs on a large data set.
     pub epochs: usize,
-    /// Optimizer steps of a small set.
+    /// Fewest optimizer steps, which sets the epochs on a small data set.
     pub min_steps: usize,
 }
 
@@ -62,7 +60,7 @@ const CLASSIFY_RANDOM: TrainingDefaults = TrainingDefaults {
     min_steps: 600,
 };
 
-/// A CLIP from random weights: the contrastive loss wants many negatives.
+/// A CLIP from random weights: the contrastive loss needs many negatives.
 const CLIP_RANDOM: TrainingDefaults = TrainingDefaults {
     batches: (16, 128),
     min_steps_per_epoch: 24,
@@ -83,7 +81,7 @@ const VIDEO_TEXT_RANDOM: TrainingDefaults = TrainingDefaults {
 };
 
 impl TrainingDefaults {
-    /// The row of a task, for weights that are random or not.
+    /// The row for a task, with or without pretrained weights.
     pub fn of(task: TaskName, is_random: bool) -> TrainingDefaults {
         match (task, is_random) {
             (TaskName::Segment, true) => SEGMENT_RANDOM,
@@ -95,7 +93,7 @@ impl TrainingDefaults {
         }
     }
 
-    /// The effective batch for so many training samples; the largest where nobody knows how many.
+    /// The effective batch for a number of training samples; the largest if the number is not known.
     fn effective_batch(&self, num_samples: Option<usize>) -> usize {
         let (smallest, largest) = self.batches;
         let Some(samples) = num_samples else {
@@ -106,9 +104,9 @@ impl TrainingDefaults {
         power.clamp(smallest, largest).min(samples.max(1))
     }
 
-    /// The numbers of a run: the user's where there are any. Returns what was filled in, for the log.
+    /// Fills in the settings that the user left out. Also returns the filled values as text for the log.
     ///
-    /// `num_samples` is `None` where there is no data; `num_processes` share a step.
+    /// `num_samples` is `None` without data; `num_processes` share a step.
     pub fn fill(
         &self,
         train: &TrainSection,
@@ -123,7 +121,7 @@ impl TrainingDefaults {
             (Some(batch), _) => batch,
             (None, (Some(size), Some(accumulation))) => size * accumulation * num_processes,
             (None, (size, accumulation)) => {
-                // A split that the user names goes into it without a rest.
+                // The effective batch is a multiple of a batch size or accumulation that the user sets.
                 let multiple = size.or(accumulation).unwrap_or(1).max(1) * num_processes;
                 let batch = self
                     .effective_batch(num_samples)

@@ -1,4 +1,4 @@
-//! Configs of other tools as configs of Holdall.
+//! Translates configs of other tools to configs of Holdall.
 //!
 //! ```text
 //! trainer: {gradient_accumulation_steps: 4, mixed_precision: fp16}      train: {gradient_accumulation: 4, batch_size: 1}
@@ -6,9 +6,9 @@
 //!                                                                       data: {train: FIVES, image_size: 1024}
 //! ```
 //!
-//! A file is one of another tool where it has a section of a script, or two settings that only scripts have. Each of its settings
-//! goes through the table of [`super::pytorch_keys`]: it becomes a key here, it is not needed, or it differs in effect, which whoever
-//! runs the file has to accept.
+//! A file counts as one of another tool if it has a section of a PyTorch script, or two settings of such scripts. Each setting
+//! goes through the table of [`super::pytorch_keys`]: it becomes a key, it is not needed, or it differs in effect, which the
+//! user has to accept.
 
 mod value;
 
@@ -25,31 +25,30 @@ use super::pytorch_keys::{Becomes, ForeignSetting, setting};
 use crate::config::shell_words::quoted;
 use crate::error::TrainError;
 
-/// The scope of settings in flat files of multi-task video projects.
+/// Scope of settings in flat files of multi-task video projects.
 const MULTITASK: &str = "multitask";
 
-/// The text tower of such projects, which no setting names.
+/// Text tower of multi-task video projects, which no setting names.
 const MULTITASK_TEXT_MODEL: &str = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract";
 
-/// Sections that hold one section per data set.
+/// Sections with one subsection per data set.
 const DATASETS: [&str; 2] = ["dataset", "datasets"];
 
-/// The conversion of a loss's name.
+/// Name of the conversion of loss names.
 const LOSS_NAME: &str = "loss name";
 
 /// A file of another tool, setting by setting.
 #[derive(Clone, Debug)]
 pub struct Translation {
-    /// The file.
     pub file: PathBuf,
     settings: Vec<TranslatedSetting>,
     config: Map<String, Value>,
 }
 
-/// A setting of such a file.
+/// A setting of the translated file.
 #[derive(Clone, Debug)]
 struct TranslatedSetting {
-    /// As the file has it: `trainer.lr: 0.001`.
+    /// The setting as text: `trainer.lr: 0.001`.
     written: String,
     outcome: Outcome,
 }
@@ -58,14 +57,14 @@ struct TranslatedSetting {
 enum Outcome {
     /// Keys with their values: `train.lr: 0.001`.
     Became(Vec<String>),
-    /// The result is the same without it.
+    /// Not needed: the result is the same without it.
     Unneeded,
-    /// What it became, if anything, and why that is not the same.
+    /// Keys with another effect, if any, and the reason.
     Differs { keys: Vec<String>, reason: String },
 }
 
 impl Translation {
-    /// `None` where the layer is no file of another tool.
+    /// Translates a file; `None` if it is not a file of another tool.
     pub(super) fn of(file: &Path, layer: &Value) -> Option<Translation> {
         let entries = layer.as_object()?;
         if !is_foreign(entries) {
@@ -90,7 +89,7 @@ impl Translation {
         })
     }
 
-    /// The error of a run that nobody has accepted; `None` where nothing differs.
+    /// Error that lists the settings with another effect; `None` if there are none.
     pub fn refusal(&self) -> Option<TrainError> {
         let differences = self.differences();
         let (num_differences, file) = (differences.len(), self.file.display());
@@ -110,13 +109,13 @@ impl Translation {
         })
     }
 
-    /// The config as YAML.
+    /// The translated config as YAML.
     pub(super) fn config(&self) -> String {
         yaml(&Value::Object(self.config.clone()))
     }
 
-    /// The same as a file for people: what differs in effect stands on top. Paths are relative to the file that was translated; in
-    /// another folder they are written out.
+    /// The translated config as a file with comments; settings with another effect are listed at the top. Paths are relative
+    /// to the translated file; for another folder they are absolute.
     pub fn file_text(&self, folder: Option<&Path>) -> String {
         let mut text = format!("# Translated from {}.\n", self.file.display());
         let differences = self.differences();
@@ -136,7 +135,7 @@ impl Translation {
         text + &yaml(&config)
     }
 
-    /// Settings that became keys here: as written, and the keys.
+    /// Settings with an exact counterpart: the text of the file, and the keys.
     pub fn became(&self) -> Vec<(&str, String)> {
         let became = self.settings.iter().filter_map(|one| match &one.outcome {
             Outcome::Became(keys) => Some((one.written.as_str(), keys.join(", "))),
@@ -145,7 +144,7 @@ impl Translation {
         became.collect()
     }
 
-    /// Settings that are not needed here.
+    /// Names of settings that are not needed.
     pub fn unneeded(&self) -> Vec<&str> {
         let unneeded = self.settings.iter().filter_map(|one| match &one.outcome {
             Outcome::Unneeded => one.written.split(": ").next(),
@@ -154,7 +153,7 @@ impl Translation {
         unneeded.collect()
     }
 
-    /// Settings that differ in effect: as written, and what happens instead.
+    /// Settings that differ in effect: the text of the file, and the difference.
     pub fn differences(&self) -> Vec<(&str, String)> {
         let differences = self.settings.iter().filter_map(|one| match &one.outcome {
             Outcome::Differs { keys, reason } => {
@@ -176,7 +175,8 @@ fn yaml(config: &Value) -> String {
         .expect("made of maps, text and numbers: all of them can be written")
 }
 
-/// Whether a file has a section of a script, or two settings that are not where Holdall has them, one of them of scripts alone.
+/// Whether a file has a section of a script, or two settings in places that Holdall does not know, at least one of which only
+/// scripts use.
 fn is_foreign(entries: &Map<String, Value>) -> bool {
     let defaults = defaults();
     let mut num_foreign = 0;
@@ -208,10 +208,10 @@ fn is_foreign(entries: &Map<String, Value>) -> bool {
     num_foreign > 0 && num_foreign + num_misplaced > 1
 }
 
-/// Whether a section has this key, and takes a value of this shape for it.
+/// Whether a Holdall section has this key, and accepts the shape of the value.
 fn fits(path: &str, known: &Value, key: &str, value: &Value) -> bool {
     match known.get(key) {
-        // Free words, such as patterns of `lr_by`, and sections that are left out by default.
+        // Maps with free keys, such as the patterns of `lr_by`, and sections that are `null` by default.
         Some(Value::Object(inside)) if inside.is_empty() => value.is_object(),
         Some(Value::Object(_)) => value.is_object() || key == "decoder",
         Some(Value::Null) => true,
@@ -224,7 +224,7 @@ fn fits(path: &str, known: &Value, key: &str, value: &Value) -> bool {
     }
 }
 
-/// The data set that some setting of the file chooses.
+/// Name of the data set that a setting of the file selects.
 fn chosen_dataset(entries: &Map<String, Value>) -> Option<String> {
     entries.iter().find_map(|(key, value)| match value {
         Value::Object(inside) => chosen_dataset(inside),
@@ -242,12 +242,12 @@ struct Translator {
     config: Map<String, Value>,
     chosen_dataset: Option<String>,
     scope: &'static str,
-    /// Settings that are relative to others, with their place among `settings`.
+    /// Settings whose conversion needs other settings, with their index in `settings`.
     deferred: Vec<(usize, &'static ForeignSetting, Value)>,
 }
 
 impl Translator {
-    /// Settings of a section of the file; `known` is the section of Holdall that has its name.
+    /// Translates a section of the file; `known` is the Holdall section of the same name.
     fn read_section(&mut self, path: &str, entries: &Map<String, Value>, known: &Value) {
         for (key, value) in entries {
             let written_path = match path {
@@ -321,7 +321,7 @@ impl Translator {
         }
     }
 
-    /// `dataset: {FIVES: {...}, DRIVE: {...}}`: the one that is chosen, or the only one.
+    /// Translates the selected, or the only, subsection of `dataset: {FIVES: {...}, DRIVE: {...}}`.
     fn read_dataset(&mut self, key: &str, path: &str, inside: &Map<String, Value>) {
         let sets: Vec<&String> = inside
             .iter()
@@ -362,7 +362,7 @@ impl Translator {
         }
     }
 
-    /// What the table says of a setting.
+    /// Applies a row of the table to a setting.
     fn apply(&mut self, row: &'static ForeignSetting, written_path: &str, value: &Value) {
         match &row.becomes {
             Becomes::Unneeded | Becomes::ChosenDataset => {
@@ -425,7 +425,7 @@ impl Translator {
         }
     }
 
-    /// Settings that are relative to others, now that those are known.
+    /// Translates the settings that needed other settings first.
     fn read_deferred(&mut self) {
         for (index, row, value) in std::mem::take(&mut self.deferred) {
             self.settings[index].outcome = match &row.becomes {
@@ -457,11 +457,11 @@ impl Translator {
         }
     }
 
-    /// What files of multi-task video projects mean without saying it.
+    /// Adds the keys that files of multi-task video projects imply.
     fn complete_multitask(&mut self, entries: &Map<String, Value>) {
         self.set_all(vec![("task".to_owned(), "video-text".into())]);
         let says = |key: &str| entries.get(key).map(word);
-        // `multi_video: false` turns groups off.
+        // `multi_video: false` turns off the grouping of videos.
         if says("multi_video").as_deref() == Some("false")
             && let Some(Value::Object(data)) = self.config.get_mut("data")
         {
@@ -484,7 +484,7 @@ impl Translator {
             .entry("video_text")
             .or_insert_with(|| Map::new().into());
         if let Value::Object(section) = section {
-            // The project's aggregator stands behind whatever pools the tokens of one clip.
+            // The project's aggregator follows any pooling of the tokens of one clip.
             if section.contains_key("temporal_layers") {
                 section.insert("pooling".to_owned(), "temporal".into());
                 for one in &mut self.settings {
@@ -523,7 +523,7 @@ impl Translator {
         }
     }
 
-    /// Sets keys, and shows them.
+    /// Sets keys, and returns them as text.
     fn set_all(&mut self, keys: Vec<(String, Value)>) -> Vec<String> {
         keys.into_iter()
             .map(|(path, value)| {
@@ -544,7 +544,7 @@ impl Translator {
     }
 }
 
-/// The steps of a dotted path; a last one in quotes has dots of its own.
+/// Splits a dotted path; a last part in quotes may contain dots.
 fn steps(path: &str) -> Vec<&str> {
     match path.split_once(".\"") {
         Some((sections, pattern)) => {
@@ -597,20 +597,21 @@ fn flow(value: &Value) -> String {
     }
 }
 
-/// What an option of a script means here.
+/// Counterpart of a script's command-line option.
 pub enum TypedOption {
-    /// Words that mean the same to `holdall train`, and whether the word behind the option was its value.
+    /// Equivalent options of `holdall train`.
     Means {
-        /// Such as `--set`, `train.optimizer.weight_decay=0.05`.
+        /// For example `--set`, `train.optimizer.weight_decay=0.05`.
         words: Vec<String>,
-        /// Whether the word behind the option is its value.
+        /// Whether the word after the option is its value.
         takes_value: bool,
     },
-    /// It has no exact counterpart: what to do instead.
+    /// No exact counterpart; the text says what to do instead.
     Answer(String),
 }
 
-/// What `--OPTION VALUE` of a script means; `None` where nothing is known of it. `next` is the word behind it, if that may be a value.
+/// Counterpart of `--OPTION VALUE` of a script; `None` for an unknown option. `next` is the word after the option, if that
+/// may be a value.
 pub fn typed_option(option: &str, next: Option<&str>) -> Option<TypedOption> {
     let key = option
         .trim_start_matches('-')
@@ -636,7 +637,7 @@ pub fn typed_option(option: &str, next: Option<&str>) -> Option<TypedOption> {
         _ => false,
     };
     let value = match &row.becomes {
-        // A switch stands alone; `--fp16 photos.csv` does not have a value.
+        // A switch takes no value: in `--fp16 photos.csv`, the file is an argument.
         Becomes::ByWord { rules, .. } if rules.iter().any(|rule| rule.words.contains(&"true")) => {
             next.filter(|value| is_switch(value) || knows(value))
         }

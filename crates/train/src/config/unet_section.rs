@@ -1,4 +1,4 @@
-//! The `unet:` section: what differs from the preset that `model:` names.
+//! The `unet:` section: overrides of the preset that `model:` names.
 
 use std::path::Path;
 
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use super::{Wrong, check};
 use crate::error::{TrainError, without_hint};
 
-/// Keys are those of a U-Net's config.json; what is left out is as the preset has it.
+/// Overrides of a U-Net preset; the keys are those of a U-Net's config.json.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UnetSection {
     /// `plain`, or `residual-encoder`.
     pub kind: Option<String>,
-    /// Channels of each stage, from the full size down.
+    /// Channels of each stage, from the full resolution down.
     pub channels: Option<Vec<usize>>,
-    /// Convolutions, or residual blocks, of each encoder stage.
+    /// Convolutions, or residual blocks, per encoder stage.
     pub encoder_blocks: Option<Vec<usize>>,
-    /// Convolutions of each decoder stage.
+    /// Convolutions per decoder stage.
     pub decoder_blocks: Option<usize>,
     /// `group`, or `instance`.
     pub norm: Option<String>,
@@ -36,21 +36,21 @@ pub struct UnetSection {
     pub downsampling: Option<String>,
     /// Whether coarser decoder stages have losses of their own.
     pub deep_supervision: Option<bool>,
-    /// Channels of a picture, where no data says so.
+    /// Channels of a picture; by default those of the data.
     pub input_channels: Option<usize>,
-    /// Bits of a value of a picture, where no data says so: 8 or 16.
+    /// Bits per channel value, 8 or 16; by default those of the data.
     pub bits: Option<usize>,
-    /// Subtracted from each channel, after values became 0 to 1.
+    /// Mean per channel, subtracted after values are scaled to 0 to 1.
     pub mean: Option<Vec<f64>>,
-    /// Divides each channel.
+    /// Standard deviation per channel, the divisor.
     pub std: Option<Vec<f64>>,
 }
 
-/// Groups where a norm is a group norm and nothing says how many.
+/// Default number of groups of a group norm.
 const USUAL_GROUPS: usize = 8;
 
 impl UnetSection {
-    /// Each value on its own.
+    /// Checks each value on its own.
     pub(crate) fn check_values(&self) -> Result<(), Wrong> {
         let is_norm = |norm: &str| ["group", "instance"].contains(&norm);
         let norm = self.norm.as_deref().unwrap_or("group");
@@ -76,12 +76,12 @@ impl UnetSection {
         word("unet.downsampling", &self.downsampling, DOWNS, hint)
     }
 
-    /// Whether nothing differs.
+    /// Whether the preset is unchanged.
     pub fn is_empty(&self) -> bool {
         *self == UnetSection::default()
     }
 
-    /// A preset with what differs from it; checked.
+    /// Applies the overrides to a preset and checks the result.
     pub fn apply(&self, preset: UnetConfig) -> Result<UnetConfig, TrainError> {
         let mut config = preset;
         let copy = |to: &mut Vec<usize>, from: &Option<Vec<usize>>| {
@@ -110,7 +110,7 @@ impl UnetSection {
         config.down = meant(&self.downsampling, DOWNS).unwrap_or(config.down);
         config.deep_supervision = self.deep_supervision.unwrap_or(config.deep_supervision);
         if config.deep_supervision && config.num_heads() == 1 {
-            // A preset's is left out where it adds no head; the user's must do something.
+            // Without an extra head the setting of a preset is dropped, while that of the user is an error.
             config.deep_supervision = false;
             if self.deep_supervision.is_some() {
                 return Err(TrainError::Config(format!(
@@ -148,7 +148,7 @@ impl UnetSection {
     }
 }
 
-/// Two convolutions a stage; residual blocks as nnU-Net has them.
+/// Default block counts: two convolutions per stage; residual blocks as in nnU-Net.
 fn usual_blocks(kind: UnetKind, stages: usize) -> Vec<usize> {
     match kind {
         UnetKind::Plain => vec![2; stages],

@@ -1,7 +1,7 @@
 //! Settings without effect: keys that another task reads, and keys that another key switches off.
 //!
-//! Whoever writes a key expects something of it. A key that changes nothing is answered with a warning, here for what a config
-//! says by itself; what depends on the data (labels, the heads of a model) is said where the data is known.
+//! A key that the user sets and that changes nothing gets a warning. This module covers what follows from the config alone;
+//! warnings that depend on the data (labels, the heads of a model) are given where the data is known.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use super::{AUTO_MODEL, RunConfig, TaskName};
 
 use TaskName::{Classify, Clip, Segment, VideoText};
 
-/// Keys, or sections, that only some tasks read. Every task reads the others.
+/// Keys, or sections, that only some tasks read. Every task reads all other keys.
 const READERS: &[(&str, &[TaskName])] = &[
     ("tokens", &[Clip, VideoText]),
     ("unet", &[Segment]),
@@ -70,17 +70,16 @@ const READERS: &[(&str, &[TaskName])] = &[
     ("train.dropout", &[Classify, VideoText]),
     ("train.stochastic_depth", &[Classify]),
     ("train.sampling", &[Clip, Classify, VideoText]),
-    // Convolutions add up their weights' gradients in f32.
+    // Convolutions always accumulate their weight gradients in f32.
     ("train.gradients", &[Clip, Classify, VideoText]),
 ];
 
-/// A key that has no effect beside others.
+/// A key that other keys may switch off.
 struct Idle {
     /// The key, or a section.
     key: &'static str,
-    /// Whether the others switch it off.
     is_idle: fn(&RunConfig, TaskName) -> bool,
-    /// What switches it off, for the warning.
+    /// The cause, for the warning.
     because: &'static str,
 }
 
@@ -96,7 +95,7 @@ fn is_never_evaluated(config: &RunConfig, _task: TaskName) -> bool {
     config.train.eval_every == EvalEvery::Never
 }
 
-/// Whether nothing held out is evaluated, nor anything else.
+/// Whether neither the validation nor any other subset is evaluated.
 fn has_no_validation(config: &RunConfig, _task: TaskName) -> bool {
     let evaluates_more = config
         .train
@@ -115,14 +114,14 @@ fn is_table(config: &RunConfig, _task: TaskName) -> bool {
     config.data.train.as_deref().is_some_and(Path::is_file)
 }
 
-/// Whether the files of a folder are the rows: class folders, pictures with their texts, shards.
+/// Whether the files of a folder are the rows: class folders, pictures with captions, shards.
 fn is_folder_of_rows(config: &RunConfig, task: TaskName) -> bool {
     let folder = config.data.train.as_deref().filter(|path| path.is_dir());
     let found = folder.map(|folder| find(Some(folder)));
     task != Segment && matches!(found, Some(Ok(found)) if found.csv.is_dir())
 }
 
-/// A preset has no other weights, and a name of the hub has.
+/// Whether the model is a preset, which has no pretrained weights; a hub name has them.
 fn is_preset(config: &RunConfig, task: TaskName) -> bool {
     match config.model.as_str() {
         AUTO_MODEL => task == Segment,
@@ -130,7 +129,7 @@ fn is_preset(config: &RunConfig, task: TaskName) -> bool {
     }
 }
 
-/// Whether the data is a folder of images and masks, which no table describes.
+/// Whether the data is a folder of images and masks, without a table.
 fn is_folder_of_masks(config: &RunConfig, task: TaskName) -> bool {
     let folder = config.data.train.as_deref().filter(|path| path.is_dir());
     let entries = folder.and_then(|folder| folder.read_dir().ok());
@@ -146,7 +145,7 @@ const NOT_SAMPLED: &str = "only `generation: {method: sample}` reads it";
 const NOT_BEAMS: &str = "only `generation: {method: beam}` reads it";
 const NEVER_EVALUATED: &str = "`train: {eval_every: none}` evaluates nothing";
 
-/// Keys that other keys switch off, whatever the data.
+/// Keys that other keys switch off, independent of the data.
 const IDLE: &[Idle] = &[
     Idle {
         key: "train.epochs",
@@ -374,20 +373,19 @@ const IDLE: &[Idle] = &[
     },
 ];
 
-/// Whether a dotted key is `section`, or stands in it.
+/// Whether a dotted key is `section` or lies in it.
 pub(crate) fn is_within(key: &str, section: &str) -> bool {
     let rest = key.strip_prefix(section);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The tasks that read a key, where not all do.
+/// The tasks that read a key; `None` if all tasks do.
 pub(crate) fn tasks_that_read(key: &str) -> Option<&'static [TaskName]> {
     let mut readers = READERS.iter();
     let (_, tasks) = readers.find(|(section, _)| is_within(key, section))?;
     Some(tasks)
 }
 
-/// Dotted keys whose values differ from the defaults.
 pub(crate) fn changed_keys(config: &RunConfig) -> Vec<String> {
     fn collect(path: &str, value: &Value, default: &Value, changed: &mut Vec<String>) {
         match (value, default) {
@@ -412,7 +410,7 @@ pub(crate) fn changed_keys(config: &RunConfig) -> Vec<String> {
     changed
 }
 
-/// A warning for each key that the config sets and the task does not read, or that another key switches off.
+/// A warning for each key that the config sets although the task does not read it or another key switches it off.
 pub(crate) fn warnings_of_unused_keys(config: &RunConfig, task: TaskName) -> Vec<String> {
     let mut warnings = Vec::new();
     for key in changed_keys(config) {

@@ -1,4 +1,4 @@
-//! Numbers that make sense, checked once.
+//! Range checks of config values.
 
 use holdall_data::config::DataConfig;
 
@@ -6,13 +6,13 @@ use super::choices::{Count, EvalEvery};
 use super::{RunConfig, TrainSection};
 use crate::error::TrainError;
 
-/// Most classes of a label head, and most threads, that anyone means.
+/// Upper bounds that catch typing errors.
 const MOST_LABELS: usize = 1 << 24;
 const MOST_THREADS: usize = 1024;
 
-/// A value that makes no sense.
+/// A value out of range.
 pub(crate) struct Wrong {
-    /// Where it stands, dotted.
+    /// Dotted path of the key.
     pub(super) path: String,
     found: String,
     expected: String,
@@ -20,7 +20,7 @@ pub(crate) struct Wrong {
 }
 
 impl Wrong {
-    /// What was found, and what was expected.
+    /// The value found, and the range expected.
     pub(super) fn what(&self) -> String {
         format!("{}, expected {}", self.found, self.expected)
     }
@@ -38,7 +38,7 @@ impl From<Wrong> for TrainError {
 }
 
 impl RunConfig {
-    /// Refuses numbers that make no sense, alone or together.
+    /// Refuses values out of range, and combinations that contradict each other.
     pub fn validate(&self) -> Result<(), TrainError> {
         check_numbers(self)?;
         check_together(self)?;
@@ -64,7 +64,7 @@ pub(crate) fn check(
     })
 }
 
-/// Checks of one value each: a layer on its own must pass them.
+/// Checks of single values, which each layer must pass on its own.
 pub(super) fn check_numbers(config: &RunConfig) -> Result<(), Wrong> {
     check_machine(config)?;
     config.losses.check_numbers()?;
@@ -300,7 +300,7 @@ fn check_data(data: &DataConfig) -> Result<(), Wrong> {
     )
 }
 
-/// Checks of values beside each other: only all layers together must pass them.
+/// Checks of combinations, which only the merged config must pass.
 fn check_together(config: &RunConfig) -> Result<(), Wrong> {
     config.losses.check_together()?;
     config.generation.check_together()?;

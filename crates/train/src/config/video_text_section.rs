@@ -1,4 +1,4 @@
-//! The `video_text:` section: what differs from the model that `model:` names, and how clips with equal texts count.
+//! The `video_text:` section: overrides of the model that `model:` names, and the treatment of clips with equal texts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,48 +9,48 @@ use serde::{Deserialize, Serialize};
 
 use super::{Wrong, check};
 
-/// What a model of clips and texts is made of; what is left out is as the model has it.
+/// Overrides of a video-text model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VideoTextSection {
-    /// A BERT that takes the place of the text tower: a folder, or a name in the local Hugging Face cache.
+    /// A BERT that replaces the text tower: a folder, or a name in the local Hugging Face cache.
     pub text_model: Option<String>,
-    /// How frames become one feature.
+    /// Pooling of frame features into one clip feature.
     pub pooling: Option<PoolingName>,
-    /// Layers of the transformer over frames.
+    /// Layers of the temporal transformer.
     pub temporal_layers: Option<usize>,
     /// Learned queries of attention pooling.
     pub queries: Option<usize>,
-    /// What writes captions.
+    /// The caption decoder.
     pub decoder: DecoderChoice,
-    /// The decoder's tokenizer, a folder or a `tokenizer.json`; the text tower's by default.
+    /// The decoder's tokenizer, a folder or a `tokenizer.json`; by default the text tower's.
     pub tokenizer: Option<String>,
-    /// What clips with equal texts are to each other.
+    /// Treatment of clips with equal texts in the contrastive loss.
     pub same_text: SameText,
-    /// What a frozen vision tower computes once, before the first step.
+    /// Outputs of a frozen vision tower that are computed once, before the first step.
     pub cache: FrameCacheChoice,
-    /// Where that is kept; beside the data by default.
+    /// Folder of those outputs; beside the data by default.
     pub cache_folder: Option<PathBuf>,
 }
 
-/// What a frozen vision tower computes once and leaves on disk.
+/// Outputs of a frozen vision tower that are computed once and stored on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameCacheChoice {
-    /// Nothing: it runs in every step.
+    /// Nothing: the vision tower runs in every step.
     #[default]
     None,
-    /// All that the model reads of each frame.
+    /// All frame features that the model reads.
     Features,
-    /// The class token of each frame, for models that read no other.
+    /// The class token of each frame, for models that read no other token.
     ClassTokens,
 }
 
-/// How frames become one feature.
+/// Pooling of frame features into one clip feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolingName {
-    /// The mean of the frames' features.
+    /// Mean of the frame features.
     Mean,
     /// A transformer over the frames, then the mean.
     Temporal,
@@ -58,23 +58,22 @@ pub enum PoolingName {
     Attention,
 }
 
-/// What clips with equal texts are to each other in the contrastive loss.
+/// Treatment of clips with equal texts in the contrastive loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SameText {
-    /// Negatives, as any other two clips.
+    /// Negatives, like any other two clips.
     #[default]
     Negative,
-    /// Positives: each of them is as right as the clip itself.
+    /// Positives, with the same weight as the clip itself.
     Positive,
 }
 
-/// A decoder's sizes, or none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecoderChoice {
-    /// No captions: retrieval alone.
+    /// No decoder and no captions, only retrieval.
     None,
-    /// What differs from the model's decoder, or from the usual one.
+    /// Overrides of the model's decoder, or of the default decoder.
     Sizes(DecoderSection),
 }
 
@@ -84,19 +83,18 @@ impl Default for DecoderChoice {
     }
 }
 
-/// The `decoder:` section.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DecoderSection {
-    /// Layers; 6 by default.
+    /// Number of layers; 6 by default.
     pub layers: Option<usize>,
     /// Width; 512 by default.
     pub width: Option<usize>,
-    /// Heads of its attention; 8 by default.
+    /// Attention heads; 8 by default.
     pub heads: Option<usize>,
-    /// Width of what lies between its linear layers; 1,024 by default.
+    /// Inner width of the feed-forward layers; 1,024 by default.
     pub inner: Option<usize>,
-    /// Whether its head is its table of words.
+    /// Whether the output layer shares the token embedding.
     pub tied: Option<bool>,
     /// Tokens of the longest caption, the end token included.
     pub tokens: Option<usize>,
@@ -146,12 +144,12 @@ impl<'de> Deserialize<'de> for DecoderChoice {
 }
 
 impl VideoTextSection {
-    /// Whether nothing differs.
+    /// Whether the model is unchanged.
     pub fn is_empty(&self) -> bool {
         *self == VideoTextSection::default()
     }
 
-    /// Each value on its own.
+    /// Checks each value on its own.
     pub(crate) fn check_values(&self) -> Result<(), Wrong> {
         let positive = |path: &str, number: Option<usize>, hint: &'static str| {
             let most = 1 << 16;

@@ -1,6 +1,6 @@
 //! Values that are a word or a number: `auto`, `epoch`, `5%`, `none`, `500`.
 //!
-//! One visitor takes whatever was written, so that each type can say in its own words what it expected.
+//! One visitor accepts any scalar, so that each type can word its own error.
 
 use std::fmt;
 
@@ -14,14 +14,13 @@ pub(super) enum WordOrNumber {
     Whole(u64),
     /// Any other number.
     Real(f64),
-    /// A word.
     Word(String),
-    /// Nothing, `null` or `~`.
+    /// An empty value, `null` or `~`.
     Nothing,
 }
 
 impl WordOrNumber {
-    /// `None` for what is not a count that fits this machine.
+    /// The value as a count; `None` if it is no whole number, or too large for `usize`.
     pub(super) fn count(&self) -> Option<usize> {
         match self {
             WordOrNumber::Whole(number) => usize::try_from(*number).ok(),
@@ -33,7 +32,7 @@ impl WordOrNumber {
         matches!(self, WordOrNumber::Word(written) if written == word)
     }
 
-    /// The complaint: what was found, what was expected.
+    /// Error text: the value found, and the values expected.
     pub(super) fn instead_of(&self, expected: &str) -> String {
         format!("`{self}`, expected {expected}")
     }
@@ -109,9 +108,7 @@ impl<'de> Deserialize<'de> for WordOrNumber {
 /// A word, or a list of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum WordOrNumbers {
-    /// A word.
     Word(String),
-    /// A list.
     Numbers(Vec<f64>),
 }
 
@@ -155,7 +152,7 @@ impl<'de> Deserialize<'de> for WordOrNumbers {
     }
 }
 
-/// A number of its own, or `none`.
+/// Serde format of an optional number: the number, or `none`.
 pub(super) mod real_or_none {
     use super::*;
 
@@ -178,7 +175,7 @@ pub(super) mod real_or_none {
     }
 }
 
-/// A count, or `none`.
+/// Serde format of an optional count: the count, or `none`.
 pub(super) mod count_or_none {
     use super::*;
 

@@ -1,32 +1,31 @@
-//! The samples of one effective batch, on the host: columns, each for an endpoint of the step.
+//! The samples of one effective batch on the host: one column per input endpoint of the step.
 
 use std::ops::Range;
 
 use holdall_device::HostRow;
 
-/// What a column holds, sample by sample.
+/// Values of a column, sample by sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
-    /// Pictures as decoded, channels last; normalised on the device.
+    /// Decoded images, channels last; normalised on the device.
     Bytes(Vec<u8>),
-    /// The same, each where it was decoded to.
+    /// Decoded images in the loader's own buffers, without a copy.
     Rows(Vec<HostRow>),
-    /// Numbers.
     Floats(Vec<f32>),
     /// Token ids, labels, lengths.
     Indices(Vec<i64>),
 }
 
-/// Who reads a column at a time.
+/// The samples that one program run reads from a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// A micro-batch. A tail is filled up with copies of the first sample: finite numbers, whose weight is zero.
+    /// A micro-batch. Padding repeats the first sample, so that it is finite; its weight is zero.
     MicroBatch,
-    /// All micro-batches of this process. Padding is [`IGNORED`], or zero.
+    /// All micro-batches of this process. Padding is [`IGNORED`] or zero.
     OwnBatch,
-    /// The whole step: each process has the values of all. Padding as above.
+    /// The whole step: each process holds the values of all processes. Padding is [`IGNORED`] or zero.
     EffectiveBatch,
-    /// The whole step; the values are no sample's.
+    /// The whole step; the values do not belong to samples.
     Step,
 }
 
@@ -36,25 +35,20 @@ pub const IGNORED: i64 = -1;
 /// One input of the samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// The endpoint that takes it.
+    /// Name of the input endpoint.
     pub endpoint: String,
-    /// Who reads it at a time.
     pub scope: Scope,
-    /// Its values.
     pub values: Values,
 }
 
-/// An effective batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// How many samples.
     pub num_samples: usize,
-    /// What they consist of.
     pub columns: Vec<Column>,
 }
 
 impl Batch {
-    /// The values of an endpoint, which is added where it is new: made by `empty`.
+    /// Returns the values of an endpoint; a missing column is added with the values of `empty`.
     pub fn column(&mut self, endpoint: &str, scope: Scope, empty: fn() -> Values) -> &mut Values {
         let known = self.columns.iter().position(|one| one.endpoint == endpoint);
         let index = known.unwrap_or_else(|| {
@@ -68,10 +62,10 @@ impl Batch {
         &mut self.columns[index].values
     }
 
-    /// Indices of an endpoint, to be written over.
+    /// Indices of an endpoint, to be overwritten.
     ///
     /// # Panics
-    /// If the endpoint takes something else.
+    /// If the endpoint takes another type.
     pub fn indices(&mut self, endpoint: &str, scope: Scope) -> &mut Vec<i64> {
         match self.column(endpoint, scope, || Values::Indices(Vec::new())) {
             Values::Indices(values) => values,
@@ -79,10 +73,10 @@ impl Batch {
         }
     }
 
-    /// Numbers of an endpoint, to be written over.
+    /// Floats of an endpoint, to be overwritten.
     ///
     /// # Panics
-    /// If the endpoint takes something else.
+    /// If the endpoint takes another type.
     pub fn floats(&mut self, endpoint: &str, scope: Scope) -> &mut Vec<f32> {
         match self.column(endpoint, scope, || Values::Floats(Vec::new())) {
             Values::Floats(values) => values,
@@ -90,7 +84,7 @@ impl Batch {
         }
     }
 
-    /// Pictures of an endpoint, where they were decoded to.
+    /// Sets the images of an endpoint, which stay in the loader's buffers.
     pub fn set_rows<'a>(&mut self, endpoint: &str, rows: impl Iterator<Item = &'a HostRow>) {
         match self.column(endpoint, Scope::MicroBatch, || Values::Rows(Vec::new())) {
             Values::Rows(values) => {
@@ -101,10 +95,10 @@ impl Batch {
         }
     }
 
-    /// Indices that a batch has.
+    /// Reads the indices of an existing column.
     ///
     /// # Panics
-    /// If it has none under that name.
+    /// If there is no column of indices with this name.
     pub fn read_indices(&self, endpoint: &str) -> &[i64] {
         let found = self.columns.iter().find(|one| one.endpoint == endpoint);
         match found.map(|one| &one.values) {
@@ -113,10 +107,10 @@ impl Batch {
         }
     }
 
-    /// Numbers that a batch has.
+    /// Reads the floats of an existing column.
     ///
     /// # Panics
-    /// If it has none under that name.
+    /// If there is no column of floats with this name.
     pub fn read_floats(&self, endpoint: &str) -> &[f32] {
         let found = self.columns.iter().find(|one| one.endpoint == endpoint);
         match found.map(|one| &one.values) {
@@ -125,7 +119,7 @@ impl Batch {
         }
     }
 
-    /// These samples alone.
+    /// A batch of these samples alone.
     pub fn part(&self, samples: Range<usize>) -> Batch {
         fn part<T: Clone>(values: &[T], all: usize, samples: &Range<usize>) -> Vec<T> {
             let each = values.len() / all;
@@ -171,7 +165,7 @@ impl Batch {
         }
     }
 
-    /// Lets go of the rows, so that they can be written again.
+    /// Releases the loader's rows, so that they can be written again.
     pub(crate) fn release_rows(&mut self) {
         for column in &mut self.columns {
             if let Values::Rows(rows) = &mut column.values {
@@ -181,7 +175,7 @@ impl Batch {
     }
 }
 
-/// Random bytes, such as pictures have.
+/// Random bytes in place of decoded images.
 pub fn random_bytes(draw: &mut holdall_models::init::Draw, count: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; count];
     for eight in bytes.chunks_mut(8) {
@@ -191,19 +185,18 @@ pub fn random_bytes(draw: &mut holdall_models::init::Draw, count: usize) -> Vec<
     bytes
 }
 
-/// Which samples of a batch a micro-batch has.
+/// A range of a batch's samples.
 #[derive(Clone, Copy, Debug)]
 pub struct MicroBatch<'a> {
-    /// The effective batch.
     pub batch: &'a Batch,
-    /// Its first sample.
+    /// Index of the first sample.
     pub start: usize,
     /// Samples in it, padding included.
     pub size: usize,
 }
 
 impl MicroBatch<'_> {
-    /// The sample of the batch that is in a row; padding repeats the first.
+    /// Index in the batch of the sample in a row; padding repeats the first sample.
     pub fn sample(&self, row: usize) -> usize {
         match self.start + row {
             sample if sample < self.batch.num_samples => sample,
@@ -211,14 +204,15 @@ impl MicroBatch<'_> {
         }
     }
 
-    /// The rows of this micro-batch among those of all samples.
+    /// The rows of this micro-batch out of one row per sample; padding repeats the first.
     pub(crate) fn rows<'a, T>(&self, all: &'a [T]) -> impl Iterator<Item = &'a T> {
         let there = &all[self.start.min(all.len())..];
         let padding = std::iter::repeat(&all[0]);
         there.iter().chain(padding).take(self.size)
     }
 
-    /// Copies the values of this micro-batch's samples from those of all; where `to` has room for shorter ones, their beginnings.
+    /// Copies the values of this micro-batch's samples. If `to` has less room per sample, only the beginning of each is
+    /// copied.
     pub(crate) fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
         let each = from.len() / self.batch.num_samples;
         let width = to.len() / self.size;

@@ -8,7 +8,7 @@ use crate::engine::scaler::{Gradients, LossScaler};
 use crate::engine::step::{LossSum, Step, StepReport};
 use crate::engine::task::Loss;
 
-/// What is not finite in what a step reports, if training cannot go on from it.
+/// The first value of a step's report that is not finite, if training cannot continue from it.
 pub(crate) fn in_report(
     losses: &[Loss],
     sums: &[LossSum],
@@ -20,7 +20,7 @@ pub(crate) fn in_report(
     let each = each.map(|(loss, sum)| (format!("{} loss", loss.name), sum.mean()));
     let total = ("loss".to_owned(), report.loss);
     let bad_loss = each.chain([total]).find(|(_, loss)| !loss.is_finite());
-    // In fp16 a step whose gradients overflowed was skipped, and the next one has a smaller scale.
+    // In fp16 a step with overflowing gradients is skipped, and the next step has a smaller loss scale.
     let is_skipped = report.gradients != Gradients::Finite && !overflowed;
     if is_skipped || (!overflowed && bad_loss.is_none()) {
         return None;
@@ -37,7 +37,7 @@ pub(crate) fn in_report(
     Some(found)
 }
 
-/// The first weight or moment that is not finite, as words.
+/// Description of the first weight or moment that is not finite.
 pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
     for parameter in step.parameters() {
         let values = step.stored_weight(parameter).read()?;
@@ -58,7 +58,7 @@ pub(crate) fn in_state(step: &Step) -> Result<Option<String>, DeviceError> {
                 first_bad_of(numbers)
             }
             Elements::F16(_) => unreachable!("no state is in F16"),
-            // Codes are finite; what they are relative to is looked at by itself.
+            // Codes are finite; their scales are checked on their own.
             Elements::U8(_) => None,
         };
         if let Some(found) = found {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::engine::task::Chance;
 
-    /// What is found in a step of one loss.
+    /// The finding in a step with one loss.
     fn found(loss: f64, gradient_norm: f64, scaler: &mut LossScaler) -> Option<String> {
         let losses = [Loss {
             name: "label".to_owned(),
@@ -133,7 +133,7 @@ mod tests {
             found(2.0, f64::INFINITY).as_deref(),
             Some("the gradient norm is infinite")
         );
-        // The gradients may be finite where the loss is not.
+        // The gradients may be finite although the loss is not.
         assert_eq!(
             found(f64::INFINITY, 1.0).as_deref(),
             Some("the label loss is infinite")

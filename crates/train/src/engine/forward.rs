@@ -1,7 +1,7 @@
-//! Forward programs at work: evaluation, encoders, prediction.
+//! Runs forward programs: evaluation, encoders, prediction.
 //!
-//! The programs have no backward pass, so gradients cannot leak. They run in the arena of a step ([`Forward`]), or in an
-//! arena of their own where nothing is trained ([`ForwardModel`]).
+//! The programs have no backward pass, so gradients cannot leak. They run in the arena of a training step ([`Forward`]), or
+//! in an arena of their own without training ([`ForwardModel`]).
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::engine::step::{fill_parameters, on_its_threads, place};
 use crate::engine::task::Task;
 use crate::error::TrainError;
 
-/// Forward programs, with the memory that they run in.
+/// Forward programs with the memory that they run in.
 pub struct Forward<'a> {
     device: &'a Device,
     plan: &'a StepPlan,
@@ -33,26 +33,26 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// Rows of an endpoint: samples at a time, at most.
+    /// Rows of an endpoint, which is the largest batch.
     pub fn rows(&self, endpoint: &str) -> usize {
         place(self.plan, endpoint).shape.dims()[0]
     }
 
-    /// Elements of a row of an endpoint.
+    /// Elements per row of an endpoint.
     pub fn width(&self, endpoint: &str) -> usize {
         let shape = place(self.plan, endpoint).shape;
         shape.num_elements() / shape.dims()[0]
     }
 
-    /// Whether there is an endpoint of that name.
+    /// Whether the endpoint exists.
     pub fn has(&self, endpoint: &str) -> bool {
         self.plan.endpoint(endpoint).is_some()
     }
 
-    /// Feeds pictures; rows beyond them repeat the first.
+    /// Feeds pictures; the remaining rows repeat the first picture.
     ///
     /// # Panics
-    /// If there are none, or more than the endpoint has rows.
+    /// If there are no pictures, or more than the endpoint has rows.
     pub fn feed_pictures(&mut self, endpoint: &str, pictures: &[HostRow]) {
         let place = place(self.plan, endpoint);
         let (count, rows) = (pictures.len(), place.shape.dims()[0]);
@@ -65,16 +65,16 @@ impl<'a> Forward<'a> {
             .input_rows(&place, pictures.iter().chain(padding));
     }
 
-    /// Feeds bytes; what `fill` finds and leaves is arbitrary.
+    /// Feeds bytes; `fill` gets a buffer with arbitrary contents.
     pub fn feed_bytes(&mut self, endpoint: &str, fill: impl FnOnce(&mut [u8])) {
         let place = place(self.plan, endpoint);
         self.machine.input(&place, fill);
     }
 
-    /// Feeds rows of indices; rows beyond them repeat the first, which is in range.
+    /// Feeds rows of indices; the remaining rows repeat the first, which is in range.
     ///
     /// # Panics
-    /// If they are not whole rows, at least one and at most as many as the endpoint has.
+    /// If the indices are not whole rows, at least one and at most as many as the endpoint has.
     pub fn feed_indices(&mut self, endpoint: &str, values: &[i64]) {
         let place = place(self.plan, endpoint);
         let width = self.width(endpoint);
@@ -91,17 +91,17 @@ impl<'a> Forward<'a> {
     /// Runs a program and waits for it.
     ///
     /// # Panics
-    /// If there is none of that name.
+    /// If the program does not exist.
     pub fn run(&mut self, program: &str) -> Result<(), DeviceError> {
         self.start(program);
         // A synchronisation per batch: its results are read next.
         self.machine.wait()
     }
 
-    /// Runs a program and reads an endpoint of it: one round trip.
+    /// Runs a program and reads one of its endpoints in a single round trip.
     ///
     /// # Panics
-    /// If there is no program or no endpoint of that name.
+    /// If the program or the endpoint does not exist.
     pub fn run_and_read(
         &mut self,
         program: &str,
@@ -113,7 +113,7 @@ impl<'a> Forward<'a> {
             return self.machine.read(&place);
         }
         let values = self.machine.read(&place)?.into_owned();
-        // Nothing runs any more: this tells whether the program failed.
+        // The device is idle by now: this returns whether the program failed.
         self.machine.wait()?;
         Ok(Cow::Owned(values))
     }
@@ -126,7 +126,7 @@ impl<'a> Forward<'a> {
         });
     }
 
-    /// A parameter's elements by its name; `None` where the programs' plan has none of that name.
+    /// A parameter's elements by name; `None` if the plan does not have it.
     pub fn parameter(&self, name: &str) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
         let mut parameters = self.plan.graph.parameters().iter();
         let parameter = parameters.find(|parameter| parameter.name == name);
@@ -148,23 +148,23 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// A model that is only read: its weights and the forward programs in an arena of their own.
+/// A model for inference: its weights and the forward programs in an arena of their own.
 pub struct ForwardModel {
     batch: usize,
     plan: StepPlan,
     machine: Machine,
 }
 
-/// Samples at a time, unless the user says otherwise or memory does.
+/// Batch sizes to try, from the largest on.
 const BATCHES: [usize; 8] = [64, 32, 16, 8, 4, 3, 2, 1];
 
-/// Those of up to `most` samples, and a single one in any case.
+/// Batch sizes of up to `most` samples; 1 in any case.
 fn usual_batches(most: usize) -> Vec<usize> {
     let fitting = BATCHES.into_iter().filter(|batch| *batch <= most.max(1));
     fitting.collect()
 }
 
-/// On the CPU the pictures of a batch are part of what the budget bounds.
+/// Host bytes of a picture. They count towards the budget on the CPU only.
 fn row_bytes(device: &Device, task: &dyn Task) -> u64 {
     if device.is_gpu() || task.reads_its_own_pictures() {
         return 0;
@@ -184,11 +184,11 @@ fn plan_graph(graph: &Graph, target: &dyn Target) -> StepPlan {
     lifetimes.pack().plan(0, 0)
 }
 
-/// What writing captions makes resident on the host beside the arena: 1.9 MiB more than planned were held by `bench captions --small`.
+/// Resident host memory of caption generation beside the arena: `bench captions --small` held 1.9 MiB more than planned.
 const CAPTION_BYTES: u64 = 5 << 19;
 
 impl ForwardModel {
-    /// Plans a batch of this size in this arithmetic, whatever it takes, and reserves the arena.
+    /// Plans a batch of this size in this arithmetic, without a budget, and reserves the arena.
     pub fn with_arithmetic(
         device: &Device,
         task: &dyn Task,
@@ -207,8 +207,8 @@ impl ForwardModel {
         Ok(model)
     }
 
-    /// Plans the largest batch that fits the budget, or the one asked for, and reserves the arena. In f32: what a model is
-    /// worth should not depend on what a device likes best.
+    /// Plans the largest batch that fits the budget, or the requested one, and reserves the arena. The arithmetic is f32, so
+    /// that scores do not depend on the device's preferred format.
     pub fn new(
         device: &Device,
         task: &dyn Task,
@@ -230,8 +230,8 @@ impl ForwardModel {
         })
     }
 
-    /// The same for programs that `build` writes for a batch, in an arithmetic of their own: at most `most` samples at a time, whose
-    /// rows take so many bytes each.
+    /// Like [`ForwardModel::new`] for programs that `build` writes for a batch size, in a given arithmetic: at most `most`
+    /// samples per batch, with `row_bytes` of host memory each.
     pub(crate) fn of_graph(
         device: &Device,
         build: &dyn Fn(usize) -> Graph,
@@ -249,7 +249,7 @@ impl ForwardModel {
         })
     }
 
-    /// The first batch whose plan fits the budget, its arena reserved.
+    /// Takes the first batch size whose plan fits the budget, and reserves the arena.
     fn largest(
         device: &Device,
         arithmetic: Arithmetic,
@@ -280,17 +280,16 @@ impl ForwardModel {
         .into())
     }
 
-    /// Samples at a time.
+    /// Samples per batch.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// Counts bytes that the process may hold beside what was planned.
+    /// Adds bytes to the planned memory of the process.
     pub fn hold_more(&mut self, bytes: u64) {
         self.plan.process_bytes += bytes;
     }
 
-    /// What was planned.
     pub fn plan(&self) -> &StepPlan {
         &self.plan
     }
@@ -304,7 +303,7 @@ impl ForwardModel {
         fill_parameters(device, &self.plan, &mut self.machine, fill)
     }
 
-    /// The programs at work.
+    /// The forward programs, ready to run.
     pub fn forward<'a>(&'a mut self, device: &'a Device) -> Forward<'a> {
         Forward::new(device, &self.plan, &mut self.machine)
     }

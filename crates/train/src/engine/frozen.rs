@@ -1,7 +1,7 @@
-//! Which parameters a run does not train: `train: freeze` against the parameters of the model, in its order.
+//! Frozen parameters of a run: `train: freeze` resolved against the parameters of the model, in its order.
 //!
-//! A frozen parameter has no gradient, no moments and no part in the gradient norm; layers whose parameters are frozen up to the
-//! input have no backward pass and keep nothing for it.
+//! A frozen parameter has no gradient, no moments and no part in the gradient norm. Layers whose parameters are all frozen,
+//! from the input on, have no backward pass and keep no activations for one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,17 +18,15 @@ use crate::error::TrainError;
 /// Names of the parameters that are not trained.
 pub type Frozen = Arc<BTreeSet<String>>;
 
-/// How many numbers a model has.
+/// Number of scalar parameters of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterCount {
-    /// Those that training changes.
     pub trained: u64,
-    /// All of them.
     pub all: u64,
 }
 
 impl ParameterCount {
-    /// Of a step.
+    /// Counts the parameters of a step.
     pub fn of(graph: &Graph) -> ParameterCount {
         let count = |trained_only: bool| -> u64 {
             let parameters = graph.parameters().iter();
@@ -43,7 +41,6 @@ impl ParameterCount {
         }
     }
 
-    /// For the log and for `plan`.
     pub fn describe(&self) -> String {
         let (trained, all) = (show(self.trained), show(self.all));
         format!("Trains {trained} of {all} parameters")
@@ -57,7 +54,7 @@ fn show(count: u64) -> String {
     }
 }
 
-/// What is frozen of a task's parameters.
+/// Resolves the frozen parameters of a task.
 pub fn resolve(freeze: &Freeze, task: &Arc<dyn Task>) -> Result<Frozen, TrainError> {
     let graph = write_parameters(&StepConfig::new(Arc::clone(task)));
     let frozen = match freeze {
@@ -122,7 +119,8 @@ fn named(names: &[(String, FrozenShare)], graph: &Graph) -> Result<BTreeSet<Stri
     Ok(frozen)
 }
 
-/// Where the last `blocks` numbered blocks begin among the parameters of `name`, which are in the order of the model.
+/// Index of the first parameter of the last `blocks` numbered blocks among the parameters of `name`, which are in the order
+/// of the model.
 fn first_trained(name: &str, covered: &[&str], blocks: usize) -> Result<usize, TrainError> {
     let mut starts: Vec<usize> = Vec::new();
     let mut known: BTreeSet<&str> = BTreeSet::new();
@@ -152,7 +150,7 @@ fn first_trained(name: &str, covered: &[&str], blocks: usize) -> Result<usize, T
     }
 }
 
-/// A parameter's name up to the first number in it, behind the `skipped` bytes: `vision_model.encoder.layers.3`.
+/// A parameter's name up to its first numeric part after `skipped` bytes: `vision_model.encoder.layers.3`.
 fn block_of(parameter: &str, skipped: usize) -> Option<&str> {
     let mut end = skipped;
     for part in parameter[skipped..].split('.') {
@@ -166,7 +164,7 @@ fn block_of(parameter: &str, skipped: usize) -> Option<&str> {
     None
 }
 
-/// Parameters of one product (q, k and v) have one gradient.
+/// Parameters that share a storage (q, k and v) share a gradient: they must all be frozen, or none.
 fn check_shared(graph: &Graph, frozen: &BTreeSet<String>) -> Result<(), TrainError> {
     let mut first: HashMap<StorageId, &str> = HashMap::new();
     for one in graph.parameters() {
@@ -192,7 +190,7 @@ fn top(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// What may have been meant: the nearest names and beginnings of names, or the first parts of all.
+/// Suggestions for an unknown name: the most similar names and prefixes, or the first parts of all names.
 fn near(name: &str, parameters: &[&str]) -> String {
     let mut known: BTreeMap<&str, f64> = BTreeMap::new();
     for parameter in parameters {
@@ -219,7 +217,7 @@ fn near(name: &str, parameters: &[&str]) -> String {
     format!("did you mean {}?", quoted(&nearest[..nearest.len().min(3)]))
 }
 
-/// How near a name must be to be offered, by Jaro and Winkler.
+/// Smallest Jaro-Winkler similarity of a name that is suggested.
 const NEAR: f64 = 0.85;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Low-rank adapters of a run: which layers have them, what they start as, and what is trained beside them.
+//! Low-rank adapters of a run: the adapted layers, initial values, and the parameters trained beside them.
 //!
 //! ```text
-//! y = x W^T + b + (alpha / rank) (x A^T) B^T        W frozen; A uniform as peft draws it, B zero: the model starts as it was
+//! y = x W^T + b + (alpha / rank) (x A^T) B^T        W frozen; A uniform as in peft, B zero: the model starts unchanged
 //! ```
 //!
-//! Trained are the adapters and what has no pretrained weights: heads, layers that the model folder lacks. All else is frozen,
-//! `logit_scale` too, as peft has it.
+//! The adapters are trained, and parameters without pretrained weights: heads, and layers that the model folder lacks. All
+//! other parameters are frozen, `logit_scale` too, as in peft.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,38 +22,37 @@ use crate::engine::saved_adapter::{self, SavedAdapter};
 use crate::engine::step_graph::{SAMPLE_IDS, STREAM, StepConfig, write_parameters};
 use crate::error::TrainError;
 
-/// Layers that have adapters where nobody says which: query and value projections under the names that CLIP, BERT, ViT
-/// and decoders have for them. The choice of LoRA's authors, and of peft for BERT and most decoders; for CLIP and ViT it has none.
+/// Layers adapted by default: query and value projections, by the names that CLIP, BERT, ViT and decoders have for them. This
+/// is the choice of LoRA's authors, and of peft for BERT and most decoders; peft has no default for CLIP and ViT.
 const DEFAULT_TARGETS: [&str; 4] = ["q_proj", "v_proj", "query", "value"];
 
-/// In the names of what is a convolution in other frameworks: adapters of its shape could not be exchanged.
+/// Name part of layers that are convolutions in other frameworks: adapters of a linear layer's shape could not be exchanged.
 const CONVOLUTION: &str = "patch_embedding";
 
-/// Adapters of a run, resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
     /// Rows of `A`, columns of `B`.
     pub rank: usize,
-    /// What they add is multiplied by this over the rank.
+    /// Scale numerator: the adapter's output is multiplied by `alpha / rank`.
     pub alpha: f64,
-    /// Share of the numbers that are dropped of what they read.
+    /// Dropout probability of the adapter's input.
     pub dropout: f64,
-    /// Names of the layers that have one.
+    /// Names of the adapted layers.
     pub modules: BTreeSet<String>,
-    /// What peft is to call them: last parts of names, where those mean no other layer.
+    /// `target_modules` for peft: last parts of names, if those match no other layer.
     pub target_modules: Vec<String>,
-    /// Parameters without pretrained weights, which are trained as they are.
+    /// Parameters without pretrained weights, which are trained in full.
     pub trained_in_full: BTreeSet<String>,
-    /// The model that they belong to, as a config names it.
+    /// The base model, as the config names it.
     pub base_model: String,
-    /// Seed of the masks.
+    /// Seed of the dropout masks.
     pub seed: u64,
-    /// The folder of the adapter that training goes on with.
+    /// Folder of the adapter to start from.
     pub adapter: Option<PathBuf>,
 }
 
 impl Lora {
-    /// Finds the layers that a config means among those of a step.
+    /// Resolves the adapted layers of a config among those of a step.
     pub fn resolve(
         section: &LoraSection,
         step: &StepConfig,
@@ -125,12 +124,12 @@ impl Lora {
         })
     }
 
-    /// Multiplies what adapters add.
+    /// Factor of the adapter's output.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank as f64
     }
 
-    /// As a graph takes them; `masks` are sample ids and stream, where something is dropped.
+    /// The adapters in the form that a graph takes; `masks` are sample ids and stream, given with dropout.
     pub(crate) fn adapters(&self, masks: Option<[ValueId; 2]>) -> Adapters {
         Adapters {
             rank: self.rank,
@@ -149,12 +148,12 @@ impl Lora {
         adapted_module(parameter).is_some() || self.trained_in_full.contains(parameter)
     }
 
-    /// The adapter that training goes on with, read.
+    /// Reads the adapter to start from.
     pub(crate) fn read_start(&self) -> Result<Option<SavedAdapter>, TrainError> {
         self.adapter.as_deref().map(saved_adapter::read).transpose()
     }
 
-    /// Fills a matrix of an adapter from the one that training goes on with, or draws it; tells whether it was one.
+    /// Fills an adapter matrix from the adapter to start from, or at random; returns whether the parameter is an adapter.
     pub(crate) fn fill(
         &self,
         start: Option<&SavedAdapter>,
@@ -166,12 +165,12 @@ impl Lora {
             return false;
         };
         if let Some(start) = start {
-            // Their number was checked when the adapter was resolved.
+            // The shapes were checked when the adapter was resolved.
             values.copy_from_slice(&start.tensors[name].1);
             return true;
         }
         if name == name_of_a(module) {
-            // Kaiming's uniform numbers with a = sqrt 5, which is 1 / sqrt(inputs).
+            // Kaiming's uniform initialisation with a = sqrt 5, whose bound is 1 / sqrt(inputs).
             let inputs = values.len() / self.rank;
             Start::Uniform((inputs as f64).powf(-0.5)).fill(seed, name, values);
         } else {
@@ -180,7 +179,7 @@ impl Lora {
         true
     }
 
-    /// What the masks of a batch are a function of, where something is dropped.
+    /// Sets the inputs that decide a batch's dropout masks, if there is dropout.
     pub fn set_stream(&self, batch: &mut Batch, samples: impl Iterator<Item = i64>, epoch: u64) {
         if self.dropout == 0.0 {
             return;
@@ -193,12 +192,11 @@ impl Lora {
         stream.extend([self.seed as i64, epoch as i64]);
     }
 
-    /// `q_proj, v_proj`: the last parts of the layers' names, each once, in the order of the alphabet.
+    /// Last parts of the layers' names, each once, in alphabetical order: `q_proj, v_proj`.
     pub fn short_names(&self) -> Vec<String> {
         last_parts(&self.modules)
     }
 
-    /// For the log.
     pub fn describe(&self) -> String {
         format!(
             "LoRA: rank {}, alpha {} on {} layers ({})",
@@ -211,7 +209,7 @@ impl Lora {
 }
 
 impl StepConfig {
-    /// Makes `batch` that of these pictures, with what adapters need to know of them.
+    /// Fills `batch` with the loaded pictures, and with the inputs of the adapters.
     pub fn fill_batch(&self, batch: &mut Batch, loaded: &Loaded<HostRow>, epoch: u64) {
         self.task.fill_batch(batch, loaded, epoch);
         if let Some(lora) = &self.lora {
@@ -220,7 +218,7 @@ impl StepConfig {
         }
     }
 
-    /// Random samples, with what adapters need to know of them.
+    /// Random samples, with the inputs of the adapters.
     pub fn random_batch(&self, num_samples: usize, seed: u64) -> Batch {
         let mut batch = self.task.random_batch(num_samples, seed);
         if let Some(lora) = &self.lora {
@@ -230,7 +228,7 @@ impl StepConfig {
     }
 }
 
-/// Layers that a target means: of that name, with a name that ends in it as peft takes it, or that a pattern matches.
+/// Layers that a target matches: by full name, by last parts as in peft, or by pattern.
 fn targeted(target: &str, linear: &BTreeSet<String>) -> Vec<String> {
     let is_meant = |module: &&String| {
         let ends = module
@@ -269,7 +267,7 @@ fn named(targets: &LoraTargets, linear: &BTreeSet<String>) -> Result<BTreeSet<St
     Ok(modules)
 }
 
-/// What is gone on with has the rank and the layers that are asked for, in the shapes of the model.
+/// Checks that the adapter to start from has the configured rank and layers, in the shapes of the model.
 fn check_saved(
     section: &LoraSection,
     saved: &SavedAdapter,
@@ -325,7 +323,7 @@ fn check_saved(
     Ok(())
 }
 
-/// An adapter as large as its matrix would be no adapter.
+/// Refuses a rank that is larger than a dimension of an adapted matrix.
 fn check_rank(rank: usize, modules: &BTreeSet<String>, graph: &Graph) -> Result<(), TrainError> {
     for module in modules {
         let weight = format!("{module}.weight");
@@ -344,7 +342,7 @@ fn check_rank(rank: usize, modules: &BTreeSet<String>, graph: &Graph) -> Result<
     Ok(())
 }
 
-/// Names by which peft finds these layers and no others.
+/// Names by which peft finds exactly these layers.
 fn target_modules(modules: &BTreeSet<String>, every_linear: &BTreeSet<String>) -> Vec<String> {
     let short = last_parts(modules);
     let meant = short.iter().flat_map(|name| targeted(name, every_linear));
@@ -379,7 +377,7 @@ fn last_parts(modules: &BTreeSet<String>) -> Vec<String> {
     parts.into_iter().collect()
 }
 
-/// Names of both matrices of a layer's adapter.
+/// Names of both adapter matrices of a layer.
 pub(crate) fn names(module: &str) -> [String; 2] {
     [name_of_a(module), name_of_b(module)]
 }

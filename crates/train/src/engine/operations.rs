@@ -1,6 +1,7 @@
-//! `plan-tensors.json` and `operations.json`: the plan for people, with names.
+//! `plan-tensors.json` and `operations.json`: the plan with readable names.
 //!
-//! Both are bounded: of very large graphs the largest tensors and the slowest operations are written, and how many were left out.
+//! Both files are bounded: for very large graphs they contain the largest tensors and the slowest operations, and the number
+//! of omitted ones.
 
 use std::collections::HashMap;
 
@@ -8,12 +9,12 @@ use holdall_graph::Role;
 use holdall_plan::{MappedOperation, MemoryMap, PlacedBox, Stage, StepPlan, Tenant};
 use serde::Serialize;
 
-/// Tensors in `plan-tensors.json`, at most.
+/// Maximum number of tensors in `plan-tensors.json`.
 const MAX_TENSORS: usize = 8000;
-/// Operations in `operations.json`, at most; kinds of operations are there whole.
+/// Maximum number of operations in `operations.json`; the totals by kind cover all operations.
 const MAX_OPERATIONS: usize = 200;
 
-/// What a tensor is for, as `plan.json` breaks the arena down.
+/// Purposes of tensors, as `plan.json` breaks the arena down.
 const CATEGORIES: [&str; 7] = [
     "weights",
     "gradients",
@@ -38,7 +39,7 @@ struct TensorsFile<'a> {
     left_out: usize,
 }
 
-/// Each text once.
+/// Interned texts.
 #[derive(Default)]
 struct Names<'a> {
     all: Vec<&'a str>,
@@ -54,7 +55,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// `plan-tensors.json`.
+/// The text of `plan-tensors.json`.
 pub fn tensors_json(plan: &StepPlan) -> String {
     let map = &plan.memory_map;
     let slots: Vec<String> = (1..plan.kept)
@@ -126,12 +127,12 @@ fn category(role: Role) -> &'static str {
     }
 }
 
-/// Seconds of every instruction of a program, all its runs in a step together.
+/// Seconds of every instruction of a program, summed over all its runs in a step.
 pub type Times = HashMap<Stage, Vec<f64>>;
 
 #[derive(Serialize)]
 struct OperationsFile<'a> {
-    /// The step that was timed; `null` where times are predicted.
+    /// The measured step; `null` if times are predicted.
     step: Option<u64>,
     kinds: Vec<KindLine>,
     operations: Vec<OperationLine<'a>>,
@@ -141,7 +142,7 @@ struct OperationsFile<'a> {
 #[derive(Clone, Serialize)]
 struct KindLine {
     operation: &'static str,
-    /// In a step.
+    /// Runs per step.
     runs: usize,
     predicted_ms: f64,
     measured_ms: Option<f64>,
@@ -156,7 +157,7 @@ struct OperationLine<'a> {
     times: KindLine,
 }
 
-/// `operations.json`: slowest first, by the clock where a step was timed.
+/// The text of `operations.json`: slowest first, by measured times if a step was timed.
 pub fn operations_json(map: &MemoryMap, plan: &StepPlan, timed: Option<(u64, &Times)>) -> String {
     let mut lines: Vec<OperationLine<'_>> = Vec::new();
     for program in map.programs.iter().filter(|program| program.runs > 0) {

@@ -1,9 +1,9 @@
-//! AdamW: which numbers move the weights.
+//! AdamW: the settings of the update, and the format of its state.
 //!
-//! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the
-//! backbone's first, the heads' second, then those of patterns.
+//! Matrices and embeddings decay; norms, biases and `logit_scale` do not. Learning rates are a short list: the backbone's
+//! first, the heads' second, then one per pattern.
 //!
-//! Moments in 8 bits are for matrices: tensors of fewer than 4,096 elements and embeddings have theirs in f32, as in bitsandbytes.
+//! 8-bit moments are for matrices: tensors of fewer than 4,096 elements and embeddings keep f32 moments, as in bitsandbytes.
 
 use std::collections::HashSet;
 
@@ -13,23 +13,23 @@ use holdall_graph::{Decay, Graph, Parameter, Role, Storage, StorageId};
 
 pub use crate::config::{Averaging, OptimizerConfig};
 
-/// A tensor of the optimizer's state of a parameter.
+/// A kind of tensor in a parameter's optimizer state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
-    /// First moments: numbers, or codes.
+    /// First moments: numbers, or 8-bit codes.
     FirstMoment,
-    /// Second moments: numbers, or codes.
+    /// Second moments: numbers, or 8-bit codes.
     SecondMoment,
-    /// The largest magnitude of each block of first moments, which codes are relative to.
+    /// The largest magnitude of each block of first moments, which scales the codes.
     FirstScales,
-    /// The same of second moments.
+    /// The same for second moments.
     SecondScales,
-    /// The average of the weight.
+    /// Average of the weight.
     Average,
 }
 
 impl StatePart {
-    /// Every part, in the order of the update's outputs.
+    /// All parts, in the order of the update's outputs.
     pub const ALL: [StatePart; 5] = [
         StatePart::FirstMoment,
         StatePart::SecondMoment,
@@ -38,7 +38,7 @@ impl StatePart {
         StatePart::Average,
     ];
 
-    /// The parts that moments of a format have, in the order of the update's outputs.
+    /// Parts of the moments in a format, in the order of the update's outputs.
     pub(crate) fn of_moments(format: MomentFormat) -> &'static [StatePart] {
         match format {
             MomentFormat::F32 | MomentFormat::Bf16 => &Self::ALL[..2],
@@ -56,32 +56,32 @@ impl StatePart {
         }
     }
 
-    /// The endpoint of a parameter's part.
+    /// Name of the endpoint of a parameter's part.
     pub(crate) fn endpoint(self, parameter: &str) -> String {
         format!("{parameter}.{}", self.name())
     }
 
-    /// The tensor of a checkpoint.
+    /// Tensor name in a checkpoint.
     pub fn checkpoint_name(self, parameter: &str) -> String {
         format!("optimizer.{}.{parameter}", self.name())
     }
 }
 
-/// Tensors of fewer elements keep their moments in f32: they are biases and norms, where an error weighs most and bytes least.
+/// Smallest tensor with 8-bit moments. Smaller tensors are biases and norms, where errors matter most and bytes least.
 const LEAST_EIGHT_BIT: usize = 4096;
 
-/// What a setting that changes numbers would save.
+/// Memory that a setting would save; the setting changes the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saving {
-    /// For people.
+    /// Description for the user.
     pub what: &'static str,
-    /// The key and the value to write in a config.
+    /// Config key and value.
     pub setting: [&'static str; 2],
-    /// Bytes of the arena, all else equal.
+    /// Saved bytes of the arena, with all else equal.
     pub bytes: u64,
 }
 
-/// What state and gradients in fewer bits would save in a step with moments of a format, largest first.
+/// Savings by state and gradients in fewer bits, compared with moments of a format, largest first.
 pub fn savings(graph: &Graph, moments: MomentFormat) -> Vec<Saving> {
     let state_bytes = moment_bytes(graph, moments);
     let state = |what, format: MomentFormat| Saving {
@@ -109,7 +109,7 @@ pub fn savings(graph: &Graph, moments: MomentFormat) -> Vec<Saving> {
     savings
 }
 
-/// How the moments of a parameter lie in memory where `asked` was asked for.
+/// Format of a parameter's moments if the config sets `asked`.
 fn moments_of(
     graph: &Graph,
     embeddings: &HashSet<StorageId>,
@@ -126,7 +126,7 @@ fn moments_of(
     }
 }
 
-/// Bytes that the moments of all trained parameters would take in a format.
+/// Bytes of the moments of all trained parameters in a format.
 pub fn moment_bytes(graph: &Graph, format: MomentFormat) -> u64 {
     let embeddings = graph.embeddings();
     let trained = graph.parameters().iter().filter(|one| one.trainable);
@@ -139,7 +139,7 @@ pub fn moment_bytes(graph: &Graph, format: MomentFormat) -> u64 {
 }
 
 impl OptimizerConfig {
-    /// The update of every trainable parameter, in the order of the graph.
+    /// The update of all trainable parameters, in the order of the graph.
     pub(crate) fn operation(&self, graph: &Graph) -> AdamW {
         let embeddings = graph.embeddings();
         AdamW {
@@ -169,12 +169,13 @@ impl OptimizerConfig {
         }
     }
 
-    /// Entries of the schedule of a step with so many learning rates.
+    /// Length of the schedule input of a step with so many learning rates.
     pub(crate) fn num_scalars(&self, num_rates: usize) -> usize {
         SCHEDULE_START + num_rates + usize::from(self.moments == MomentFormat::Bf16)
     }
 
-    /// Scalars of the step: inverse loss scale, bias corrections, learning rates; for random rounding the step's number.
+    /// Writes the scalars of a step: inverse loss scale, bias corrections, learning rates; for random rounding also the step
+    /// number.
     pub(crate) fn write_schedule(&self, scalars: &StepScalars<'_>, schedule: &mut [f32]) {
         let step = scalars.step as f64;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(step))) as f32;
@@ -197,22 +198,22 @@ impl OptimizerConfig {
     }
 }
 
-/// Entries of the schedule before the learning rates.
+/// Scalars before the learning rates.
 pub(crate) const SCHEDULE_START: usize = 3;
 
-/// Learning rates that are always there: the backbone's and the heads'.
+/// Learning rates of every run: the backbone's and the heads'.
 pub const FIXED_RATES: usize = 2;
 
-/// The heads' place among the learning rates.
+/// Index of the heads' learning rate.
 pub const HEAD_RATE: usize = 1;
 
-/// What changes from step to step.
+/// Scalars that change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepScalars<'a> {
-    /// Counts updates, from 1.
+    /// Number of the update, from 1.
     pub step: u64,
     /// Learning rates: the backbone's, the heads', then one per pattern.
     pub rates: &'a [f64],
-    /// What losses were multiplied by.
+    /// Factor that the losses were multiplied by.
     pub loss_scale: f64,
 }

@@ -9,22 +9,22 @@ use serde_json::Value;
 
 use crate::error::TrainError;
 
-/// The folder, within the model's.
+/// Folder name inside the model folder.
 pub const ADAPTER_FOLDER: &str = "adapter";
 pub(crate) const CONFIG_FILE: &str = "adapter_config.json";
 pub(crate) const WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// What peft puts before the names of a model's tensors.
+/// Prefix that peft puts before a model's tensor names.
 pub(crate) const PREFIX: &str = "base_model.model";
 
-/// An adapter on disk.
+/// An adapter read from disk.
 pub(crate) struct SavedAdapter {
     pub rank: usize,
     pub alpha: f64,
-    /// Shape and values of both matrices of every layer, by the names that parameters have here.
+    /// Shape and values of both matrices of every layer, under the parameter names of this crate.
     pub tensors: TensorsByName,
 }
 
-/// Settings of peft under which an adapter would compute something else than it does here.
+/// peft settings that change what an adapter computes and are not supported here.
 const UNKNOWN_KINDS: [&str; 7] = [
     "use_dora",
     "use_rslora",
@@ -35,7 +35,7 @@ const UNKNOWN_KINDS: [&str; 7] = [
     "layer_replication",
 ];
 
-/// Reads what peft or a run wrote.
+/// Reads an adapter folder that peft or a run wrote.
 pub(crate) fn read(folder: &Path) -> Result<SavedAdapter, TrainError> {
     let path = folder.join(CONFIG_FILE);
     let text = fs::read_to_string(&path).map_err(|cause| {

@@ -8,16 +8,16 @@
 use holdall_device::Arithmetic;
 use serde::{Deserialize, Serialize};
 
-/// What a step's gradients were like.
+/// State of a step's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gradients {
-    /// All finite: the update was made.
+    /// All finite: the update was applied.
     Finite,
-    /// Some infinite or not a number: the update was left out.
+    /// Some infinite or NaN: the update was skipped.
     Overflowed,
 }
 
-/// Gradients overflow although the scale is the smallest: no number format would help.
+/// Gradients overflow at the smallest scale: loss scaling cannot help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtSmallestScale;
 
@@ -46,7 +46,7 @@ impl Default for LossScaler {
 }
 
 impl LossScaler {
-    /// What a number format needs: fp16 alone has too short a range for gradients.
+    /// The scaler for a number format: only fp16's range is too small for gradients.
     pub fn suiting(arithmetic: Arithmetic) -> LossScaler {
         match arithmetic {
             Arithmetic::F16 => LossScaler::default(),
@@ -54,7 +54,7 @@ impl LossScaler {
         }
     }
 
-    /// For formats with the range of f32: always one.
+    /// A constant scale of 1, for formats with the range of f32.
     pub fn off() -> LossScaler {
         LossScaler {
             scale: 1.0,
@@ -63,22 +63,22 @@ impl LossScaler {
         }
     }
 
-    /// What losses are multiplied by now.
+    /// Current factor of the losses.
     pub fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// Steps that were left out so far.
+    /// Number of skipped steps.
     pub fn skipped_steps(&self) -> u64 {
         self.skipped_steps
     }
 
-    /// Whether there is a scale at all: fp16's.
+    /// Whether the scale can change, as in fp16.
     pub fn is_on(&self) -> bool {
         self.largest > self.smallest
     }
 
-    /// Takes note of a step. The state is unchanged when it is an error.
+    /// Records a step. After an error the state is unchanged.
     pub fn observe(&mut self, gradients: Gradients) -> Result<(), AtSmallestScale> {
         match gradients {
             Gradients::Finite => {

@@ -6,11 +6,10 @@
 //!           = end + (1 - end) (1 - (s - warmup) / (total - warmup + 1))                  after it, by a line
 //! ```
 //!
-//! Every rate is multiplied by the same factor. The last step still moves the weights.
+//! Every rate is multiplied by the same factor. The factor of the last step is above zero.
 
 use crate::config::{RunConfig, Schedule};
 
-/// All learning rates of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningRates {
     full: Vec<f64>,
@@ -21,7 +20,7 @@ pub struct LearningRates {
 }
 
 impl LearningRates {
-    /// For a run of `total` optimizer steps.
+    /// Learning rates for a run of `total` optimizer steps.
     pub fn new(config: &RunConfig, total: usize) -> LearningRates {
         let train = &config.train;
         let mut full = vec![train.rate(), train.head_rate()];
@@ -35,7 +34,7 @@ impl LearningRates {
         }
     }
 
-    /// What rates are multiplied by in step `step`, counted from 1.
+    /// Factor of the rates in a step, counted from 1.
     pub fn factor(&self, step: u64) -> f64 {
         let (step, warmup) = (step as f64, self.warmup as f64);
         if step <= warmup {
@@ -52,7 +51,7 @@ impl LearningRates {
         }
     }
 
-    /// Writes the rates of step `step` over `rates`.
+    /// Replaces `rates` by the rates of a step.
     pub fn write(&self, step: u64, rates: &mut Vec<f64>) {
         let factor = self.factor(step);
         rates.clear();

@@ -1,39 +1,36 @@
-//! What an evaluation found, as fields: numbers, and objects of numbers. Nothing here knows which.
+//! Scores of an evaluation as named fields: numbers, and objects of numbers. The fields depend on the task.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The weighted losses of an evaluation together: its field, and a `best_metric` of every task.
+/// Field of the weighted sum of an evaluation's losses; also a `best_metric` of every task.
 pub const LOSS: &str = "loss";
-/// Each of them, with `NAME_chance` where that is known.
+/// Field of the single losses, each with `NAME_chance` if that is known.
 const LOSSES: &str = "losses";
-/// The mean loss of the epoch's training steps so far.
+/// Field of the mean loss over the epoch's training steps so far.
 const TRAIN_LOSS: &str = "train_loss";
 
-/// One loss over samples that were evaluated.
+/// One loss over the evaluated samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvaluatedLoss {
-    /// As the task calls it.
     pub name: String,
-    /// What it counts in the sum of all.
+    /// Weight in the sum of all losses.
     pub weight: f64,
-    /// Sum over count; `None` where nothing counted.
+    /// Sum over count; `None` if no sample counted.
     pub mean: Option<f64>,
-    /// What guessing would give, where that is known.
+    /// Loss of random guessing, if known.
     pub chance: Option<f64>,
 }
 
-/// Whether more of a metric is better.
+/// Whether higher or lower values of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// More is better.
     Higher,
-    /// Less is better.
     Lower,
 }
 
 impl Direction {
-    /// Whether a value beats the best so far. What is not a number beats nothing.
+    /// Whether a value is better than the best so far. A value that is not finite never is.
     pub fn is_better(self, value: f64, best: Option<f64>) -> bool {
         value.is_finite()
             && best.is_none_or(|best| match self {
@@ -43,7 +40,7 @@ impl Direction {
     }
 }
 
-/// The fields of an evaluation, in the order in which they are written.
+/// The fields of an evaluation, in the order of writing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Scores(Map<String, Value>);
@@ -52,7 +49,7 @@ impl Scores {
     /// The fields of a structure.
     ///
     /// # Panics
-    /// If it is not a structure of plain data.
+    /// If the value does not serialise to a JSON object.
     pub fn of<T: Serialize>(fields: &T) -> Scores {
         match serde_json::to_value(fields) {
             Ok(Value::Object(fields)) => Scores(fields),
@@ -60,7 +57,7 @@ impl Scores {
         }
     }
 
-    /// The structure that the fields came from.
+    /// Converts the fields back to a structure.
     pub fn read<T: for<'de> Deserialize<'de>>(&self) -> Option<T> {
         serde_json::from_value(Value::Object(self.0.clone())).ok()
     }
@@ -75,7 +72,7 @@ impl Scores {
         self.field(path)?.as_array().map(Vec::as_slice)
     }
 
-    /// Adds the losses behind the scores: `loss`, and each under `losses`. A target of that name keeps its field.
+    /// Adds the losses to the scores: `loss`, and each loss under `losses`. A target with such a name keeps its field.
     pub fn set_losses(&mut self, losses: &[EvaluatedLoss]) {
         let total = losses
             .iter()
@@ -94,7 +91,7 @@ impl Scores {
         self.insert_new(LOSSES, Value::Object(each));
     }
 
-    /// Adds the mean loss of training beside that of the evaluation.
+    /// Adds the mean training loss.
     pub fn set_train_loss(&mut self, mean: f64) {
         self.insert_new(TRAIN_LOSS, json!(mean));
     }
@@ -103,7 +100,7 @@ impl Scores {
         self.0.entry(name).or_insert(value);
     }
 
-    /// The weighted losses together.
+    /// Weighted sum of the losses.
     pub fn loss(&self) -> Option<f64> {
         self.number(LOSS)
     }
@@ -114,7 +111,7 @@ impl Scores {
             return Vec::new();
         };
         let chance = |name: &str| losses.get(&format!("{name}_chance"))?.as_f64();
-        // A loss called X_chance beside one called X would be taken for its chance.
+        // X_chance is a chance value if there is a loss X.
         let is_chance = |name: &str| {
             let of = name.strip_suffix("_chance");
             of.is_some_and(|of| losses.contains_key(of))
@@ -124,7 +121,7 @@ impl Scores {
             .collect()
     }
 
-    /// Names of fields may have points in them: the longest that fits comes first.
+    /// Field names may contain dots, so the whole path is tried first.
     fn field(&self, path: &str) -> Option<&Value> {
         if let Some(field) = self.0.get(path) {
             return Some(field);

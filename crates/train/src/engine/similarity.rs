@@ -1,8 +1,8 @@
-//! Lines that people look for in the log of an evaluation.
+//! Log lines about the size of a retrieval evaluation.
 
 use holdall_files::{show_bytes, thousands};
 
-/// Lines on an evaluation of so many rows with so many different texts.
+/// Lines about the number of texts and the size of the similarity matrix.
 pub(crate) fn size_of_evaluation(num_texts: usize, num_rows: usize) -> String {
     let lines = [
         Some(unique_texts(num_texts, num_rows)),
@@ -11,7 +11,7 @@ pub(crate) fn size_of_evaluation(num_texts: usize, num_rows: usize) -> String {
     lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
-/// `23,592 unique texts out of 117,120`.
+/// For example `23,592 unique texts out of 117,120`.
 pub fn unique_texts(num_texts: usize, num_rows: usize) -> String {
     format!(
         "{} unique texts out of {}",
@@ -20,10 +20,10 @@ pub fn unique_texts(num_texts: usize, num_rows: usize) -> String {
     )
 }
 
-/// From here on people expect to hear that it does not fit.
+/// Smallest similarity matrix that is mentioned.
 const LARGE_BYTES: u64 = 2 << 30;
 
-/// How large the similarity matrix would be, and that it is never held; nothing of one that nobody would miss.
+/// Size of the similarity matrix, with the remark that it is never stored; `None` for a small one.
 pub fn matrix(num_queries: usize, num_gallery: usize) -> Option<String> {
     let bytes = num_queries as u128 * num_gallery as u128 * size_of::<f32>() as u128;
     let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -32,7 +32,7 @@ pub fn matrix(num_queries: usize, num_gallery: usize) -> Option<String> {
         .then(|| format!("The similarity matrix would take {size}: streaming in tiles"))
 }
 
-/// A share as people read it: chances of one in thousands keep a digit.
+/// A share in percent: values below 0.1% keep a second digit.
 pub fn percent(share: f64) -> String {
     match 100.0 * share {
         share if share > 0.0 && share < 0.1 => format!("{share:.2}%"),

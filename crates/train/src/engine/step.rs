@@ -4,9 +4,9 @@
 //! begin
 //! first pass of the micro-batches without a slot    where a loss needs the whole effective batch
 //! forward of the micro-batches with a slot          activations kept
-//! loss over what they left, and its gradients
-//! backward of those with a slot                     last in, first out
-//! forward and backward of the others
+//! losses over the whole effective batch, and their gradients
+//! backward of the micro-batches with a slot         last in, first out
+//! forward and backward of the micro-batches without a slot
 //! update                                            the commit point
 //! ```
 
@@ -41,17 +41,17 @@ pub use state_in_parts::StateTensor;
 pub(crate) use whole_batch::processes_of;
 use whole_batch::{WholeBatch, write_weights};
 
-/// A loss as sum and count; whoever wants the mean divides, once.
+/// A loss as sum and count; the reader of the mean divides once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossSum {
-    /// Over all samples that count.
+    /// Sum over all samples that count.
     pub sum: f64,
-    /// What they count together: samples, or their class weights.
+    /// Divisor: number of samples, or the sum of their class weights.
     pub count: f64,
 }
 
 impl LossSum {
-    /// The mean; zero where nothing counted.
+    /// The mean; zero if no sample counted.
     pub fn mean(&self) -> f64 {
         if self.count == 0.0 {
             0.0
@@ -61,59 +61,58 @@ impl LossSum {
     }
 }
 
-/// Runs of each program that tell how long its instructions take.
+/// Number of runs per program that are timed instruction by instruction.
 const MOST_TIMED_RUNS: usize = 4;
 
-/// What a step tells.
+/// Results of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// The weighted mean losses together.
+    /// Weighted sum of the mean losses.
     pub loss: f64,
-    /// Norm of all gradients, before clipping.
+    /// Norm of all gradients before clipping.
     pub gradient_norm: f64,
-    /// Whether the update was made.
+    /// Whether the update was applied.
     pub gradients: Gradients,
 }
 
 /// A planned step with its memory.
 pub struct Step {
     config: StepConfig,
-    /// Weights of the losses.
     loss_weights: Vec<f64>,
-    /// What each loss of the last step was divided by, and what it was.
+    /// Divisor of each loss in the last step, and the losses.
     counts: Vec<f64>,
     losses: Vec<LossSum>,
     plan: StepPlan,
     batch_size: usize,
     machine: Machine,
-    /// The micro-batch whose inputs are in place.
+    /// The micro-batch whose inputs are loaded.
     loaded: Option<usize>,
-    /// It is of the step to come.
+    /// Whether those inputs belong to the next step.
     preloaded: bool,
-    /// The loss scale of a step that was launched and is not finished.
+    /// Loss scale of a step that is launched and not finished.
     launched: Option<f64>,
-    /// Runs of programs of that step that were launched.
+    /// Number of passes of that step that were launched.
     next_pass: usize,
-    /// Inputs that the passes read: a batch must bring each of them.
+    /// Inputs that the passes read; every batch must contain them.
     inputs: Vec<String>,
-    /// Whether averages are where the weights belong.
+    /// Whether averages are in the place of the weights.
     is_averaged: bool,
-    /// The processes that compute the step.
+    /// Processes that share the step.
     group: Group,
-    /// What stands in for samples where this process has none.
+    /// A sample that replaces the missing ones if this process has none.
     stand_in: Option<Batch>,
-    /// Losses that every process computes whole: their counts are those of one.
+    /// Losses that every process computes whole: only one process's count is used.
     of_every_process: Vec<usize>,
 }
 
-/// A tensor that outlives programs, read when it is asked for: from a GPU, that is a copy.
+/// A tensor that outlives programs, read on demand: from a GPU, reading copies.
 pub struct Stored<'a> {
     machine: &'a Machine,
     place: Place,
     adapter: Option<Box<StoredAdapter>>,
 }
 
-/// The adapter that a weight is merged with when it is read: where its matrices are.
+/// Location of the adapter that is merged into a weight on reading.
 struct StoredAdapter {
     matrices: [Place; 2],
     rank: usize,
@@ -121,7 +120,7 @@ struct StoredAdapter {
 }
 
 impl<'a> Stored<'a> {
-    /// Its elements, of a tensor in f32.
+    /// Reads the elements of an f32 tensor.
     pub fn read(&self) -> Result<Cow<'a, [f32]>, DeviceError> {
         let stored = self.machine.read(&self.place)?;
         let Some(adapter) = &self.adapter else {
@@ -137,7 +136,7 @@ impl<'a> Stored<'a> {
 }
 
 impl Step {
-    /// Reserves the arena. `plan` is of a graph that [`crate::engine::step_graph::write_step`] wrote from the same config.
+    /// Reserves the arena. `plan` is for a graph that [`crate::step_graph::write_step`] wrote from the same config.
     pub fn new(
         device: &Device,
         config: StepConfig,
@@ -178,22 +177,20 @@ impl Step {
         })
     }
 
-    /// What is trained.
     pub fn config(&self) -> &StepConfig {
         &self.config
     }
 
-    /// The plan at work.
     pub fn plan(&self) -> &StepPlan {
         &self.plan
     }
 
-    /// Size of the arena, as reserved.
+    /// Size of the reserved arena.
     pub fn arena_bytes(&self) -> u64 {
         self.machine.arena_bytes()
     }
 
-    /// Every parameter's name and extent, in the order of the graph.
+    /// All parameters, in the order of the graph.
     pub fn parameters(&self) -> &[Parameter] {
         self.plan.graph.parameters()
     }
@@ -207,17 +204,17 @@ impl Step {
         fill_parameters(device, &self.plan, &mut self.machine, fill)
     }
 
-    /// A parameter's elements.
+    /// Reads a parameter's elements.
     pub fn weight(&self, parameter: &Parameter) -> Result<Cow<'_, [f32]>, DeviceError> {
         self.stored_weight(parameter).read()
     }
 
-    /// The same, not read yet.
+    /// A parameter's elements, to be read later.
     pub fn stored_weight(&self, parameter: &Parameter) -> Stored<'_> {
         self.stored_at(self.plan.place(parameter.value))
     }
 
-    /// A parameter as a saved model has it: merged with its adapter, where it has one. Not read yet.
+    /// A parameter as saved models contain it, merged with its adapter if it has one; to be read later.
     pub fn exported_weight(&self, parameter: &Parameter) -> Stored<'_> {
         let adapter = self.config.lora.as_ref().and_then(|lora| {
             let module = module_of_weight(&parameter.name)?;
@@ -242,7 +239,7 @@ impl Step {
         }
     }
 
-    /// A parameter's gradient, as the last [`Step::gradients`] left it; `None` where it is frozen.
+    /// A parameter's gradient after the last [`Step::gradients`]; `None` if it is frozen.
     pub fn gradient(&self, parameter: &Parameter) -> Result<Option<Cow<'_, [f32]>>, DeviceError> {
         let Some(value) = self.plan.graph.parameter_gradient(parameter) else {
             return Ok(None);
@@ -263,7 +260,7 @@ impl Step {
     /// An endpoint that outlives programs, as the last step left it.
     ///
     /// # Panics
-    /// If there is none of that name.
+    /// If the endpoint does not exist.
     pub fn endpoint(&self, name: &str) -> Result<Cow<'_, [f32]>, DeviceError> {
         self.stored_at(self.place(name)).read()
     }
@@ -280,7 +277,7 @@ impl Step {
         }
     }
 
-    /// Gradients of `batch`, without an update.
+    /// Computes the gradients of `batch`, without an update.
     pub fn gradients(
         &mut self,
         device: &Device,
@@ -293,7 +290,7 @@ impl Step {
         Ok(&self.losses)
     }
 
-    /// Gradients of `batch`, and the update.
+    /// Runs a complete step on `batch`, the update included.
     pub fn run(
         &mut self,
         device: &Device,
@@ -304,13 +301,13 @@ impl Step {
         self.finish()
     }
 
-    /// Loads `batch` and runs every program; on a GPU, returns before they are done.
+    /// Loads `batch` and starts every program; on a GPU, returns before they finish.
     pub fn launch(&mut self, device: &Device, batch: &Batch, scalars: &StepScalars<'_>) {
         self.start(batch, scalars);
         self.advance(device, batch, &|| false);
     }
 
-    /// Waits for what [`Step::launch`] began, and tells what became of it.
+    /// Waits for the programs of [`Step::launch`], and returns the results.
     pub fn finish(&mut self) -> Result<StepReport, DeviceError> {
         let loss_scale = self.wait()?;
         let norm = self.endpoint(endpoints::NORM)?;
@@ -325,8 +322,8 @@ impl Step {
         })
     }
 
-    /// Lets the first inputs of the next step's batch travel to a GPU that still computes this one. The next launch must
-    /// be of the same batch.
+    /// Uploads the first inputs of the next step's batch to a GPU that still computes this step. The next launch must use the
+    /// same batch.
     pub fn preload(&mut self, device: &Device, batch: &Batch) {
         if !device.is_gpu() {
             return;
@@ -344,7 +341,7 @@ impl Step {
         &self.losses
     }
 
-    /// The weighted mean losses of the last step together.
+    /// Weighted sum of the mean losses of the last step.
     pub fn total_loss(&self) -> f64 {
         let weighted = self.losses.iter().zip(&self.loss_weights);
         weighted.map(|(loss, weight)| weight * loss.mean()).sum()
@@ -376,7 +373,7 @@ impl Step {
         self.launched = Some(loss_scale);
     }
 
-    /// The one synchronisation of a step; reads its losses, and returns its loss scale.
+    /// The only synchronisation of a step; reads its losses, and returns its loss scale.
     fn wait(&mut self) -> Result<f64, DeviceError> {
         self.machine.wait()?;
         let sums = self.machine.read::<f32>(&self.place(endpoints::SUMS))?;
@@ -407,7 +404,7 @@ impl Step {
         }
     }
 
-    /// Runs a pass instruction by instruction, and tells how long each took.
+    /// Runs a pass instruction by instruction and reports the time of each.
     fn profile_one(
         &mut self,
         device: &Device,
@@ -419,7 +416,7 @@ impl Step {
             .profile(device, &self.plan, run.program, place, told)
     }
 
-    /// One step without an update, timed: (operation, seconds, runs), slowest first.
+    /// Times one step without an update: (operation, seconds, runs), slowest first.
     pub fn profile(
         &mut self,
         device: &Device,
@@ -444,8 +441,8 @@ impl Step {
         Ok(times)
     }
 
-    /// One step without an update: seconds of every instruction, all runs of its program together, told from the first few of
-    /// them. The next step computes what it would have.
+    /// Times one step without an update: seconds of every instruction, summed over all runs of its program and extrapolated
+    /// from the first few. The next step's results are unaffected.
     pub(crate) fn time_instructions(
         &mut self,
         device: &Device,
@@ -483,7 +480,7 @@ impl Step {
         Ok(times)
     }
 
-    /// Seconds of every instruction of a stage's program, of one step without an update.
+    /// Times every instruction of a stage's program in one step without an update.
     pub fn stage_seconds(
         &mut self,
         device: &Device,
@@ -494,7 +491,7 @@ impl Step {
         Ok(times.remove(&stage).unwrap_or_default())
     }
 
-    /// One step without an update, program by program: (program, seconds, runs). The host waits for each.
+    /// Times one step without an update by programs: (program, seconds, runs). The host waits for each program.
     pub fn profile_programs(
         &mut self,
         device: &Device,
@@ -523,7 +520,7 @@ impl Step {
         Forward::new(device, &self.plan, &mut self.machine)
     }
 
-    /// Brings what the whole step reads into place: columns of the effective batch, weights of rows, seeds.
+    /// Loads the inputs of the whole step: columns of the effective batch, weights of rows, seeds.
     fn load_whole(&mut self, batch: &Batch, loss_scale: f64) {
         let task = &self.config.task;
         task.count_losses(batch, &mut self.counts);
@@ -583,7 +580,7 @@ impl Step {
         });
     }
 
-    /// Brings a micro-batch's inputs into place, and tells which program is for the length of its texts.
+    /// Loads a micro-batch's inputs, and returns the run with the program for the length of its texts.
     fn load(&mut self, batch: &Batch, run: Run) -> Run {
         if !run.stage.is_per_micro_batch() {
             return run;
@@ -642,7 +639,7 @@ impl Step {
         run
     }
 
-    /// Copies of all parameters by name: for comparing and saving.
+    /// Copies of all parameters by name, for comparing and saving.
     pub fn named_weights(&self) -> Result<HashMap<String, Vec<f32>>, DeviceError> {
         let named = self.parameters().iter().map(|parameter| {
             let weight = self.weight(parameter)?;
@@ -652,7 +649,7 @@ impl Step {
     }
 }
 
-/// Inputs that the passes read and that neither the engine nor the task derives.
+/// Inputs that the passes read and that a batch must contain, because neither the engine nor the task derives them.
 fn inputs_of_batches(graph: &Graph, task: &dyn Task) -> Vec<String> {
     let of_engine = [endpoints::WEIGHTS, endpoints::SEEDS, endpoints::SCHEDULE];
     let is_brought = |name: &str| {
@@ -677,10 +674,10 @@ fn inputs_of_batches(graph: &Graph, task: &dyn Task) -> Vec<String> {
         .collect()
 }
 
-/// Where an endpoint is.
+/// Place of an endpoint.
 ///
 /// # Panics
-/// If the graph has none of that name.
+/// If the endpoint does not exist.
 pub(crate) fn place(plan: &StepPlan, endpoint: &str) -> Place {
     let found = plan.endpoint(endpoint);
     found.unwrap_or_else(|| panic!("the graph has no endpoint `{endpoint}`"))
@@ -691,8 +688,8 @@ fn copy_padded<T: Copy>(from: &[T], to: &mut [T], padding: T) {
     to[from.len()..].fill(padding);
 }
 
-/// Runs `work` on the pool where that is what computes: programs that run inside do not pass through its queue again, so
-/// they allocate nothing. A GPU is driven from where we are.
+/// Runs `work` on the CPU's thread pool if the CPU computes: programs inside do not pass through the pool's queue again, so
+/// they allocate nothing. With a GPU, `work` runs on the calling thread.
 pub(crate) fn on_its_threads<R: Send>(device: &Device, work: impl FnOnce() -> R + Send) -> R {
     if device.is_gpu() {
         work()

@@ -1,13 +1,14 @@
-//! What a step computes, written down: the forward pass per micro-batch, losses over the whole effective batch, the backward
-//! pass, and the update. What is computed is the task's; in which order, and how a split stays exact, is written here.
+//! Writes the graph of a training step: the forward pass per micro-batch, losses over the whole effective batch, the backward
+//! pass, and the update. The task writes model and losses; the order of the passes, and the exactness under any split of the
+//! batch, are decided here.
 //!
-//! Three kinds of loss, each exact under any split. Separable (labels): each micro-batch adds its sum, and the seed
-//! divides by the count of the whole batch. Coupled through features: features of all micro-batches first, then the loss and its
+//! Three kinds of loss, each exact under any split. Separable (labels): each micro-batch adds its sum, and the seed divides
+//! by the count of the whole batch. Coupled through features: features of all micro-batches first, then the loss and its
 //! gradients once, then each micro-batch's backward pass from its own rows. Coupled through sums: the first pass adds them
 //! ([`Graph::leave_by_first_pass`]), the second uses them.
 //!
-//! A device may replay programs at fixed addresses, so only copies touch the rows that move from micro-batch to
-//! micro-batch: features are computed in one place and copied to their rows, and so are their gradients in the backward pass.
+//! A device may replay programs at fixed addresses, so only copies touch the rows that move from micro-batch to micro-batch:
+//! features are computed in one place and copied to their rows, and so are their gradients in the backward pass.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,28 +33,25 @@ use crate::engine::task::{FillWeights, Task};
 use crate::engine::update_graph::write_update;
 use crate::error::TrainError;
 
-/// What to train, and how.
+/// Model, losses and numerics of a training step.
 #[derive(Clone)]
 pub struct StepConfig {
-    /// Model, batch and losses.
     pub task: Arc<dyn Task>,
-    /// The optimizer's fixed numbers.
+    /// Constants of the optimizer.
     pub optimizer: OptimizerConfig,
-    /// Names of the parameters that are not trained.
+    /// Parameters that are not trained.
     pub frozen: Frozen,
-    /// Parameters with a learning rate of their own: the first pattern that matches counts.
+    /// Name patterns of parameters with a learning rate of their own; the first match counts.
     pub rate_patterns: Vec<String>,
-    /// Samples that forward programs take at a time; as many as a micro-batch by default.
+    /// Samples per run of a forward program; a micro-batch by default.
     pub evaluation_batch: Option<usize>,
-    /// Number formats of the arithmetic.
     pub arithmetic: Arithmetic,
-    /// Number format of accumulated weight gradients.
     pub gradients: GradientFormat,
-    /// Low-rank adapters, which freeze what is pretrained.
+    /// Low-rank adapters; the pretrained parameters are frozen then.
     pub lora: Option<Lora>,
-    /// Who computes the step. Batch size and accumulation are those of one process.
+    /// Processes that share the step. Batch size and accumulation are those of one process.
     pub processes: Processes,
-    /// Whether each process keeps the optimizer's state of its part of the parameters alone.
+    /// Whether each process keeps the optimizer state of its share of the parameters only.
     pub is_sharded: bool,
 }
 
@@ -76,7 +74,7 @@ impl fmt::Debug for StepConfig {
 }
 
 impl StepConfig {
-    /// Everything trained, in f32.
+    /// Every parameter trained, in f32.
     pub fn new(task: Arc<dyn Task>) -> StepConfig {
         StepConfig {
             task,
@@ -92,12 +90,12 @@ impl StepConfig {
         }
     }
 
-    /// Whether this process has the optimizer's state of some parameters alone.
+    /// Whether this process holds the optimizer state of some parameters only.
     pub fn shards_state(&self) -> bool {
         self.is_sharded && !self.processes.is_alone()
     }
 
-    /// What fills the weights: the task's, and those of adapters.
+    /// Initialises the task's weights and those of the adapters.
     pub fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
         let mut fill = self.task.weights(seed)?;
         let Some(lora) = &self.lora else {
@@ -113,67 +111,64 @@ impl StepConfig {
         }))
     }
 
-    /// Rows that a process has of the whole effective batch, padding included.
+    /// Rows of this process in an effective batch, padding included.
     pub(crate) fn own_rows(&self, batch_size: usize, accumulation: usize) -> usize {
         (batch_size * accumulation).max(LEAST_ROWS.div_ceil(self.processes.count))
     }
 
-    /// Learning rates that a step takes.
     pub fn num_rates(&self) -> usize {
         FIXED_RATES + self.rate_patterns.len()
     }
 }
 
-/// Endpoints that every step has; a task adds its own.
+/// Endpoints of every step; a task adds its own.
 pub(crate) mod endpoints {
-    /// 1 for samples, 0 for padding; whole effective batch. Where a task asks for it.
+    /// 1 for samples, 0 for padding; whole effective batch. Written only if a task reads it.
     pub const WEIGHTS: &str = "sample weights";
-    /// Sum of each loss.
     pub const SUMS: &str = "loss sums";
-    /// What each sum's gradient starts from: weight / count, times the loss scale.
+    /// Start of the backward pass from each sum: weight / count, times the loss scale.
     pub const SEEDS: &str = "loss seeds";
-    /// Scalars of the step for the update.
+    /// Scalars of the update.
     pub const SCHEDULE: &str = "schedule";
     /// Gradient norm, and whether it is finite.
     pub const NORM: &str = "gradient norm";
 }
 
-/// Inputs that random masks are a function of: numbers of the samples in the data set; seed and epoch.
+/// Input that decides random masks: numbers of the samples in the data set.
 pub const SAMPLE_IDS: &str = "sample ids";
-/// See [`SAMPLE_IDS`].
+/// Input that decides random masks: seed and epoch.
 pub const STREAM: &str = "stream";
 
-/// Rows of the feature storage, at least: products of fewer rows than this take another path with another order of
-/// summation, and the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
+/// Minimum rows of the feature storage. Products with fewer rows take another code path that sums in another order, and the
+/// loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
 const LEAST_ROWS: usize = 17;
 
-/// A step in the making; tasks write their part against it.
+/// A step under construction; tasks add their model and losses through it.
 pub struct StepWriter<'g> {
-    /// The graph, to append nodes and values to.
     pub graph: &'g mut Graph,
     /// Samples of a micro-batch.
     pub batch: usize,
-    /// Where the step is over shorter texts than there may be: their length, one of [`Task::lengths`].
+    /// Text length of a step over shorter texts, one of [`Task::lengths`]; `None` for the full length.
     pub length: Option<usize>,
-    /// Rows of this process, padding included.
+    /// Rows of this process in an effective batch, padding included.
     own_rows: usize,
     processes: Processes,
     sums: ValueId,
     seeds: ValueId,
-    /// What a micro-batch leaves: its own features, and those of all.
+    /// Features of a micro-batch, and their storage for the whole effective batch.
     features: Vec<(ValueId, ValueId)>,
     separable: Vec<usize>,
     coupled: Vec<usize>,
 }
 
 impl StepWriter<'_> {
-    /// An input of each micro-batch: `dims` are those of a sample.
+    /// Adds an input of a micro-batch; `dims` are the dimensions of a sample.
     pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         let batch = self.batch;
         self.graph.input(name, &with_rows(batch, dims), dtype)
     }
 
-    /// What random masks are a function of: [`SAMPLE_IDS`] and [`STREAM`].
+    /// Returns the inputs that decide random masks, [`SAMPLE_IDS`] and [`STREAM`], and adds them if they are missing.
     pub fn mask_inputs(&mut self) -> [ValueId; 2] {
         let known = [SAMPLE_IDS, STREAM].map(|name| self.graph.endpoint(name));
         match known {
@@ -185,7 +180,8 @@ impl StepWriter<'_> {
         }
     }
 
-    /// An input of all this process's samples, of which each micro-batch sees its rows; `dims` are those of a sample.
+    /// Adds an input with all samples of this process and returns the rows of the current micro-batch; `dims` are the
+    /// dimensions of a sample.
     pub fn rows_of_own_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         let own = self
             .graph
@@ -193,43 +189,43 @@ impl StepWriter<'_> {
         self.graph.micro_rows(own, self.batch)
     }
 
-    /// An input of the whole effective batch; `dims` are those of a sample.
+    /// Adds an input of the whole effective batch; `dims` are the dimensions of a sample.
     pub fn whole_input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         self.graph.input(name, &with_rows(self.rows(), dims), dtype)
     }
 
-    /// 1 for samples and 0 for padding, of the whole effective batch.
+    /// 1 for samples and 0 for padding, for the whole effective batch.
     pub fn sample_weights(&mut self) -> ValueId {
         let known = self.graph.endpoint(endpoints::WEIGHTS);
         known.unwrap_or_else(|| self.whole_input(endpoints::WEIGHTS, &[], DType::F32))
     }
 
-    /// The rows of the micro-batch at hand, of rows of the whole effective batch.
+    /// Rows of the current micro-batch in a value of the whole effective batch.
     pub fn micro_rows(&mut self, whole: ValueId) -> ValueId {
         let own = self.processes.own(self.rows());
         let own = self.graph.rows(whole, own.start, own.len());
         self.graph.micro_rows(own, self.batch)
     }
 
-    /// Rows of the whole effective batch: each process's, one behind the other.
+    /// Rows of the whole effective batch: those of each process, in the order of the ranks.
     fn rows(&self) -> usize {
         self.own_rows * self.processes.count
     }
 
-    /// The sum that a separable loss adds to, by its place in [`Task::losses`].
+    /// Sum of a separable loss, by its index in [`Task::losses`].
     pub fn separable_loss(&mut self, loss: usize) -> ValueId {
         self.separable.push(loss);
         self.graph.rows(self.sums, loss, 1)
     }
 
-    /// The sum that a loss of the whole effective batch adds to, by its place in [`Task::losses`].
+    /// Sum of a loss over the whole effective batch, by its index in [`Task::losses`].
     pub fn coupled_loss(&mut self, loss: usize) -> ValueId {
         self.coupled.push(loss);
         self.graph.rows(self.sums, loss, 1)
     }
 
-    /// Leaves features `own_bd` of a micro-batch for the losses of the whole effective batch, which find them under `name`. Called
-    /// after all lanes: a copy between them would end their running beside each other.
+    /// Stores features `own_bd` of a micro-batch under `name` for the losses of the whole effective batch. Call it after all
+    /// lanes: a copy between them would end their parallel execution.
     pub fn leave(&mut self, name: &str, own_bd: ValueId) {
         let width = self.graph.shape(own_bd).width();
         let whole = self.graph.output(name, &[self.rows(), width]);
@@ -252,7 +248,7 @@ fn with_rows(rows: usize, dims: &[usize]) -> Vec<usize> {
     [&[rows], dims].concat()
 }
 
-/// Writes the step, and the same step over each shorter length of text.
+/// Writes the step, and the same step for each shorter text length.
 pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     let mut graph = write_passes(config, shape, None);
     let g = &mut graph;
@@ -264,9 +260,9 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     g.enter(Section::Forward);
     let task = &config.task;
     task.write_programs(g, config.evaluation_batch.unwrap_or(shape.batch_size));
-    // Parameters that the programs named again have their own settings back.
+    // The forward programs name parameters again, which resets the parameters' settings.
     configure_parameters(g, config);
-    // Last, when every copy of a weight is known: the optimizer writes them along.
+    // The update comes last, because the optimizer also writes every copy of a weight.
     g.enter(Section::Update);
     let sharding = config.shards_state().then_some(config.processes);
     write_update(g, &config.optimizer, schedule, norm, sharding);
@@ -277,7 +273,7 @@ pub fn write_step(config: &StepConfig, shape: &StepShape) -> Graph {
     graph
 }
 
-/// Writes what a step does up to its update.
+/// Writes a step without its update.
 fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -> Graph {
     let &StepShape {
         batch_size: batch,
@@ -297,7 +293,6 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     g.enter(Section::Begin);
     g.push_new(Fill { value: 0.0 }, Vec::new(), &[sums]);
 
-    // Forward of one micro-batch.
     g.enter(Section::Forward);
     let mut step = StepWriter {
         graph: g,
@@ -318,12 +313,11 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     task.write_forward(&mut step);
     configure_parameters(step.graph, config);
 
-    // Gradients to zero, then what needs the whole effective batch.
+    // Zero the gradients, then the losses over the whole effective batch.
     step.graph.enter(Section::Loss);
     zero_gradients(step.graph);
     let mut seeds_back = write_coupled(&mut step, task);
 
-    // Backward of one micro-batch.
     let separable = std::mem::take(&mut step.separable);
     seeds_back.extend(step.seeds_of(&separable));
     backward(g, Section::Forward, Section::Backward, &seeds_back, &[]);
@@ -340,7 +334,7 @@ fn write_passes(config: &StepConfig, shape: &StepShape, length: Option<usize>) -
     graph
 }
 
-/// Gradients of everything trained, in the order of the parameters.
+/// Gradients of all trained parameters, in the order of the parameters.
 pub(crate) fn gradients_of_trained(g: &mut Graph) -> Vec<ValueId> {
     let trained = g.parameters().iter().filter(|one| one.trainable);
     let gradients = trained.map(|one| g.parameter_gradient(one));
@@ -349,8 +343,8 @@ pub(crate) fn gradients_of_trained(g: &mut Graph) -> Vec<ValueId> {
     there.map(|gradient| g.add_value(gradient)).collect()
 }
 
-/// The losses over features of the whole effective batch and their gradients; returns what each micro-batch's backward pass
-/// starts from.
+/// Writes the losses over features of the whole effective batch and their gradients. Returns the features and gradients that
+/// each micro-batch's backward pass starts from.
 fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueId, ValueId)> {
     if step.features.is_empty() {
         return Vec::new();
@@ -362,7 +356,7 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
         .collective(Exchange::AllGather, processes, &whole);
     task.write_coupled_losses(step);
     step.graph.share_contrastive(processes);
-    // The gradient of what nothing trained leads to has nobody to read it.
+    // Features that no trained parameter leads to need no gradient.
     let needs = needs_gradients(step.graph, Section::Forward);
     features.retain(|&(own, _)| needs[step.graph.value(own).storage.0]);
     let whole: Vec<ValueId> = features.iter().map(|&(_, whole)| whole).collect();
@@ -393,7 +387,7 @@ fn write_coupled(step: &mut StepWriter<'_>, task: &Arc<dyn Task>) -> Vec<(ValueI
     seeds_back
 }
 
-/// Of losses that every process computes whole, the sum counts at one of them.
+/// Keeps the sum of losses that every process computes whole in the first process only.
 fn count_once(g: &mut Graph, processes: Processes, sums: ValueId) {
     if processes.rank == 0 {
         return;
@@ -404,8 +398,8 @@ fn count_once(g: &mut Graph, processes: Processes, sums: ValueId) {
     }
 }
 
-/// The losses that every process computes whole, by their place: of those over the whole effective batch all but the contrastive one,
-/// which has a part at each.
+/// Indices of the losses that every process computes whole: all losses over the whole effective batch except the contrastive
+/// loss, of which each process computes a part.
 pub(crate) fn losses_of_every_process(g: &Graph) -> Vec<usize> {
     let sums = g.endpoint(endpoints::SUMS).expect("every step has them");
     let (sums, written) = (g.value(sums).storage, g.nodes().iter());
@@ -421,7 +415,7 @@ pub(crate) fn losses_of_every_process(g: &Graph) -> Vec<usize> {
         .collect()
 }
 
-/// A graph with every parameter that a step has, in the order of the model: as small as a step can be.
+/// The smallest graph with every parameter of a step, in the order of the model.
 pub(crate) fn write_parameters(config: &StepConfig) -> Graph {
     let shape = StepShape {
         batch_size: 1,
@@ -431,7 +425,7 @@ pub(crate) fn write_parameters(config: &StepConfig) -> Graph {
     write_passes(config, &shape, None)
 }
 
-/// Which parameters are trained, and at which rate.
+/// Sets which parameters are trained, and their learning rates.
 fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     g.configure_parameters(|parameter| {
         // An adapter is frozen with its layer.
@@ -447,8 +441,8 @@ fn configure_parameters(g: &mut Graph, config: &StepConfig) {
     });
 }
 
-/// With a single micro-batch, a matrix's gradient that one product writes whole need not start at zero and be added to: two
-/// passes over it less.
+/// With a single micro-batch, a matrix gradient that one product writes whole need not be zeroed and added to. This saves two
+/// passes over the gradient.
 fn replace_instead_of_adding(g: &mut Graph) {
     let mut writers: HashMap<StorageId, Vec<(usize, usize)>> = HashMap::new();
     for (index, node) in g.nodes().iter().enumerate() {
@@ -485,7 +479,7 @@ fn replace_instead_of_adding(g: &mut Graph) {
     g.remove_nodes(|index| replaced.iter().any(|&(fill, _)| fill == index));
 }
 
-/// Every gradient starts a step at zero, and micro-batches add to it.
+/// Writes the zeroing of every gradient at the start of a step; micro-batches add to it.
 fn zero_gradients(g: &mut Graph) {
     let trainable: Vec<ValueId> = g
         .parameters()

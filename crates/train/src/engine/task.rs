@@ -1,15 +1,15 @@
 //! The engine's interface to a task: model, batch, losses, evaluation and export.
 //!
-//! The loop, the planner, checkpoints, `verify` and the plan race know no task. They use this interface, and everything that a task brings is data: losses by
-//! name, endpoints by name, forward programs by name, scores as fields.
+//! The loop, the planner, checkpoints, `verify` and the plan race know no task. They use this interface, and everything that a task brings
+//! is data: losses by name, endpoints by name, forward programs by name, scores as fields.
 //!
 //! ```text
 //! write_forward          the model for one micro-batch, and the separable losses
-//! write_coupled_losses   the losses that need what the whole effective batch left behind
+//! write_coupled_losses   the losses over the features of the whole effective batch
 //! write_programs         forward programs beside the step, for evaluation and prediction
-//! fill_batch             pictures as they were read -> columns that the endpoints take
+//! fill_batch             images from the loader -> columns for the endpoints
 //! evaluate               forward programs over samples -> scores
-//! save                   weights and what lies beside them -> a folder
+//! save                   weights and the files beside them -> a folder
 //! ```
 
 use std::path::Path;
@@ -33,7 +33,7 @@ use crate::error::TrainError;
 /// One loss of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
-    /// Key in `metrics.jsonl`, beside `NAME_chance`.
+    /// Key of the loss in `metrics.jsonl`, beside `NAME_chance`.
     pub name: String,
     /// Weight in the sum of all losses.
     pub weight: f64,
@@ -80,22 +80,21 @@ pub trait Task: Send + Sync {
     /// Writes the forward pass of one micro-batch and the separable losses.
     fn write_forward(&self, step: &mut StepWriter<'_>);
 
-    /// Writes the losses over what [`StepWriter::leave`] left of the whole effective batch.
+    /// Writes the losses over the features that [`StepWriter::leave`] stored for the whole effective batch.
     fn write_coupled_losses(&self, _step: &mut StepWriter<'_>) {}
 
     /// Writes the forward programs for `batch` samples at a time; they may share the step's endpoints where the size is the same.
     fn write_programs(&self, graph: &mut Graph, batch: usize);
 
-    /// Every parameter's name.
     fn parameter_names(&self) -> Vec<String>;
 
-    /// Parameters without pretrained weights: heads, and layers that the model folder lacks. They are trained as they are
-    /// where the others have low-rank adapters.
+    /// Parameters without pretrained weights: heads, and layers that the model folder lacks. They are trained in full where
+    /// the other parameters have low-rank adapters.
     fn new_parameters(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Modules among these that are part of the model that other frameworks load.
+    /// Modules among [`Task::new_parameters`] that belong to the model as other frameworks load it.
     fn heads_of_model(&self) -> Vec<&'static str> {
         Vec::new()
     }
@@ -109,7 +108,7 @@ pub trait Task: Send + Sync {
     /// Whether the model begins from random weights alone.
     fn has_random_weights(&self) -> bool;
 
-    /// The line on the weights that people look for in a log.
+    /// Description of the weights' origin, for the log.
     fn describe_weights(&self) -> String;
 
     /// Drawback of a smaller effective batch, appended to a message.
@@ -147,28 +146,28 @@ pub trait Task: Send + Sync {
     /// Random samples: for benchmarks and certificates.
     fn random_batch(&self, num_samples: usize, seed: u64) -> Batch;
 
-    /// Inputs of a micro-batch that follow from its others, padding included.
+    /// Inputs of a micro-batch that are computed from its other inputs, padding included.
     fn derived_inputs(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Fills one of [`Task::derived_inputs`]; of a step over shorter texts, for their length.
+    /// Fills one of [`Task::derived_inputs`]; in a step over shorter texts, for their length.
     fn derive(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [i64]) {
         unreachable!("no input {name} is derived")
     }
 
-    /// Inputs of a micro-batch that follow from its others and are numbers.
+    /// Inputs of floats that are computed from a micro-batch's other inputs.
     fn derived_numbers(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Fills one of [`Task::derived_numbers`]; of a step over shorter texts, for their length.
+    /// Fills one of [`Task::derived_numbers`]; in a step over shorter texts, for their length.
     fn derive_numbers(&self, name: &str, _micro: &MicroBatch<'_>, _to: &mut [f32]) {
         unreachable!("no input {name} is derived")
     }
 
-    /// Lengths of text that steps are written for ([`StepWriter::length`]), ascending; the last is the longest there is. None: texts
-    /// have one length.
+    /// Text lengths that steps are written for ([`StepWriter::length`]), ascending; the last is the full length. Empty if all
+    /// texts have one length.
     fn lengths(&self) -> Vec<usize> {
         Vec::new()
     }
@@ -178,8 +177,8 @@ pub trait Task: Send + Sync {
         usize::MAX
     }
 
-    /// Columns of the whole effective batch that are computed from what all processes have: `columns` has the others of that
-    /// scope, a row for each sample of all, padding among them.
+    /// Fills columns of the whole effective batch that are computed from the columns of all processes: `columns` holds those,
+    /// with a row for each sample of all processes, padding included.
     fn complete(&self, _columns: &mut Batch) {}
 
     /// Sets the divisor of each loss's sum.
@@ -227,7 +226,7 @@ pub trait Task: Send + Sync {
     fn save(&self, step: &Step, folder: &Path) -> Result<(), TrainError>;
 }
 
-/// The metric that says which model is the best: `loss` of every task, or one of its own.
+/// Metric and direction that select the best model: `loss`, or a metric of the task.
 pub fn best_metric(
     task: &dyn Task,
     asked: Option<&str>,
@@ -264,7 +263,7 @@ pub struct Evaluation<'a> {
     pub samples: &'a Arc<Samples>,
     /// Optimizer steps done, if example predictions are wanted.
     pub step: Option<u64>,
-    /// Samples of a training step, if losses are wanted: contrastive losses are taken over as many.
+    /// Samples of a training step, if losses are wanted: contrastive losses are computed over as many samples.
     pub effective_batch: Option<usize>,
     /// Interrupts waiting for a picture.
     pub stop: &'a AtomicBool,
@@ -304,7 +303,8 @@ impl SampleRanks {
         }
     }
 
-    /// Each sample with the rank of its text among all texts and of the best sample with that text among all samples. Ties count half.
+    /// Each sample with two ranks: of its text among all texts, and of the best sample with that text among all samples. Ties
+    /// count half.
     pub fn rows(&self) -> impl Iterator<Item = (u32, [f64; 2])> {
         let to_sample = &self.found.to_query.entries;
         let own = self.samples.iter().zip(&self.found.to_gallery.entries);
@@ -365,12 +365,12 @@ pub fn nothing_readable(samples: &Samples, skipped: &[Skipped]) -> TrainError {
     nothing_of(samples.len(), first)
 }
 
-/// Error where none of so many pictures could be read; row and cause of the first.
+/// Error if none of the images could be read; `first` is row and cause of the first.
 pub(crate) fn nothing_of(num_pictures: usize, first: Option<(u32, &str)>) -> TrainError {
     let first = first.map_or(String::new(), |(row, error)| {
         format!("; the first, of row {row}: {error}")
     });
-    // A picture's error has a hint of its own.
+    // The error of an image has its own hint.
     let hint = if first.is_empty() {
         "\nhint: `holdall data check` says what is wrong with them"
     } else {

@@ -1,27 +1,26 @@
-//! What the processes of a step say to each other: how many bytes, and how long they travel.
+//! Bytes that the processes of a step exchange, and the time that takes.
 //!
-//! Rings: to gather `S` bytes among `N` processes each sends `S (N - 1) / N`, to add them up twice that.
+//! Rings: to gather `S` bytes among `N` processes each sends `S (N - 1) / N`, for a sum twice that.
 
 use holdall_graph::Op;
 use holdall_graph::ops::collective::Exchange;
 use holdall_plan::StepPlan;
 use serde::Serialize;
 
-/// Bytes of a step that all processes have between them once it is done.
+/// Bytes that a step exchanges, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Processes.
     pub processes: usize,
-    /// Gathered for the losses over the whole effective batch.
+    /// Features gathered for the losses over the whole effective batch.
     pub gathered_bytes: u64,
-    /// Gradients, added up.
+    /// Summed gradients.
     pub reduced_bytes: u64,
-    /// Weights that come from the process that has updated them.
+    /// Weights sent by the process that updated them.
     pub owned_bytes: u64,
 }
 
 impl Traffic {
-    /// Of a planned step; `None` where it is one process's.
+    /// Traffic of a planned step; `None` for a single process.
     pub fn of(plan: &StepPlan) -> Option<Traffic> {
         let mut traffic = Traffic::default();
         let instructions = plan.programs.iter().flat_map(|one| &one.instructions);
@@ -44,14 +43,14 @@ impl Traffic {
         (traffic.processes > 1).then_some(traffic)
     }
 
-    /// What each process sends in a step.
+    /// Bytes that each process sends in a step.
     pub fn sent_bytes(&self) -> u64 {
         let all = self.gathered_bytes + 2 * self.reduced_bytes + self.owned_bytes;
         let count = self.processes as u64;
         all * (count - 1) / count
     }
 
-    /// How long that takes where each process sends so many bytes a second.
+    /// Time of the exchange in seconds, at a bandwidth per process.
     pub fn seconds(&self, bytes_per_second: f64) -> f64 {
         self.sent_bytes() as f64 / bytes_per_second
     }

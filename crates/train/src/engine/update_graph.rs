@@ -1,5 +1,5 @@
-//! The update of a step, written down: gradient norm, AdamW over every trained parameter with its state, and the programs beside the
-//! step that averages of weights need.
+//! Writes the update of a step: gradient norm, AdamW over every trained parameter with its state, and the separate programs
+//! for averages of the weights.
 
 use holdall_graph::ops::collective::{Exchange, Processes};
 use holdall_graph::ops::update::{
@@ -9,13 +9,13 @@ use holdall_graph::{DType, Graph, Parameter, Role, ValueId};
 
 use crate::engine::optimizer::{Averaging, OptimizerConfig, StatePart};
 
-/// Programs beside the step that weights and their averages have.
+/// Names of the programs for averages of the weights, which run outside of a step.
 pub(crate) mod averages {
-    /// Each gets the other's place.
+    /// Swaps weights and averages.
     pub const EXCHANGE: &str = "exchange averages";
-    /// Averages become the weights.
+    /// Copies the weights to the averages.
     pub const RESTART: &str = "restart averages";
-    /// Averages, which are the starting weights, come nearer to the weights.
+    /// Moves the averages, which hold the starting weights, towards the weights.
     pub const INTERPOLATE: &str = "interpolate averages";
 }
 
@@ -92,7 +92,8 @@ pub(crate) fn write_update(
     }
 }
 
-/// Which process keeps the state of each parameter and updates it: the largest first, each to whoever has the least.
+/// Assigns each parameter's state and update to a process: the largest parameter first, each to the process with the smallest
+/// load.
 pub(crate) fn owners(g: &Graph, parameters: &[Parameter], count: usize) -> Vec<usize> {
     let size = |index: usize| g.shape(parameters[index].value).num_elements();
     let mut order: Vec<usize> = (0..parameters.len()).collect();
@@ -107,7 +108,7 @@ pub(crate) fn owners(g: &Graph, parameters: &[Parameter], count: usize) -> Vec<u
     owners
 }
 
-/// A tensor of a parameter's state.
+/// Adds a tensor of a parameter's state.
 fn write_state(
     g: &mut Graph,
     parameter: &Parameter,

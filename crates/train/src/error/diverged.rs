@@ -4,23 +4,21 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Losses, gradients, weights or features are infinite or not a number. Nothing of it is saved.
+/// Losses, gradients, weights or features are infinite or NaN. Such a state is never saved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diverged {
-    /// The step at which it was found, counted from 1.
+    /// Step of the finding, counted from 1.
     pub step: u64,
-    /// What was found.
+    /// Description of the finding.
     pub found: String,
-    /// The last gradient norm before it that was finite, and its step; none where there was no step before in this process.
+    /// The last finite gradient norm and its step; `None` if this process ran no earlier step.
     pub last_norm: Option<StepNorm>,
-    /// The step of the checkpoint that is left, from before.
+    /// Step of the last checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// What to do.
     #[serde(skip)]
     pub hint: String,
 }
 
-/// A gradient norm and its step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepNorm {
     /// Counted from 1.
@@ -36,7 +34,7 @@ impl fmt::Display for Diverged {
         write!(f, "step {}: training diverged: {}", self.step, self.found)?;
         if let Some(last) = self.last_norm {
             let (norm, step) = (last.gradient_norm, last.step);
-            // As people write them: 0.8, 31.4, 3.1e8.
+            // Two notations: 0.8 and 31.4, but 3.1e8.
             match norm {
                 0.01..1e5 => write!(f, "; the gradient norm was {norm:.3} at step {step}")?,
                 _ => write!(f, "; the gradient norm was {norm:.1e} at step {step}")?,

@@ -13,45 +13,42 @@ use holdall_processes::GroupError;
 
 pub use self::diverged::{Diverged, StepNorm};
 
-/// Why a run cannot start or go on.
+/// Reason why a run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// The model folder is not usable.
     #[error(transparent)]
     Model(Box<ModelError>),
-    /// The model is no ONNX file.
+    /// The model cannot be written or read as an ONNX file.
     #[error(transparent)]
     Onnx(#[from] OnnxError),
-    /// There is no plan.
+    /// No plan fits.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// There is no such device, or no memory on it, or it failed.
+    /// The device is missing, is out of memory, or failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The data is not usable.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Another process of the run was lost, or failed.
+    /// Another process of the run failed or was lost.
     #[error(transparent)]
     Processes(#[from] GroupError),
-    /// Something that may not be left out does not fit the budget.
+    /// A required allocation does not fit the budget.
     #[error("{0}")]
     DoesNotFit(String),
-    /// What is trained is not finite any more.
+    /// Losses, gradients, weights or features are not finite.
     #[error(transparent)]
     Diverged(#[from] Box<Diverged>),
     /// A file of the run cannot be read or written.
     #[error("{found}\nhint: {hint}")]
     File {
-        /// The file, and what the system said.
+        /// The file and the error of the operating system.
         found: String,
-        /// What helps.
         hint: &'static str,
     },
-    /// A run that had begun cannot go on.
+    /// A run that has started cannot continue.
     #[error("{0}")]
     Run(String),
-    /// The config cannot be read or contradicts itself.
+    /// The config cannot be read, or contradicts itself.
     #[error("{0}")]
     Config(String),
 }
@@ -62,7 +59,7 @@ impl From<ModelError> for TrainError {
     }
 }
 
-/// What an error says, without the advice that it would come with elsewhere.
+/// Text of an error without its hint.
 pub(crate) fn without_hint(error: &dyn Display) -> String {
     let text = error.to_string();
     text.split("\nhint: ").next().unwrap_or_default().to_owned()

@@ -1,12 +1,12 @@
-//! Trained adapters as peft has them, beside the model that they are merged into.
+//! Trained adapters in peft's file format, beside the model that they are merged into.
 //!
 //! ```text
 //! adapter/adapter_config.json          rank, alpha, which layers, of which model
 //! adapter/adapter_model.safetensors    base_model.model.LAYER.lora_A.weight [rank, inputs], ....lora_B.weight [outputs, rank]
 //! ```
 //!
-//! `PeftModel.from_pretrained(model, "adapter")` on the model that training began with computes what the merged model does.
-//! Heads that are part of that model go along; others lie beside the merged model.
+//! `PeftModel.from_pretrained(model, "adapter")` on the base model computes the same as the merged model.
+//! Heads that are part of the base model are saved with the adapter; new heads lie beside the merged model.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::error::TrainError;
 use crate::export::model_files::unsaved;
 use crate::run_folder::folder::{failed, write_whole};
 
-/// A tensor that was read.
+/// Tensor values in memory.
 struct Read(Vec<f32>);
 
 impl Values for Read {
@@ -36,7 +36,7 @@ impl Values for Read {
     }
 }
 
-/// Writes the adapters of a step into a model folder whose own files are written.
+/// Writes a step's adapters into a model folder whose own files already exist.
 pub(crate) fn save(step: &Step, lora: &Lora, model: &Path) -> Result<(), TrainError> {
     let folder = model.join(ADAPTER_FOLDER);
     fs::create_dir_all(&folder).map_err(failed(&folder, "created"))?;
@@ -79,7 +79,7 @@ fn adapter_tensors(step: &Step, lora: &Lora) -> Result<Vec<NamedTensor<Read>>, T
     Ok(tensors)
 }
 
-/// Heads as the model's own files have them.
+/// Head tensors in the number format and shape of the model's own files.
 fn head_tensors(model: &Path, heads: &[&str]) -> Result<Vec<NamedTensor<Read>>, TrainError> {
     if heads.is_empty() {
         return Ok(Vec::new());

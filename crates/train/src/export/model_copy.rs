@@ -1,4 +1,4 @@
-//! A model folder in another form: weights in half precision, an adapter merged into them.
+//! Converts a model folder: weights in half precision, an adapter merged into the weights.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,7 +16,7 @@ use crate::error::TrainError;
 use crate::export::model_files::SHARD_BYTES;
 use crate::export::saved_inputs;
 
-/// Files beside the weights that using a model takes, as far as they are there.
+/// Files beside the weights that a model needs for use; each is optional.
 const COMPANIONS: [&str; 11] = [
     saved_inputs::FILE_NAME,
     "preprocessor_config.json",
@@ -30,19 +30,18 @@ const COMPANIONS: [&str; 11] = [
     "texts.json",
     "generation_config.json",
 ];
-/// The same in a folder of their own.
+/// Subfolder with such files.
 const COMPANION_FOLDER: &str = "caption_tokenizer";
 
 /// Number format of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// 32-bit floats.
     F32,
-    /// 16-bit IEEE floats.
+    /// IEEE half precision.
     F16,
 }
 
-/// Writes a model in another form to a folder that is not there yet.
+/// Writes a converted model to a folder that must not exist.
 pub fn copy_model(
     from: &ModelFolder,
     to: &Path,
@@ -84,7 +83,7 @@ pub fn copy_model(
     write_whole_folder(to, fill, |cause| not_written(to)(cause))
 }
 
-/// An adapter whose layers the model has.
+/// Reads an adapter and checks that the model has its layers.
 fn adapter_for(model: &ModelFolder, path: &Path) -> Result<SavedAdapter, TrainError> {
     let adapter = saved_adapter::read(path)?;
     let refused = |found: String| {
@@ -116,7 +115,7 @@ fn adapter_for(model: &ModelFolder, path: &Path) -> Result<SavedAdapter, TrainEr
     Ok(adapter)
 }
 
-/// Copies what lies beside weights.
+/// Copies the files beside the weights.
 pub(crate) fn copy_companions(from: &Path, to: &Path) -> Result<(), TrainError> {
     for folder in ["", COMPANION_FOLDER] {
         let (from, to) = (from.join(folder), to.join(folder));

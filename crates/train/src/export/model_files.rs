@@ -1,4 +1,4 @@
-//! A model on disk: a folder that is whole or not there.
+//! Writes a model folder, as a whole or not at all.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::export::adapter_files;
 use crate::export::saved_inputs::SavedInputs;
 use crate::run_folder::folder::{FREE_SPACE, failed};
 
-/// Shards as large as `transformers` makes them.
+/// Shard size of `transformers`.
 pub(crate) const SHARD_BYTES: u64 = 5_000_000_000;
 
-/// Writes the model and how its inputs are made, with checksums of all files. Returns that of its `holdall.json`.
+/// Writes the model and its preprocessing settings, with checksums of all files. Returns the checksum of `holdall.json`.
 pub fn save_model(
     step: &Step,
     inputs: &SavedInputs,
@@ -32,7 +32,7 @@ pub fn save_model(
     write_whole_folder(folder, fill, |cause| failed(folder, "written")(cause))
 }
 
-/// What could not be saved, and what helps.
+/// Error for a model that could not be saved.
 pub(crate) fn unsaved(cause: &dyn Display) -> TrainError {
     TrainError::File {
         found: without_hint(cause),

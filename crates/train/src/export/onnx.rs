@@ -1,11 +1,11 @@
-//! A model's forward programs as ONNX files, with what using them takes beside them.
+//! Exports a model's forward programs as ONNX files, with the preprocessing files beside them.
 //!
 //! ```text
 //! FOLDER/image_encoder.onnx, text_encoder.onnx        CLIP
 //! FOLDER/classifier.onnx                              classification
 //! FOLDER/segmenter.onnx                               segmentation
 //! FOLDER/video_encoder.onnx, text_encoder.onnx, decoder.onnx        video-text
-//! FOLDER/preprocessor_config.json, tokenizer.json, ...              how pictures and texts become inputs
+//! FOLDER/preprocessor_config.json, tokenizer.json, ...              preprocessing of pictures and texts
 //! ```
 
 use std::io;
@@ -35,16 +35,12 @@ impl OnnxFile {
     }
 }
 
-/// A file that was written.
+/// An exported file.
 #[derive(Debug)]
 pub struct WrittenProgram {
-    /// Where it is.
     pub path: PathBuf,
-    /// Bytes of its weights.
     pub weight_bytes: u64,
-    /// Names of what it takes.
     pub inputs: Vec<String>,
-    /// Names of what it gives.
     pub outputs: Vec<String>,
 }
 
@@ -61,7 +57,7 @@ pub fn export(
     for OnnxFile { name, program } in files {
         let path = folder.join(name).with_added_extension("onnx");
         let mut fill = task.weights(0)?;
-        // What is wrong with a weight is told as it is; what the disk says gets the file's name.
+        // An error of a weight is returned as it is; an I/O error gets the name of the ONNX file.
         let mut unread = None;
         let filled = program.write(&path, &mut |name, values| {
             fill(name, values).map_err(|error| {

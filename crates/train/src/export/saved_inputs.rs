@@ -1,8 +1,8 @@
-//! How files and rows became inputs: `inputs.json` in a model folder. `eval` and `predict` read data with it, so that a model sees
-//! clips, channels and masks as it did in training, wherever its folder is taken.
+//! `inputs.json` in a model folder: the settings that turned files and rows into inputs. `eval` and `predict` read data with
+//! them, so that a model sees clips, channels and masks as in training, wherever its folder is moved.
 //!
 //! ```text
-//! data             keys of the config's `data` section, but for paths and what only training does
+//! data             keys of the config's `data` section, without paths and settings that only affect training
 //! channel_files    files of one picture: NAME_0000.png, NAME_0001.png, ...
 //! ```
 
@@ -21,16 +21,15 @@ use crate::export::saved_model::SavedModel;
 use crate::planning::planned_run::PlannedRun;
 use crate::run_folder::folder::{failed, write_whole};
 
-/// The file in a model folder.
+/// File name in a model folder.
 pub const FILE_NAME: &str = "inputs.json";
 
-/// How files and rows became inputs.
+/// Settings that turned files and rows into inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedInputs {
-    /// Settings of the `data` section.
     pub data: DataConfig,
-    /// Files that the channels of one picture are spread over.
+    /// Number of files per picture, if its channels are stored separately.
     #[serde(default = "one")]
     pub channel_files: usize,
 }
@@ -40,7 +39,7 @@ fn one() -> usize {
 }
 
 impl SavedInputs {
-    /// What a run's inputs are made with.
+    /// The settings of a run.
     pub(crate) fn of_run(planned: &PlannedRun) -> SavedInputs {
         let train = &planned.prepared.train;
         let channel_files = match planned.prepared.setup.rows {
@@ -53,7 +52,7 @@ impl SavedInputs {
         }
     }
 
-    /// Writes what differs from the defaults.
+    /// Writes the settings that differ from the defaults.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), TrainError> {
         let keys = |data: &DataConfig| -> Map<String, Value> {
             let value = serde_json::to_value(data).expect("settings are plain data");
@@ -69,7 +68,7 @@ impl SavedInputs {
         write_whole(&folder.join(FILE_NAME), text.as_bytes())
     }
 
-    /// Reads what lies in a model folder; `None` where nothing does.
+    /// Reads the settings of a model folder; `None` if it has none.
     pub fn read(folder: &Path) -> Result<Option<SavedInputs>, TrainError> {
         let path = folder.join(FILE_NAME);
         if !path.exists() {
@@ -88,7 +87,8 @@ impl SavedInputs {
     }
 }
 
-/// The settings that data is read with, `sets` over them: the run's own where `name` is the folder of a run, else those of its model folder.
+/// The config to read data with, `sets` merged over it: that of the run if `name` is a run folder, otherwise that of the
+/// model folder.
 pub fn config_of(
     name: &str,
     saved: &dyn SavedModel,
@@ -109,8 +109,9 @@ pub fn config_of(
     Ok(config)
 }
 
-/// Names other data than the run's: every sample of it. Paths start there unless `sets` says where, or it is the run's own file;
-/// folders of images and of masks that it lacks are those of the run's data alone. Says where paths of the run's own file start.
+/// Replaces the run's data by all samples of `data`. Paths are then relative to `data`, unless `sets` changes that or `data`
+/// is the run's own file. Image and mask subfolders are kept only for the run's own data, or where they fit. Returns a note
+/// on the base of the paths of the run's own file.
 pub fn take_data(config: &mut RunConfig, data: &Path, sets: &[String]) -> Option<String> {
     let is_set = |key: &str| sets.iter().any(|set| set.trim_start().starts_with(key));
     let data_config = &mut config.data;
@@ -140,14 +141,13 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Who reads the settings.
+/// The command that reads the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// `holdall eval` of the run's own data.
+    /// `holdall eval` on the run's own data.
     Eval,
-    /// `holdall eval` of data that is named.
+    /// `holdall eval` on other data.
     EvalOfData,
-    /// `holdall predict`.
     Predict,
 }
 
@@ -159,7 +159,7 @@ impl Reader {
         }
     }
 
-    /// Why a key changes nothing here, if it does not.
+    /// Reason why a key has no effect for this command, if it has none.
     fn leaves_unread(self, key: &str, task: TaskName) -> Option<&'static str> {
         let is_any_of = |keys: &[&str]| keys.iter().any(|section| is_within(key, section));
         let is_read_beside_data = match self {
@@ -183,7 +183,7 @@ impl Reader {
     }
 }
 
-/// Keys of the data section that say nothing of a trained model's inputs: its folder has them, or only training does it.
+/// Keys of the data section that do not matter for a trained model: stored in its folder, or used in training only.
 const ONLY_TRAINING: &[&str] = &[
     "data.start",
     "data.tokenizer",
@@ -198,7 +198,7 @@ const ONLY_TRAINING: &[&str] = &[
     "data.picture_check",
 ];
 
-/// Keys about what is known of samples, and about which of them are meant.
+/// Keys about the ground truth, and about the selection of samples.
 const UNREAD_BY_PREDICT: &[&str] = &[
     "data.validation",
     "data.caption",
@@ -209,10 +209,10 @@ const UNREAD_BY_PREDICT: &[&str] = &[
     "data.unseen_labels",
 ];
 
-/// Refuses keys of `--set` that change nothing for this reader.
+/// Refuses `--set` keys without effect for this command.
 pub fn check_sets(sets: &[String], task: TaskName, reader: Reader) -> Result<(), TrainError> {
     for set in sets {
-        // What is wrong with a set by itself is said when it is laid over the settings.
+        // An invalid `--set` is reported when it is merged into the config.
         let Ok(alone) = RunConfig::load(None, std::slice::from_ref(set)) else {
             continue;
         };
@@ -356,7 +356,7 @@ mod tests {
             (read.data.train, read.data.stride),
             (None, Stride::Every(2))
         );
-        // What the user types lies over it.
+        // `--set` is merged over the saved settings.
         let sets = ["data.stride=3".to_owned()];
         let config = RunConfig::over_data(&written.data, &sets).unwrap();
         assert_eq!(config.data.stride, Stride::Every(3));

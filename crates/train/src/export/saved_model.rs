@@ -1,4 +1,4 @@
-//! A trained model, opened for use: where it is, and its forward programs with memory for the pictures.
+//! Opens a trained model for use: finds its folder, and plans its forward programs with memory for the pictures.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub trait SavedModel {
     fn describe_data(&self, config: &mut RunConfig) -> Result<(), TrainError>;
 }
 
-/// Said where validation rows are asked for and there are none.
+/// Message if validation rows are wanted and the run has none.
 pub const HELD_NOTHING_OUT: &str =
     "The run held nothing out: these are the pictures it was trained on";
 
@@ -75,7 +75,7 @@ pub const HELD_NOTHING_OUT: &str =
 pub enum Evaluated {
     /// Samples of this side of the split.
     Side(Side),
-    /// All samples of a file that was named: it was read with [`holdall_data::config::Validation::Unsplit`], or its sides are in one list.
+    /// All samples of a given file, which was read with [`holdall_data::config::Validation::Unsplit`], or its sides are in one list.
     All,
 }
 
@@ -88,7 +88,7 @@ impl Evaluated {
         }
     }
 
-    /// The samples that are meant; a note where nothing was held out.
+    /// The selected samples; adds a note if the run has no validation samples.
     pub(crate) fn choose(
         self,
         csv: &Path,
@@ -136,7 +136,7 @@ pub fn model_of(path: &Path) -> Option<PathBuf> {
     finished.or_else(|| best_so_far(path).filter(is_model))
 }
 
-/// The model that a folder of a run has, or the name as it is.
+/// The model of a run folder, or the name unchanged.
 pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
     let path = Path::new(name);
     let named = model_of(path).unwrap_or(path.to_owned());
@@ -157,12 +157,13 @@ pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
     Ok(named)
 }
 
-/// Where runs usually are.
+/// Default folder of runs.
 const RUNS: &str = "runs";
 
-/// `there are runs/a, runs/b`: the runs beside a path that leads nowhere, or in the usual folder; nothing where there are none.
+/// Text that names the runs beside a wrong path, or in the default folder: `there are runs/a, runs/b`; `None` if there are
+/// none.
 fn hint_at_runs(name: &str) -> Option<String> {
-    /// Runs that a hint names.
+    /// Maximum number of runs in a hint.
     const MOST_RUNS: usize = 4;
     let runs_in = |folder: &Path| -> Vec<PathBuf> {
         let read = if folder.as_os_str().is_empty() {
@@ -179,7 +180,7 @@ fn hint_at_runs(name: &str) -> Option<String> {
         runs
     };
     let mut runs = runs_in(Path::new(name).parent().unwrap_or(Path::new("")));
-    // With a slash it is a path, or a name of the hub.
+    // A name with a slash is a path or a name on the hub.
     if runs.is_empty() && !name.contains('/') {
         runs = runs_in(Path::new(RUNS));
     }
@@ -197,7 +198,7 @@ fn hint_at_runs(name: &str) -> Option<String> {
     }
 }
 
-/// A name that leads nowhere, with the runs that there are.
+/// Error for a name that is neither a path nor a model, with the available runs.
 fn nothing_there(name: &str) -> TrainError {
     let hint = hint_at_runs(name).unwrap_or_else(|| match hub_cache::command_for(name) {
         Some(command) => format!("check the path; {command} downloads a model of the hub"),
@@ -224,7 +225,7 @@ pub fn open_folder(name: &str) -> Result<ModelFolder, TrainError> {
     Ok(folder)
 }
 
-/// A preset has random weights: nothing to evaluate.
+/// Error for a preset, which has random weights: there is nothing to evaluate.
 pub(crate) fn not_trained(name: &str) -> TrainError {
     let hint = hint_at_runs(name).unwrap_or_else(|| TRAINED.to_owned());
     TrainError::Config(format!(
@@ -242,7 +243,7 @@ pub struct Opened {
     pub note: Option<String>,
 }
 
-/// Pictures to run a model on, and the limits to do so.
+/// Pictures to run a model on, and the limits for that.
 pub struct Pictures<'a> {
     /// The pictures.
     pub samples: &'a Arc<Samples>,
@@ -258,8 +259,9 @@ pub struct Pictures<'a> {
     pub host_bytes: u64,
 }
 
-/// Heap that stays with a thread after decoding: freed buffers below the allocator's page threshold are not returned. A training run reads its first batch
-/// before it plans, so there they are measured; here nothing was read yet. Measured as 140 KiB for clips with 1 to 16 threads.
+/// Heap that stays with a thread after decoding: freed buffers below the allocator's page threshold are not returned. A
+/// training run reads its first batch before it plans, so its measurement includes this memory; here nothing has been read
+/// yet. Measured as 140 KiB for clips with 1 to 16 threads.
 const READER_BYTES: u64 = 160 << 10;
 
 /// Reads the headers of all pictures and plans the forward programs with memory to decode them; `None` if `stop` is set.
@@ -293,7 +295,7 @@ pub fn open(
         Ok(model)
     };
     if device.is_gpu() {
-        // The card's budget is no bound for the host: as much as an automatic `host_memory` has for reading.
+        // The GPU's budget does not bound the host: decoding gets as much as with an automatic `host_memory`.
         let free = holdall_device::cpu::available_bytes().unwrap_or(u64::MAX);
         let decode_bytes = costs.together_bytes(workers).min(free / 4);
         return Ok(Some(Opened {

@@ -1,8 +1,8 @@
-//! What a run will need on disk, known before its first step.
+//! Disk space that a run needs, computed before its first step.
 //!
 //! ```text
-//! a checkpoint   weights and optimizer state the newest two, and one that is being written
-//! a model        weights                     the best ones that the two name, one that is being written, and model/
+//! a checkpoint   weights and optimizer state   the newest two, and one being written
+//! a model        weights                       the best ones that the two name, one being written, and model/
 //! ```
 
 use std::path::Path;
@@ -13,29 +13,29 @@ use crate::engine::optimizer::{Averaging, moment_bytes};
 use crate::error::TrainError;
 use crate::planning::planned_run::PlannedRun;
 
-/// A line of `metrics.jsonl`, with its share of what else grows.
+/// Disk space per step: a line of `metrics.jsonl` and its share of the other logs.
 const LINE_BYTES: u64 = 600;
-/// Tokenizer, plan, report and what a run logs of its memory.
+/// Tokenizer, plan, report and memory log.
 const SMALL_FILES_BYTES: u64 = 16 << 20;
 
-/// Bytes that a run will need.
+/// Disk space of a run, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// Of one checkpoint.
+    /// One checkpoint.
     pub checkpoint_bytes: u64,
-    /// Of one model folder.
+    /// One model folder.
     pub model_bytes: u64,
-    /// Of everything else.
+    /// All other files.
     pub other_bytes: u64,
     /// Whether best models are kept.
     pub has_best: bool,
 }
 
-/// A disk with so many times the space that a run needs is plenty.
+/// No warning is printed for a disk with this many times the space that the run needs.
 const PLENTY: u64 = 10;
 
 impl DiskSpace {
-    /// Of a run that is planned.
+    /// Disk space of a planned run.
     pub fn new(planned: &PlannedRun) -> DiskSpace {
         let graph = &planned.plan.step.graph;
         let bytes = |trainable: bool| -> u64 {
@@ -47,7 +47,7 @@ impl DiskSpace {
         let optimizer = &planned.prepared.setup.step.optimizer;
         let average_bytes = match optimizer.averaging {
             Averaging::OverSteps { .. } => bytes(true),
-            // Made anew from the starting weights for each evaluation.
+            // Computed from the starting weights for each evaluation, and not stored.
             Averaging::None | Averaging::WithStart { .. } => 0,
         };
         DiskSpace {
@@ -58,19 +58,20 @@ impl DiskSpace {
         }
     }
 
-    /// At its largest moment.
+    /// Peak disk space, with a checkpoint and a model being written.
     pub fn most_bytes(&self) -> u64 {
         let models = if self.has_best { 4 } else { 1 };
         3 * self.checkpoint_bytes + models * self.model_bytes + self.other_bytes
     }
 
-    /// With less than this there would be neither a checkpoint nor a model.
+    /// Disk space of a single checkpoint and model, without which a run is useless.
     pub fn least_bytes(&self) -> u64 {
         self.checkpoint_bytes + self.model_bytes
     }
 
-    /// Lines to tell before a run in this folder, none where there is plenty; an error where it would come to nothing. `used_bytes` is what an earlier process of
-    /// the run has written there already, which is only warned about: some of it may be freed by what follows.
+    /// Lines to print before a run in this folder; empty if there is plenty of space. An error if not even one checkpoint and
+    /// model fit. `used_bytes` is the size of the files that an earlier process of the run wrote; then too little space is
+    /// only a warning, because the resumed run may free some of it.
     pub fn check(
         &self,
         out: &Path,
@@ -99,7 +100,7 @@ impl DiskSpace {
             )));
         }
         let mut lines = Vec::new();
-        // Nobody needs to hear of a disk with room to spare.
+        // No message for a disk with plenty of space.
         if most.saturating_mul(PLENTY) > free {
             lines.push(format!(
                 "Disk: the run will need about {}{more} in {}, {} are free",
@@ -145,7 +146,7 @@ mod tests {
         assert!(lines[1].contains("may fill up"), "{lines:?}");
         assert_eq!(check(1301, 0).unwrap().len(), 1);
         assert!(check(13_010, 0).unwrap().is_empty());
-        // What is there already is not needed again, and a run that has begun is never refused.
+        // Files on disk do not count again, and a resumed run is never refused.
         assert_eq!(check(401, 900 << 20).unwrap().len(), 1);
         assert_eq!(check(10, 900 << 20).unwrap().len(), 2);
         assert_eq!(space.check(out, None, 0).unwrap().len(), 1);

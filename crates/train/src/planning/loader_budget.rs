@@ -1,7 +1,7 @@
-//! Who reads pictures, how far ahead, and in how much memory; and afterwards, whether that was enough.
+//! Threads, buffers and memory of the loader; and after the run, a report on whether they were enough.
 //!
-//! On the CPU the threads that compute also read, between the steps: workers beside them would take their time away. Behind a GPU
-//! they read while it computes. What the user says goes, either way.
+//! On the CPU the computing threads also read, between the steps, because extra workers would take computing time. With a
+//! GPU, workers read while it computes. Settings of the user take precedence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,48 +19,47 @@ use crate::config::budget::{Memory, show_bytes};
 use crate::error::TrainError;
 use crate::planning::picture_costs::PictureCosts;
 
-/// Rows for pictures, and threads that fill them.
+/// Row buffers for pictures, and the threads that fill them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Pictures that there is room for.
+    /// Number of row buffers, one per picture.
     pub num_rows: usize,
-    /// Bytes of each.
     pub row_bytes: usize,
-    /// Who reads, and how far ahead.
+    /// Number of workers, and how far they read ahead.
     pub workers: Workers,
-    /// Whether reading and computing take turns.
+    /// Whether reading and computing take turns on the same threads.
     pub takes_turns: bool,
     /// Pictures of a step.
     pub batch: usize,
-    /// Pictures that `prefetch` counts as one.
+    /// Pictures in one unit of `prefetch`.
     pub unit: usize,
-    /// What decoding may take beside the rows, all workers together.
+    /// Memory for decoding beside the rows, of all workers together.
     pub decode_bytes: u64,
-    /// What decoded samples may take that stay in memory for the next epoch.
+    /// Memory for decoded samples that are kept for the next epoch.
     pub cache_bytes: u64,
 }
 
-/// On `auto`, no more than this share of the memory that is free goes to pictures that wait.
+/// On `auto`, waiting pictures take at most one part in this many of the free memory.
 const AUTO_SHARE: u64 = 4;
 
-/// On `auto`, two batches wait, or one where two would take more than this: each byte has to be made before the first step.
+/// On `auto`, two batches are read ahead, or one if two take more than this: every byte is allocated before the first step.
 const AHEAD_BYTES: u64 = 4 << 30;
 
-/// On `auto`, a worker has at least this many pictures to go on with: small batches would make it stop and go.
+/// On `auto`, each worker has at least this many rows: with small batches it would stop and start all the time.
 const ROWS_PER_WORKER: usize = 32;
 
-/// What decoding takes: one picture at a time, and all workers at once.
+/// Memory of decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeBytes {
     /// The largest picture.
     pub largest: u64,
-    /// The largest ones that all workers could decode at once.
+    /// The largest pictures that all workers may decode at once.
     pub together: u64,
-    /// All samples of training once they are decoded, where the loader keeps such.
+    /// All decoded training samples, if the loader can keep them.
     pub kept: u64,
 }
 
-/// What the machine has, as far as reading goes.
+/// The machine's resources for reading.
 #[derive(Clone, Copy, Debug)]
 struct Host {
     num_threads: usize,
@@ -70,7 +69,7 @@ struct Host {
 }
 
 impl Reading {
-    /// For steps of `effective_batch` pictures of `row_bytes` each.
+    /// Plans the reading for steps of `effective_batch` pictures of `row_bytes` each.
     pub fn new(
         config: &RunConfig,
         device: &Device,
@@ -78,7 +77,7 @@ impl Reading {
         row_bytes: usize,
         costs: &PictureCosts,
     ) -> Result<Reading, TrainError> {
-        // What is free is for all processes of this machine.
+        // All processes on this machine share the free memory.
         let local = device.group().local_size() as u64;
         let host = Host {
             num_threads: device.cpu().num_threads(),
@@ -105,7 +104,7 @@ impl Reading {
         let takes_turns = asked == Some(0) || (asked.is_none() && !host.is_gpu);
         let (least, most) = match asked {
             Some(workers) if workers > 0 => (workers, workers),
-            // Those that turn out to have nothing to do are sent home.
+            // Idle workers end themselves later.
             None if host.is_gpu => (1, host.num_threads),
             _ => (host.num_threads, host.num_threads),
         };
@@ -141,7 +140,7 @@ impl Reading {
         let wanted = effective_batch + ahead;
         let is_fixed = takes_turns || config.prefetch.exactly().is_some();
         let least_rows = if is_fixed { wanted } else { effective_batch };
-        // Rows that there must be come first, then as much decoding at once as fits, then rows to read ahead into.
+        // The required rows come first, then as much parallel decoding as fits, then rows for reading ahead.
         let decode_bytes = together.min(limit.saturating_sub(bytes(least_rows)).max(largest));
         let room = limit.saturating_sub(decode_bytes);
         let fitting = (room / row_bytes as u64).min(wanted as u64) as usize;
@@ -156,7 +155,7 @@ impl Reading {
                 show_bytes(decode_bytes)
             )));
         }
-        // A batch must fit; a number of the user's goes before the rest.
+        // A batch must fit; a number that the user set is kept.
         let num_rows = if !is_auto {
             fitting
         } else if is_fixed {
@@ -164,7 +163,7 @@ impl Reading {
         } else {
             fitting.max(effective_batch)
         };
-        // What is left, last of all: rows that wait help in the first epoch too.
+        // The cache gets the rest: rows for reading ahead help in the first epoch too.
         let cache_bytes = kept.min(room.saturating_sub(bytes(num_rows)));
         Ok(Reading {
             num_rows,
@@ -182,7 +181,7 @@ impl Reading {
         })
     }
 
-    /// For an evaluation of `batch` pictures at a time, with the workers that suit the machine.
+    /// Reading for an evaluation of `batch` pictures at a time, with a number of workers for this machine.
     pub fn evaluation(
         device: &Device,
         batch: usize,
@@ -204,14 +203,14 @@ impl Reading {
         }
     }
 
-    /// Reserves the rows and employs the workers.
+    /// Allocates the rows and starts the workers.
     pub fn open(
         &self,
         device: &Device,
         format: impl Into<RowFormat>,
     ) -> Result<Loader<HostRow>, TrainError> {
         let mut rows = device.host_rows(self.num_rows, self.row_bytes)?;
-        // Touched now, so that all of them are in the process when a plan counts what it holds; pinned ones are.
+        // Written now, so that all pages are resident when a plan measures the process; pinned rows are resident anyway.
         if !device.is_gpu() {
             for row in &mut rows {
                 row.as_mut().fill(0);
@@ -231,17 +230,15 @@ impl Reading {
         Ok(loader)
     }
 
-    /// Two batches, as `prefetch` counts.
+    /// Two batches, in units of `prefetch`.
     fn two_batches(&self) -> usize {
         (2 * self.batch).div_ceil(self.unit)
     }
 
-    /// Bytes of the rows.
     pub fn bytes(&self) -> u64 {
         self.num_rows as u64 * self.row_bytes as u64
     }
 
-    /// For the log.
     pub fn describe(&self) -> String {
         let Workers { least, most, .. } = self.workers;
         let fewer = if least < most { " or fewer" } else { "" };
@@ -255,8 +252,8 @@ impl Reading {
     }
 }
 
-/// Reads every picture of a share of a list once, in its order, `batch` at a time. `each` gets their samples and their rows, and says whether
-/// to go on. Returns what could not be read; `None` if it was stopped.
+/// Reads every picture of a share of a list once, in order, `batch` at a time. `each` gets samples and rows, and returns
+/// whether to continue. Returns the unreadable samples; `None` if stopped.
 pub fn read_once<E>(
     loader: &mut Loader<HostRow>,
     (samples, share): (&Arc<Samples>, Share),
@@ -273,7 +270,7 @@ pub fn read_once<E>(
     )
 }
 
-/// The same for any course that ends, with all that was read.
+/// Like [`read_once`] for any finite course, with everything that was loaded.
 pub fn read_course<E>(
     loader: &mut Loader<HostRow>,
     (samples, course): (&Arc<Samples>, Course),
@@ -299,29 +296,28 @@ pub fn read_course<E>(
     }
 }
 
-/// How reading went, for `summary.json`.
+/// Statistics of reading, for `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadingReport {
-    /// Threads, at the end.
+    /// Threads at the end of the run.
     pub workers: usize,
-    /// Pictures that there was room for.
+    /// Number of row buffers.
     pub rows: usize,
-    /// Bytes of all of them.
+    /// Bytes of all row buffers.
     pub bytes: u64,
     /// Share of the training time in which the trainer waited for pictures.
     pub waited_for_data: f64,
-    /// Share of the workers' time in which they waited for room.
+    /// Share of the workers' time in which they waited for free rows.
     pub waited_for_room: f64,
-    /// Milliseconds that a picture takes one worker.
+    /// Milliseconds per picture and worker.
     pub ms_per_picture: Option<f64>,
-    /// What held the run up.
+    /// The part of the pipeline that limited the speed.
     pub bottleneck: Bottleneck,
-    /// The same in words, and what to change.
+    /// The bottleneck in words, and what to change.
     pub advice: String,
 }
 
 impl ReadingReport {
-    /// Of a run that read like this, on a machine with this many threads.
     pub fn new(reading: &Reading, waits: &Waits, num_threads: usize) -> ReadingReport {
         ReadingReport {
             workers: waits.workers,
@@ -336,7 +332,8 @@ impl ReadingReport {
     }
 }
 
-/// Threads that read and compute by turns always wait for the one while they do the other: up to a tenth, computing is what the time went into.
+/// The bottleneck of a run. If reading and computing take turns, waiting is normal: up to a tenth of the time, the bottleneck
+/// is computing.
 fn bottleneck(reading: &Reading, waits: &Waits) -> Bottleneck {
     const LITTLE: f64 = 0.1;
     if reading.takes_turns && waits.waiting() <= LITTLE {
@@ -388,11 +385,12 @@ fn advice(reading: &Reading, waits: &Waits, num_threads: usize) -> String {
     }
 }
 
-/// What would make pictures faster to read, where they have more pixels than are seen of them.
+/// Advice on faster reading, if pictures have more pixels than the model sees.
 fn smaller_pictures(reading: &Reading, waits: &Waits) -> Option<String> {
-    /// Below this, resizing pictures on disk gains little.
+    /// Below this ratio of pixels, smaller pictures on disk gain little.
     const LARGER: f64 = 2.0;
-    /// From here on a JPEG can be decoded at a quarter of its size. A half takes as long as the whole.
+    /// From this ratio on, a JPEG can be decoded at a quarter of its size. Decoding at half the size takes as long as at full
+    /// size.
     const MUCH_LARGER: f64 = 20.0;
     let seen = waits.pictures as f64 * reading.row_bytes as f64 / 3.0;
     let times = waits.pixels as f64 / seen.max(f64::MIN_POSITIVE);
@@ -482,7 +480,7 @@ mod tests {
         let least = LARGEST + (128 * PICTURE) as u64;
         let one = within(least).unwrap();
         assert_eq!((one.num_rows, one.decode_bytes), (128, LARGEST));
-        // The second worker's picture comes first, then rows to read ahead into.
+        // The second worker's picture comes first, then rows for reading ahead.
         let more = within(least + LARGEST + 10 * PICTURE as u64).unwrap();
         let found = (more.num_rows, more.workers.ahead, more.decode_bytes);
         assert_eq!(found, (138, 10, 2 * LARGEST));
@@ -493,7 +491,7 @@ mod tests {
         );
     }
 
-    /// What host memory leaves once rows and decoding have theirs, and no more than all samples take.
+    /// Decoded samples get the memory that rows and decoding leave, and no more than all samples take.
     #[test]
     fn decoded_samples_get_what_is_left() {
         let within = |bytes: u64, kept: u64| {
@@ -539,12 +537,12 @@ mod tests {
             "{beyond}"
         );
         assert!(!beyond.contains("decode: fast"), "{beyond}");
-        // More than two batches are read ahead: no more would help.
+        // More than two batches are read ahead: prefetching more would not help.
         assert!(said(waits(20.0, 200.0, 190.0)).contains("stalls"));
         let little = reading(true, |config| config.prefetch = Count::Exactly(1)).unwrap();
         let alternating = advice(&little, &waits(20.0, 200.0, 190.0), 16);
         assert!(alternating.contains("--prefetch 32 "), "{alternating}");
-        // Small pictures are not blamed for their size.
+        // Small pictures do not get the advice to shrink them.
         let turns = reading(false, |_| ()).unwrap();
         let small = Waits {
             pixels: 1000 * 96 * 72,

@@ -1,13 +1,13 @@
-//! What it takes to decode the pictures of a run, known from their headers before any is decoded, and how much of a budget that gets.
+//! Memory for decoding the pictures of a run, estimated from their headers before any is decoded, and its share of the budget.
 //!
 //! ```text
-//! at least    as much as the largest picture costs: one at a time
-//! at most     as much as the largest ones cost that all workers could decode at once
-//! between     what the plan leaves of the budget
+//! minimum   the cost of the largest picture, so that one at a time fits
+//! maximum   the cost of the largest pictures that all workers may decode at once
+//! between   the memory that the plan leaves of the budget
 //! ```
 //!
-//! A picture that costs more than the smallest plan leaves is left out, by name, before the first step; where none may be left out, the
-//! run is refused.
+//! A picture that costs more than the smallest plan leaves is skipped, by name, before the first step. If the config does not allow skipped
+//! pictures, the run is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,32 +24,33 @@ use crate::config::budget::show_bytes;
 use crate::error::{TrainError, without_hint};
 use crate::planning::processes::{self, share_of};
 
-/// Headers that are read of a list. Of a longer one evenly spaced ones: what is larger than all of these is found when it is read, and
-/// waits or is left out then.
+/// Maximum number of headers read per list, evenly spaced in longer lists. A picture that is larger than all of these is
+/// found when it is read; it then waits, or is skipped.
 const MOST_HEADERS: usize = 100_000;
 
-/// Pictures that are named where some are left out.
+/// Maximum number of skipped pictures that a message names.
 const MOST_NAMED: usize = 5;
 
-/// How much the memory that a process holds may differ between two starts: what is admitted now must be so when the run is resumed.
+/// Variation of the process memory between two starts: a picture that is admitted now must still be admitted when the run is
+/// resumed.
 const START_TO_START_BYTES: u64 = 2 << 20;
 
-/// What becomes resident with the first picture that is read, beside what pictures cost: the code that reads them, and what its threads
-/// hold. Measured as 0.2 to 0.3 MiB more than other code leaves of its reserve.
+/// Memory that becomes resident with the first picture, beside the costs of the pictures: the reading code, and its threads'
+/// memory. Measured as 0.2 to 0.3 MiB more than other code leaves of its reserve.
 pub(crate) const READING_BYTES: u64 = 1 << 20;
 
-/// Pictures of a list and what they cost.
+/// Pictures of a list with their costs.
 struct List {
     samples: Arc<Samples>,
-    /// By sample, in KiB, rounded up; 0 where that is not known or the picture is left out.
+    /// Cost per sample in KiB, rounded up; 0 if unknown or if the picture is skipped.
     kib: Vec<u32>,
-    /// What all take once they are decoded, where the loader keeps such.
+    /// Bytes of all decoded samples, if the loader can keep them.
     kept_bytes: u64,
-    /// The most that a worker's buffers hold of one when the next begins.
+    /// Largest buffer that a worker keeps between two pictures, in bytes.
     between_bytes: u64,
 }
 
-/// What the pictures of a run cost to decode.
+/// Decoding costs of a run's pictures.
 pub struct PictureCosts {
     lists: Vec<List>,
     format: RowFormat,
@@ -57,14 +58,14 @@ pub struct PictureCosts {
 
 /// A picture that does not fit.
 pub struct TooCostly {
-    /// Which list it is of.
+    /// Index of its list.
     pub list: usize,
-    /// The sample, and why.
+    /// The sample, and the reason.
     pub skipped: Skipped,
 }
 
 impl PictureCosts {
-    /// Reads the headers of all pictures, which become rows of this format; `None` if it was stopped.
+    /// Reads the headers of all pictures, which become rows of this format; `None` if stopped.
     pub fn read(
         device: &Device,
         lists: &[&Arc<Samples>],
@@ -74,7 +75,8 @@ impl PictureCosts {
         PictureCosts::read_share(device, lists, format.into(), Share::default(), stop)
     }
 
-    /// The same, where every process of the run reads its part: one that is on a shared file system is asked once for each header.
+    /// Like [`PictureCosts::read`], but each process of the run reads its share, so that a shared file system serves each
+    /// header once.
     pub(crate) fn read_together(
         device: &Device,
         lists: &[&Arc<Samples>],
@@ -116,7 +118,7 @@ impl PictureCosts {
             let kib_of = |sample: usize| {
                 let is_own = own.contains(&sample) && sample.is_multiple_of(stride);
                 let is_wanted = is_own && !stop.load(Ordering::Relaxed);
-                // What cannot be read is named by whoever reads it.
+                // Unreadable pictures are reported when they are loaded.
                 let cost = is_wanted.then(|| format.cost(samples, sample));
                 let cost = cost.and_then(Result::ok);
                 if let Some(cost) = &cost {
@@ -142,14 +144,14 @@ impl PictureCosts {
         (!stop.load(Ordering::Relaxed)).then_some(PictureCosts { lists, format })
     }
 
-    /// Takes samples out that are left out already.
+    /// Sets the cost of samples to zero that are skipped already.
     pub(crate) fn leave_out(&mut self, list: usize, samples: &[u32]) {
         for &sample in samples {
             self.lists[list].kib[sample as usize] = 0;
         }
     }
 
-    /// The largest first, as many as `count`.
+    /// The `count` largest costs, in descending order.
     fn top(&self, count: usize) -> Vec<u64> {
         let mut top: Vec<u32> = Vec::with_capacity(2 * count);
         for &kib in self.lists.iter().flat_map(|list| &list.kib) {
@@ -166,27 +168,27 @@ impl PictureCosts {
             .collect()
     }
 
-    /// What the largest picture takes.
+    /// Cost of the largest picture.
     pub fn largest_bytes(&self) -> u64 {
         self.top(1).first().copied().unwrap_or(0)
     }
 
-    /// What this many workers can make use of: the largest ones at once, and the buffers that each keeps from one to the next. Without those they
-    /// would free and fault in megabytes with every picture.
+    /// Memory that this many workers can use: the largest pictures at once, and the buffers that each worker keeps between
+    /// pictures. Without those buffers, workers would free and fault in megabytes with every picture.
     pub fn together_bytes(&self, workers: usize) -> u64 {
         let workers = workers.max(1);
         let top: u64 = self.top(workers).iter().sum();
         let between = self.lists.iter().map(|list| list.between_bytes).max();
-        // Files of one size of picture differ in length, and a buffer stays as long as the longest was.
+        // Files of pictures with equal sizes differ in length, and a buffer stays as long as the longest file.
         top + top / 16 + workers as u64 * between.unwrap_or(0)
     }
 
-    /// What the samples of the first list, those of training, take once they are decoded, where the loader keeps such.
+    /// Bytes of the decoded samples of the first list, the training samples, if the loader can keep them.
     pub fn kept_bytes(&self) -> u64 {
         self.lists.first().map_or(0, |list| list.kept_bytes)
     }
 
-    /// Takes out every picture that costs more than this, and says which.
+    /// Takes out every picture that costs more than this, and returns those pictures.
     fn refuse_over(&mut self, most_bytes: u64) -> Vec<TooCostly> {
         let mut refused = Vec::new();
         for (number, list) in self.lists.iter_mut().enumerate() {
@@ -218,8 +220,8 @@ impl PictureCosts {
         self.top(1).iter().all(|&bytes| bytes == 0)
     }
 
-    /// Plans with room for the largest picture; where that does not fit, for the largest one that does. `plan` gets the bytes that decoding
-    /// is to have. Returns the plan, those bytes, and which pictures are left out.
+    /// Plans with room for the largest picture; if that does not fit, for the largest one that does. `plan` gets the bytes
+    /// for decoding. Returns the plan, those bytes, and the skipped pictures.
     pub fn plan<T>(
         &mut self,
         policy: &DataConfig,
@@ -258,7 +260,7 @@ impl PictureCosts {
     }
 }
 
-/// What decoding gets: what it needs at least, and what the budget leaves, as far as that is of use.
+/// Bytes for decoding: the minimum, and as much of the remaining budget as workers can use.
 pub fn share(
     costs: &PictureCosts,
     workers: usize,
@@ -273,7 +275,7 @@ pub fn share(
     }
 }
 
-/// Which pictures are left out, for the log.
+/// Description of the skipped pictures, for the log.
 pub fn describe(refused: &[TooCostly]) -> Option<String> {
     let first = refused.first()?;
     let named: Vec<String> = refused

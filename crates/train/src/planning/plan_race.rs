@@ -1,14 +1,14 @@
-//! Which plan is the fastest: predictions name a few, the card decides.
+//! Chooses the fastest plan: predictions select a few contenders, and the GPU decides between them.
 //!
 //! ```text
 //! contenders by prediction -> a few runs of each one's programs on noise -> the fastest, remembered on disk
 //! ```
 //!
-//! Steps of a few micro-batches are run whole, longer ones are told from a few runs of each program (`stage_times`). The
-//! race ends when its time is up: whoever waits for the first step has that in mind, not the last few per cent.
+//! Steps of a few micro-batches are run whole; the time of longer steps is estimated from a few runs of each program (`stage_times`). The
+//! race ends after a fixed time, because the user waits for the first step and not for the last few per cent of speed.
 //!
-//! What was measured is known by a text of everything that it depends on: the next start with the same text takes the
-//! same plan and runs nothing. A file that cannot be read or written is as good as none.
+//! Measured times are cached under a text of everything that they depend on: the next start with the same text takes the same plan and runs
+//! nothing. A cache file that cannot be read or written is ignored.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -38,39 +38,39 @@ mod stage_times;
 
 use stage_times::{MOST_RUNS_OF_A_GROUP, MOST_RUNS_OF_A_WHOLE_STEP, RunsOfStep, step_seconds};
 
-/// How a plan is chosen on a GPU.
+/// How to choose a plan on a GPU.
 pub enum Choosing<'a> {
-    /// By what was measured earlier, else by prediction: nothing runs.
+    /// By cached measurements, otherwise by prediction; nothing runs.
     Predicted,
-    /// By running what might be the fastest; lines for people go to the function.
+    /// By running the contenders; the function receives lines for the user.
     Measured(&'a mut dyn FnMut(&str)),
-    /// As the first process of the run has chosen.
+    /// The choice of the run's first process.
     Taken(Choice),
 }
 
-/// Plans that are run, at most: each takes a second or two.
+/// Maximum number of plans that are run: each takes a second or two.
 const MOST_CONTENDERS: usize = 4;
 
-/// No further plan is run if it would end later than this, going by those before it.
+/// Time limit: a further plan runs only if it should end before it, judged by the earlier ones.
 const TIME_OF_RACE: Duration = Duration::from_secs(9);
 
-/// Steps that are not counted: the driver loads code at its first use.
+/// Steps before the measurement, because the driver loads code at its first use.
 const WARM_UP_STEPS: usize = 2;
 
-/// Steps whose median counts.
+/// Measured steps, of which the median counts.
 const COUNTED_STEPS: usize = 3;
 
-/// Long steps are run fewer times, twice at least.
+/// Time after which a contender runs no more steps; every contender runs at least twice.
 const LONG_ENOUGH: Duration = Duration::from_millis(1500);
 
-/// What running a plan for the first time makes the driver load beside the forecast: 2.6 to 3.9 MiB were seen, two pages.
+/// Memory that the driver takes when a plan first runs, beside the forecast: 2.6 to 3.9 MiB, two pages, were measured.
 const LEFT_BY_RUNNING: u64 = 4 << 20;
 
-/// Samples of the batch that is run. The rest of an effective batch is padding, which costs the card the same and the
-/// host nothing.
+/// Samples of the batch that is run. The rest of an effective batch is padding, which costs the same time on the GPU and
+/// nothing on the host.
 const MOST_SAMPLES: usize = 512;
 
-/// What a plan was measured to take.
+/// Measured time of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Timing {
@@ -78,7 +78,6 @@ struct Timing {
     step_ms: f64,
 }
 
-/// Chooses a plan for a GPU.
 pub(crate) fn choose(
     setup: &Setup,
     device: &Device,
@@ -99,11 +98,11 @@ pub(crate) fn choose(
         return Ok(plan);
     }
     let tell = match choosing {
-        // A run that goes on has its split; what is open changes no bits, and was measured when it began.
+        // A resumed run has its split; the open settings change no bits, and were measured when the run began.
         Choosing::Measured(tell) if request.kept.is_none() => tell,
         _ => return Ok(plan(request, &build, &*target)?),
     };
-    // The first that runs leaves more in the process than was foreseen: all must stay within the budget with that.
+    // The first plan that runs leaves memory in the process beyond the forecast: all plans must fit the budget with it.
     let within = Request {
         budget_bytes: request
             .budget_bytes
@@ -120,7 +119,7 @@ pub(crate) fn choose(
     let samples = plans[0].effective_batch.min(MOST_SAMPLES);
     let batch = setup.step.random_batch(samples, setup.seed);
     let began = Instant::now();
-    // Algorithms are chosen once, for whatever wins: that is no part of the race.
+    // Algorithms are chosen once, for any winner: their time does not count.
     let choosing = || device.gpu().map_or(Duration::ZERO, Cuda::time_of_choosing);
     let chosen_before = choosing();
     let timings = race(
@@ -129,7 +128,7 @@ pub(crate) fn choose(
         &|| began.elapsed().saturating_sub(choosing() - chosen_before),
         tell,
     )?;
-    // What they have made the driver load stays loaded, and memory of their captured programs is kept for the next ones.
+    // The code that the driver loaded stays loaded, and the memory of captured programs is kept for the next ones.
     let held = device.held_bytes().unwrap_or(0);
     match winner(plans, &timings, held, setup.budget_bytes) {
         Some(plan) => {
@@ -142,7 +141,7 @@ pub(crate) fn choose(
     }
 }
 
-/// Where the plan of the first process has no room.
+/// Error for a process where the first process's plan does not fit.
 pub(crate) fn does_not_fit_here(choice: &Choice) -> TrainError {
     TrainError::DoesNotFit(format!(
         "{} x {}, recompute {}: the plan of the first process does not fit here\n\
@@ -153,8 +152,8 @@ pub(crate) fn does_not_fit_here(choice: &Choice) -> TrainError {
     ))
 }
 
-/// Runs contenders as long as there is time, the first whatever it takes; tells the times of those that could be run, fastest
-/// first. One whose memory is not there is out.
+/// Runs contenders within the time limit, the first in any case. Returns the times of those that could run, fastest first. A
+/// contender whose memory is not available is dropped.
 fn race(
     plans: &[Plan],
     run: &mut dyn FnMut(&Plan) -> Result<f64, TrainError>,
@@ -200,8 +199,8 @@ fn race(
     Ok(timings)
 }
 
-/// The fastest by its time that fits into the budget where the process holds `held` bytes without an arena. It takes over what
-/// the first knows of other ways.
+/// The fastest measured plan that fits the budget if the process holds `held` bytes without an arena. It takes over the
+/// alternatives and the curve of the first plan.
 fn winner(
     plans: Vec<Plan>,
     timings: &[Timing],
@@ -245,8 +244,8 @@ fn winner(
     Some(plan)
 }
 
-/// Puts times into a plan: measured ones where there are, elsewhere predictions scaled by what the chosen plan was found to
-/// take, so that they can still be compared with it.
+/// Enters times into a plan: measured ones where available, otherwise predictions scaled by the ratio of the chosen plan, so
+/// that they remain comparable.
 fn tell_times(plan: &mut Plan, timings: &[Timing]) {
     let measured = |candidate: &Candidate| {
         let choice = candidate.choice;
@@ -268,7 +267,7 @@ fn tell_times(plan: &mut Plan, timings: &[Timing]) {
     plan.curve = without_dominated(curve, &plan.chosen.choice);
 }
 
-/// Milliseconds of a step, its memory reserved and given back.
+/// Measures the milliseconds of a step; its memory is reserved and released.
 fn run_for_real(
     setup: &Setup,
     device: &Device,
@@ -276,7 +275,7 @@ fn run_for_real(
     batch: &Batch,
 ) -> Result<f64, TrainError> {
     let batch_size = plan.chosen.choice.batch_size;
-    // One process measures: what it would exchange is left out.
+    // A single process measures, without exchanges.
     let config = StepConfig {
         processes: Processes::default(),
         ..setup.step.clone()
@@ -297,11 +296,11 @@ fn run_for_real(
     };
     let is_whole = runs.count() <= MOST_RUNS_OF_A_WHOLE_STEP;
     if !is_whole {
-        // The same places; programs are made ready for the slots that will be used alone.
+        // The same layout; only the slots that will be used are prepared.
         made.kept = made.kept.min(1 + MOST_RUNS_OF_A_GROUP);
     }
     let mut step = Step::new(device, config, made, batch_size)?;
-    // Small and never all zero: a card computes faster on zeros, and slower on what is not a number.
+    // Small and never all zero: a GPU computes faster on zeros, and slower on NaN.
     let mut random = SplitMix64(0);
     step.set_weights(device, |_, values| -> Result<(), TrainError> {
         for value in values {
@@ -323,7 +322,7 @@ fn run_for_real(
     Ok(seconds * 1e3)
 }
 
-/// Milliseconds of a step, told from whole ones.
+/// Milliseconds of a step, measured on whole steps.
 fn whole_steps<'a>(
     step: &mut Step,
     device: &Device,
@@ -335,7 +334,7 @@ fn whole_steps<'a>(
     for count in 1..=WARM_UP_STEPS + COUNTED_STEPS {
         let started = Instant::now();
         step.launch(device, batch, &scalars(count));
-        // The next batch travels meanwhile, as it does where it is at hand.
+        // The next batch is uploaded meanwhile, as in training.
         step.preload(device, batch);
         step.finish()?;
         times.push(started.elapsed().as_secs_f64() * 1e3);
@@ -349,7 +348,7 @@ fn whole_steps<'a>(
     Ok(counted[counted.len() / 2])
 }
 
-/// Where times are kept, and what they hold for.
+/// Cache file of measured times, and the text that they are valid for.
 struct Remembered {
     file: PathBuf,
     key: String,
@@ -359,7 +358,6 @@ struct Remembered {
 #[serde(deny_unknown_fields)]
 struct Contents {
     key: String,
-    /// Fastest first.
     timings: Vec<Timing>,
 }
 
@@ -380,7 +378,7 @@ impl Remembered {
         }
     }
 
-    /// What was measured, fastest first; never empty.
+    /// Cached times, fastest first; never empty.
     fn read(&self) -> Option<Vec<Timing>> {
         let text = fs::read_to_string(&self.file).ok()?;
         let contents: Contents = serde_json::from_str(&text).ok()?;
@@ -398,13 +396,13 @@ impl Remembered {
         };
         let text = serde_json::to_string_pretty(&contents).expect("times are plain data");
         let folder = self.file.parent().expect("a file in a folder");
-        // What cannot be kept is measured again.
+        // Times that cannot be cached are measured again.
         let _ = fs::create_dir_all(folder)
             .and_then(|()| holdall_files::write_shared(&self.file, text.as_bytes()));
     }
 }
 
-/// All that times depend on; numbers that change no time are left out.
+/// Text of everything that times depend on; settings that change no time are left out.
 fn key(card: &str, asked: &Request, step: &StepConfig) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!("holdall {version}\n{card}\n{asked:?}\n{step:?}")

@@ -1,5 +1,5 @@
-//! How several processes come to one plan: whether they mean the same run, how a step is split among them, and rank 0's choice, which the
-//! others take over.
+//! How several processes agree on one plan: they check that they belong to the same run, split a step among themselves, and
+//! take over the choice of rank 0.
 
 use holdall_data::samples::Samples;
 use holdall_device::Device;
@@ -20,21 +20,21 @@ use crate::planning::processes::{self, name_of, share};
 use crate::planning::setup::Setup;
 use crate::run_folder::checkpoint::{Checkpoint, SplitOfBatch};
 
-/// What must be the same on all processes.
+/// Properties that must be equal on all processes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Identity {
     version: String,
     device: String,
     config: Value,
     data_digest: String,
-    /// Some of the pictures, with their bytes: the list is the first process's, the files are not.
+    /// Some of the pictures with their file sizes: the list comes from the first process, the files may differ.
     pictures: Vec<(String, Option<u64>)>,
-    /// Of the checkpoint that the run goes on from.
+    /// Checksum of the checkpoint to resume from.
     checkpoint: Option<String>,
 }
 
 impl Identity {
-    /// The first thing in which another process differs: its name, what it has there, what was expected.
+    /// The first difference of another process: its name, the value found, the value expected.
     fn difference(&self, other: &Identity) -> Option<(String, String, String)> {
         let plain = [
             ("version of holdall", &self.version, &other.version),
@@ -71,7 +71,7 @@ impl Identity {
     }
 }
 
-/// Pictures that every process looks at, to see whether they are those of the first.
+/// Number of pictures whose files are compared between processes.
 const NUM_COMPARED: usize = 16;
 
 fn some_pictures(samples: &Samples) -> Vec<(String, Option<u64>)> {
@@ -87,7 +87,7 @@ fn some_pictures(samples: &Samples) -> Vec<(String, Option<u64>)> {
         .collect()
 }
 
-/// Refuses processes that do not mean the same run, on every process in the same words. Returns the smallest budget of all.
+/// Refuses processes that do not belong to the same run, with the same message on every process. Returns the smallest budget.
 fn agree_on_run(
     group: &Group,
     own: Identity,
@@ -115,7 +115,7 @@ fn agree_on_run(
     Ok(all.iter().filter_map(|(_, budget)| *budget).min())
 }
 
-/// Whether all processes mean the same run; the smallest budget of all.
+/// Checks that all processes belong to the same run; returns the smallest budget.
 pub(crate) fn agree(
     config: &RunConfig,
     prepared: &Prepared,
@@ -145,7 +145,7 @@ pub(crate) fn agree(
     agree_on_run(group, own, own_budget)
 }
 
-/// Refuses processes that evaluate different samples, on every process in the same words.
+/// Refuses processes that evaluate different samples, with the same message on every process.
 pub fn agree_on_samples(
     group: &Group,
     task: &dyn Task,
@@ -167,8 +167,8 @@ pub fn agree_on_samples(
     agree_on_run(group, own, None).map(drop)
 }
 
-/// Splits a step among processes: makes `request` that of one of them, which has room for the largest share, and returns the samples of
-/// the whole step. Where batch size and accumulation are both given, each process has as many.
+/// Splits a step among processes: changes `request` to that of one process, with room for the largest share, and returns the
+/// samples of the whole step. If batch size and accumulation are both given, they apply to each process.
 pub(crate) fn split_among(count: usize, request: &mut Request) -> Result<usize, TrainError> {
     if count == 1 {
         return Ok(request.samples_per_step()?);
@@ -204,8 +204,8 @@ pub(crate) fn split_among(count: usize, request: &mut Request) -> Result<usize, 
     Ok(total)
 }
 
-/// How each of `count` processes goes on with a step that was split among others: the same total; as much at a time, or as much as there
-/// is to do.
+/// Splits the step of a checkpoint among another number of processes: the same effective batch, and the same batch size
+/// unless a share is smaller.
 pub(crate) fn split_again(split: &SplitOfBatch, count: usize) -> SplitOfBatch {
     if split.processes == count {
         return *split;
@@ -222,15 +222,16 @@ pub(crate) fn split_again(split: &SplitOfBatch, count: usize) -> SplitOfBatch {
     }
 }
 
-/// What the first process tells the others of its plan.
+/// The first process's plan, as sent to the others.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PlanOfFirst {
     pub choice: Choice,
-    /// Pictures that do not fit: which list, and which sample.
+    /// Pictures that do not fit: index of the list, and sample.
     pub left_out: Vec<(usize, u32)>,
 }
 
-/// Plans on the first process, then on the others what it has chosen. `plan` returns the plan and the pictures that do not fit.
+/// Plans on the first process, then takes over its choice on the others. `plan` returns the plan and the pictures that do not
+/// fit.
 pub(crate) fn plan_as_first(
     group: &Group,
     plan: impl FnOnce(Option<PlanOfFirst>) -> Result<(Plan, Vec<(usize, u32)>), TrainError>,
@@ -255,7 +256,7 @@ pub(crate) fn plan_as_first(
 }
 
 impl Setup {
-    /// Plans on the first process; the others take over what it has chosen.
+    /// Plans on the first process; the others take over its choice.
     pub fn plan_together(
         &self,
         device: &Device,
@@ -298,10 +299,10 @@ mod tests {
             (Some(128), [None, None], 3, (128, 43)),
             (Some(128), [Some(8), None], 4, (128, 32)),
             (Some(9), [Some(2), Some(3)], 2, (9, 5)),
-            // What each process has, times the processes.
+            // Samples of each process, times the processes.
             (None, [Some(8), Some(16)], 4, (512, 128)),
             (None, [Some(8), Some(16)], 1, (128, 128)),
-            // The usual total, or more where each has more.
+            // The default total, or more if each process has more.
             (None, [None, None], 4, (128, 32)),
             (None, [Some(64), None], 4, (256, 64)),
         ] {

@@ -1,4 +1,4 @@
-//! A run that is planned and has not begun: everything is read, checked and counted, nothing is reserved.
+//! A planned run that has not begun: everything is read, checked and counted, nothing is reserved.
 
 use std::sync::atomic::AtomicBool;
 
@@ -78,10 +78,12 @@ impl<'a> PlanReport<'a> {
     }
 }
 
-/// Host memory of the training loop beside its buffers: log lines, sample orders, allocator overhead. Measured as 0.3 to 0.9 MiB in runs with 1 to 16 threads.
+/// Host memory of the training loop beside its buffers: log lines, sample orders, allocator overhead. Measured as 0.3 to 0.9
+/// MiB in runs with 1 to 16 threads.
 const LOOP_BYTES: u64 = 1 << 20;
 
-/// Heap that the allocator keeps per decoding thread; buffers from 256 KiB on are returned when freed. With 16 threads it was within measurement noise.
+/// Heap that the allocator keeps per decoding thread; buffers from 256 KiB on are returned when freed. With 16 threads it was
+/// within measurement noise.
 const THREAD_BYTES: u64 = 64 << 10;
 
 /// A planned run.
@@ -90,11 +92,9 @@ pub struct PlannedRun {
     pub config: RunConfig,
     /// The prepared samples and model.
     pub prepared: Prepared,
-    /// Where it runs.
     pub device: Device,
     /// The memory plan.
     pub plan: Plan,
-    /// How the batch is split.
     pub split: SplitOfBatch,
     /// The source of batches.
     pub(crate) feed: Feed,
@@ -103,7 +103,7 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Reads everything and plans; goes on from `checkpoint` with its split of the batch.
+    /// Reads the data, opens the model and plans; resumes from `checkpoint` with its split of the batch.
     pub fn new(
         config: RunConfig,
         device: Device,
@@ -127,7 +127,7 @@ impl PlannedRun {
         let asked = config;
         let mut prepared = Prepared::new(&asked, &device)?;
         let mut config = prepared.setup.config.clone();
-        // The data's properties are written down with the run, so that resuming need not read the data again.
+        // The data's properties are stored with the run, so that resuming need not read the data again.
         config.task = TaskName::by_name(prepared.setup.step.task.name());
         if checkpoint.is_none() && matches!(choosing, Choosing::Measured(_)) {
             tasks::check_weights(&asked, &config)?;
@@ -154,7 +154,7 @@ impl PlannedRun {
             request.effective_batch = Some(split.effective_batch);
             request.batch_size = Some(split.batch_size);
             request.gradient_accumulation = Some(split.gradient_accumulation);
-            // Recomputation changes no bits, so it stays open; the order in which micro-batches are added up does.
+            // Recomputation changes no bits, so it stays open; the order in which micro-batches are summed does.
             request.kept = Some(split.kept_micro_batches);
         }
         let effective_batch = split_among(group.size(), request)?;
@@ -167,7 +167,7 @@ impl PlannedRun {
         let Some(has_rows) = stored? else {
             return Ok(None);
         };
-        // The first batch is read before the plan is made: what reading takes is then in the process that is measured.
+        // The first batch is read before planning, so that the measured process includes the memory of reading.
         let done = checkpoint
             .as_ref()
             .map_or(0, |checkpoint| checkpoint.state.step);
@@ -185,7 +185,7 @@ impl PlannedRun {
         let workers = feed.reading().workers.most;
         let budget = prepared.setup.budget_bytes.filter(|_| !device.is_gpu());
         if let Some(budget) = budget {
-            // No plan will leave more: the first batch is read before there is one.
+            // No plan leaves more than this for decoding, and the first batch is read before there is a plan.
             let held = device.held_bytes().unwrap_or(0) + READING_BYTES;
             let free = budget.saturating_sub(held);
             feed.allow(costs.together_bytes(workers).min(free));
@@ -206,13 +206,13 @@ impl PlannedRun {
             let samples = prepared.samples(subset)?;
             Some(task.evaluation_bytes(subset, samples, threads))
         });
-        // Gathered results of several processes are held twice for a moment.
+        // Gathered results of several processes exist twice for a moment.
         let copies = if group.size() > 1 { 2 } else { 1 };
         let evaluation = copies * evaluated.max().unwrap_or(0);
         let host_bytes = evaluation + LOOP_BYTES + threads as u64 * THREAD_BYTES;
         recorder.enter(Phase::Plan);
         let plan = if device.is_gpu() {
-            // The card's budget is no bound for the host; `host_memory` is. State comes before decoded samples.
+            // The GPU's budget does not bound the host; `host_memory` does. Offloaded state comes before decoded samples.
             let reading = feed.reading();
             let rows = reading.bytes() + reading.decode_bytes;
             let room = &mut prepared.setup.request.host_bytes;
@@ -267,10 +267,10 @@ impl PlannedRun {
             }
             let process_bytes = plan.step.process_bytes;
             let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
-            // The first batch may have held more than the plan will: that was within the budget, and is part of the forecast.
+            // The first batch may have used more than the plan will. That was within the budget, and counts in the forecast.
             let held = device.peak_bytes().unwrap_or(0);
             let more = (decode_bytes - least).max(held.saturating_sub(process_bytes));
-            // Decoded samples stay in memory as far as the budget leaves any, and are part of the forecast too.
+            // Decoded samples stay in memory as far as the budget allows, and count in the forecast.
             let left = budget.map_or(u64::MAX, |budget| {
                 budget.saturating_sub(process_bytes + more)
             });
@@ -309,7 +309,7 @@ impl PlannedRun {
             let plan = self.plan.step.without_memory_map();
             return Step::new(&self.device, setup.step.clone(), plan, batch_size);
         }
-        // The first chooses, once it has its memory; the others take over its plan and its algorithms.
+        // The first process chooses once its memory is reserved; the others take over its plan and its algorithms.
         let group = self.device.group().clone();
         let mut taken = None;
         if group.rank() > 0 {
@@ -359,7 +359,7 @@ impl PlannedRun {
             .map(|checkpoint| checkpoint.state.step)
     }
 
-    /// Optimizer steps of an epoch; the last one may be smaller.
+    /// Optimizer steps of an epoch; the last step may have fewer samples.
     pub fn steps_per_epoch(&self) -> u64 {
         self.feed.steps_per_epoch()
     }
@@ -370,7 +370,7 @@ impl PlannedRun {
     }
 }
 
-/// Refuses a forecast above the budget. What was read before the plan counts too, and may have taken more than the plan will.
+/// Refuses a forecast above the budget. Reading before the plan counts too, and may have used more than the plan will.
 fn check_fits(process_bytes: u64, budget_bytes: Option<u64>) -> Result<(), TrainError> {
     match budget_bytes {
         Some(budget_bytes) if process_bytes > budget_bytes => Err(PlanError::DoesNotFit {
@@ -385,8 +385,8 @@ fn check_fits(process_bytes: u64, budget_bytes: Option<u64>) -> Result<(), Train
     }
 }
 
-/// Computes rows that are computed once, and opens them; whether there are rows to read, or `None` if it was stopped. For a plan that
-/// is only looked at, nothing is computed or written.
+/// Computes the rows that are stored on disk, and opens them. Returns whether there are rows to read; `None` if stopped. A
+/// plan without a run computes and writes nothing.
 fn store_rows(
     prepared: &mut Prepared,
     device: &Device,
@@ -413,7 +413,7 @@ fn store_rows(
     }))
 }
 
-/// Where training pictures are among the lists of [`costs_of`]; those held out follow.
+/// Index of the training pictures in the lists of [`costs_of`]; the validation pictures follow.
 const TRAIN: usize = 0;
 
 /// Decoding costs of all pictures of a run; `None` if interrupted.
@@ -427,7 +427,7 @@ fn costs_of(
     PictureCosts::read_together(device, &lists, format, stop)
 }
 
-/// Leaves out the pictures that an earlier process of the run skipped, from the first batch on.
+/// Skips the pictures that an earlier process of the run skipped, from the first batch on.
 fn leave_out_again(
     skipped: &SkippedFile,
     prepared: &Prepared,

@@ -1,4 +1,4 @@
-//! From a config to all that a run needs before it is planned: the samples, and the task that will see them.
+//! From a config to everything that planning needs: the samples, and the task.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,19 +15,18 @@ use crate::planning::setup::Setup;
 use crate::planning::site::Site;
 use crate::tasks;
 
-/// A run before its plan.
+/// A run before planning.
 pub struct Prepared {
-    /// What is computed, from which weights, within what.
     pub setup: Setup,
-    /// What is trained on.
+    /// Training samples.
     pub train: Arc<Samples>,
-    /// What is held out.
+    /// Validation samples.
     pub validation: Option<Arc<Samples>>,
-    /// Where the samples are listed.
+    /// File or folder that lists the samples.
     pub csv: PathBuf,
-    /// Rows of it that are no samples.
+    /// Rows of the file that are not valid samples.
     pub bad_rows: Vec<BadRow>,
-    /// What was found and decided, for the log.
+    /// Messages for the log.
     pub notes: Vec<String>,
 }
 
@@ -37,7 +36,7 @@ impl Prepared {
         tasks::prepare(config, site.into())
     }
 
-    /// The samples that a name in `eval_on` means.
+    /// The samples of a subset.
     pub fn samples(&self, subset: Subset) -> Option<&Arc<Samples>> {
         match subset {
             Subset::Train => Some(&self.train),
@@ -45,13 +44,13 @@ impl Prepared {
         }
     }
 
-    /// All that there are, with their names.
+    /// All subsets with their samples.
     pub fn subsets(&self) -> impl Iterator<Item = (Subset, &Arc<Samples>)> {
         let all = [Subset::Train, Subset::Validation].into_iter();
         all.filter_map(|subset| Some((subset, self.samples(subset)?)))
     }
 
-    /// A batch that the data cannot fill is said.
+    /// Adds a note if the effective batch is larger than the data.
     pub(crate) fn note_on_effective_batch(&mut self, effective_batch: usize) {
         let samples = self.train.len();
         if effective_batch > samples {
@@ -62,7 +61,7 @@ impl Prepared {
         }
     }
 
-    /// Plans for a card that is not there: nothing is read beyond what [`Prepared::new`] has read.
+    /// Plans for a card that is not in this machine; no more data is read.
     pub fn plan_for_card(&mut self, card: &'static Card) -> Result<Plan, TrainError> {
         let effective_batch = self.setup.request.samples_per_step()?;
         self.note_on_effective_batch(effective_batch);

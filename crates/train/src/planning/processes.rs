@@ -1,12 +1,12 @@
-//! What the processes of a run tell each other beside gradients: whether they mean the same run, what each has found, what rank 0 has
-//! decided. Messages are JSON: they are small, and a process of another version is refused with words.
+//! Messages that the processes of a run exchange beside gradients: checks that they belong to the same run, results of each, and decisions
+//! of rank 0. Messages are JSON: they are small, and a process of another version is refused with a readable error.
 //!
 //! ```text
 //! first               command and config of every process
 //! before the plan     version, device, config and data of every process; the smallest budget counts
-//! the plan            rank 0's choice, and which pictures it leaves out
-//! before each step    who is asked to stop or to save, samples, broken pictures, how long the step before took
-//! an evaluation       what each made of its part, gathered; rank 0's figures
+//! the plan            rank 0's choice, and the pictures that it skips
+//! before each step    requests to stop or to save, samples, unreadable pictures, time of the previous step
+//! an evaluation       outputs of every process, gathered; rank 0's scores
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::run_folder::checkpoint::Checkpoint;
 use crate::run_folder::folder::RunFolder;
 use crate::run_folder::skipped::SkippedPicture;
 
-/// The part of every batch, and of every evaluation, that is this process's.
+/// This process's share of every batch and of every evaluation.
 pub(crate) fn share_of(group: &Group) -> Share {
     Share {
         rank: group.rank(),
@@ -33,12 +33,12 @@ pub(crate) fn share_of(group: &Group) -> Share {
     }
 }
 
-/// `rank 2 on node-b`, for people.
+/// Name of a process in messages: `rank 2 on node-b`.
 pub fn name_of(group: &Group, rank: usize) -> String {
     format!("rank {rank} on {}", group.host(rank))
 }
 
-/// What every process says, in rank order.
+/// Exchanges a value; returns the values of all processes in rank order.
 pub(crate) fn share<T: Serialize + DeserializeOwned>(
     group: &Group,
     own: &T,
@@ -47,7 +47,7 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
     all.iter().map(|bytes| read(bytes)).collect()
 }
 
-/// What rank 0 says: `decide` runs there alone, and where it fails the others hear why.
+/// Returns rank 0's value: `decide` runs there only, and its error reaches the other processes.
 pub(crate) fn from_first<T: Serialize + DeserializeOwned>(
     group: &Group,
     decide: impl FnOnce() -> Result<T, TrainError>,
@@ -65,8 +65,8 @@ pub(crate) fn from_first<T: Serialize + DeserializeOwned>(
     Ok(decided)
 }
 
-/// What the first process has listed; the others have it from there, so that a file system that all share is asked once, whatever their
-/// number.
+/// Returns the list that the first process made; the others receive it, so that a shared file system is listed once for any
+/// number of processes.
 pub(crate) fn listed_by_first<T: Serialize + DeserializeOwned>(
     group: &Group,
     list: impl FnOnce() -> Result<T, TrainError>,
@@ -76,7 +76,7 @@ pub(crate) fn listed_by_first<T: Serialize + DeserializeOwned>(
     }
     if group.rank() == 0 {
         let listed = failing(group, list)?;
-        // A path that is no text cannot travel: nothing is sent, and every process lists for itself.
+        // A path that is not valid text cannot be sent: an empty message makes every process list for itself.
         group.gather_bytes(&postcard::to_allocvec(&listed).unwrap_or_default())?;
         return Ok(listed);
     }
@@ -93,7 +93,7 @@ pub(crate) fn listed_by_first<T: Serialize + DeserializeOwned>(
     }
 }
 
-/// Does what may fail on this process alone: then the others, who would wait for it, hear why.
+/// Runs work that may fail on this process only; an error is sent to the other processes, which would wait otherwise.
 pub fn failing<T>(
     group: &Group,
     work: impl FnOnce() -> Result<T, TrainError>,
@@ -117,8 +117,8 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
     })
 }
 
-/// Refuses processes that were started for different things, on every process in the same words: before anything else is exchanged, since
-/// what is exchanged depends on it. `own` is the command with all that decides what it does.
+/// Refuses processes that were started for different work, with the same message on every process. Called before any other
+/// exchange, because the later messages depend on the request. `own` is the command with everything that decides its work.
 pub fn agree_on_request(group: &Group, own: &Value) -> Result<(), TrainError> {
     if group.size() == 1 {
         return Ok(());
@@ -137,7 +137,7 @@ pub fn agree_on_request(group: &Group, own: &Value) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// What no process could read of its part, in the order of samples.
+/// Samples that any process failed to read, in the order of samples.
 pub fn skipped_by_all(
     group: &Group,
     part: Subset,
@@ -154,7 +154,7 @@ pub fn skipped_by_all(
     }
 }
 
-/// Lets the first process do something before the others do the same: what it writes, they find.
+/// Runs the work on the first process, then on the others, which find the files that the first has written.
 pub(crate) fn first_then_others<T>(
     group: &Group,
     work: impl FnOnce() -> Result<T, TrainError>,
@@ -168,7 +168,7 @@ pub(crate) fn first_then_others<T>(
     failing(group, work)
 }
 
-/// The folder of a run that goes on, which the first process holds, and its newest checkpoint, as every process reads it.
+/// Opens the folder of a resumed run, in the first process only, and its newest checkpoint in every process.
 pub fn open_run(
     group: &Group,
     out: &Path,
@@ -185,7 +185,7 @@ pub fn open_run(
     Ok((Some(folder).filter(|_| group.rank() == 0), checkpoint))
 }
 
-/// Where the first process has the run: as it was typed, and in full.
+/// Paths of the run in the first process: as typed, and absolute.
 pub fn paths_of_first(
     group: &Group,
     out: &Path,
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// What each of three processes has; asserts that the first alone has listed it.
+    /// The lists of three processes; asserts that only the first has listed the files.
     fn listed_by_three<T: Serialize + DeserializeOwned + Send>(
         list: impl Fn() -> Result<T, TrainError> + Sync,
     ) -> Vec<Result<T, TrainError>> {

@@ -1,11 +1,11 @@
-//! From a plan to its memory, which may not be there any more.
+//! Reserves the memory of a plan, which may no longer be free.
 //!
 //! ```text
-//! reserve -> there is less than planned for -> plan again for what is left -> reserve
-//! measure -> it holds more than the budget  -> plan again with what it holds -> reserve
+//! reserve -> less is free than planned        -> plan again for the free memory -> reserve
+//! measure -> the process exceeds the budget   -> plan again with the excess     -> reserve
 //! ```
 //!
-//! Each at most once, and only with what the user left open.
+//! Each happens at most once, and changes only settings that the user left open.
 
 use holdall_device::{Device, DeviceError};
 use holdall_plan::{Candidate, Choice, Plan, PlanError, Request, StepShape, plan};
@@ -15,33 +15,33 @@ use crate::engine::step::Step;
 use crate::error::TrainError;
 use crate::planning::setup::{Setup, hold_more};
 
-/// A plan with its memory.
+/// A plan with its reserved memory.
 pub struct Reserved<M = Step> {
-    /// What was reserved: the plan that was given, or another.
+    /// The reserved plan: the original one or its replacement.
     pub plan: Plan,
-    /// What it was planned for.
+    /// Budget of that plan.
     pub budget_bytes: Option<u64>,
-    /// The memory, made ready.
+    /// The reserved machine.
     pub machine: M,
 }
 
-/// What a device tells of its memory.
+/// Memory figures of a device.
 struct CardMemory<'a> {
     total_bytes: Option<u64>,
-    /// What this process holds or could have, now.
+    /// Memory that this process holds or could get now.
     available_bytes: &'a dyn Fn() -> Option<u64>,
-    /// What this process holds, now.
+    /// Memory that this process holds now.
     held_bytes: &'a dyn Fn() -> Option<u64>,
 }
 
-/// Plans for a budget, with what the process holds beyond what was foreseen.
+/// Plans for a budget, given the bytes that the process holds beyond the forecast.
 type PlanAgain<'a> = &'a mut dyn FnMut(Option<u64>, u64) -> Result<Plan, TrainError>;
 
-/// Makes a plan's memory ready.
+/// Reserves the memory of a plan.
 type Make<'a, M> = &'a mut dyn FnMut(&Plan) -> Result<M, TrainError>;
 
 impl Setup {
-    /// Reserves a plan's memory on a GPU; where it is not there, that of another plan. `tell` hears what changed.
+    /// Reserves a plan's memory on a GPU; if it is not free, plans again and reserves that plan. `tell` receives the changes.
     pub fn reserve(
         &self,
         device: &Device,
@@ -116,7 +116,7 @@ fn reserve<M>(
                 machine,
             })
         }
-        // Planning would give the same plan, for more bytes.
+        // Planning again would give the same plan with a higher forecast.
         _ => Ok(forecast_raised(reserved, excess, tell)),
     }
 }
@@ -136,7 +136,7 @@ fn forecast_raised<M>(
     reserved
 }
 
-/// Plans again for what is there now. `who` names who holds the rest, `hint` what helps.
+/// Plans again for the memory that is free now. `who` names the processes that hold the rest, `hint` is advice.
 fn within_what_is_left<M>(
     (old, old_budget): (&Plan, Option<u64>),
     (who, hint): (&str, &str),
@@ -188,7 +188,7 @@ fn within_what_is_left<M>(
     })
 }
 
-/// `batch 64 x 2 instead of 128 x 1, recompute blocks instead of cheap`.
+/// For example `batch 64 x 2 instead of 128 x 1, recompute blocks instead of cheap`.
 fn differences(old: &Candidate, new: &Candidate) -> String {
     let (old, new) = (&old.choice, &new.choice);
     let split = |of: &Choice| format!("{} x {}", of.batch_size, of.gradient_accumulation);

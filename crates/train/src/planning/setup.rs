@@ -34,19 +34,19 @@ use crate::planning::plan_together::split_among;
 use crate::planning::site::Site;
 use crate::tasks;
 
-/// Where weights come from.
+/// Source of the weights.
 pub enum Weights {
-    /// A folder, checked.
+    /// A model folder, checked.
     Folder(Box<ModelFolder>),
-    /// A preset's sizes, random numbers.
+    /// Random weights in the sizes of a preset.
     Random {
-        /// The preset.
+        /// Name of the preset.
         preset: String,
     },
 }
 
 impl Weights {
-    /// The line people look for in a log.
+    /// Description for the log.
     pub fn describe(&self) -> String {
         match self {
             Weights::Folder(folder) => {
@@ -57,7 +57,7 @@ impl Weights {
     }
 }
 
-/// Where a preset is named as a model of the hub is, that has the pretrained weights.
+/// Description of random weights. For a hub name, it offers the command that downloads the pretrained weights.
 pub(crate) fn describe_random(preset: &str) -> String {
     let offer = hub_cache::command_for(preset);
     let offer = offer.map_or(String::new(), |command| {
@@ -66,7 +66,7 @@ pub(crate) fn describe_random(preset: &str) -> String {
     format!("Weights: RANDOM (preset {preset}{offer})")
 }
 
-/// A run, resolved.
+/// A run with its config resolved.
 pub struct Setup {
     /// The config, with the defaults that suit task, weights and data filled in.
     pub config: RunConfig,
@@ -101,7 +101,7 @@ impl Setup {
         tasks::setup(config, site.into())
     }
 
-    /// Combines the parts of a run, fills in the defaults for so many training samples, and resolves the budget.
+    /// Combines the parts of a run, fills in the defaults for the number of training samples, and resolves the budget.
     pub(crate) fn new(
         written: &RunConfig,
         site: Site<'_>,
@@ -175,7 +175,7 @@ impl Setup {
         })
     }
 
-    /// The graph of a step.
+    /// Writes the graph of a step.
     pub(crate) fn write(&self, shape: &StepShape) -> Graph {
         write_step(&self.step, shape)
     }
@@ -199,8 +199,8 @@ impl Setup {
         sizes.map(|(size, task)| (size, plan_of(task))).collect()
     }
 
-    /// The same run with other numbers and less memory, as far as it does not use that yet: what to type, how its numbers
-    /// differ, and its step. A refusal offers those that fit.
+    /// Variants of the run with other numerics and less memory: the option to type, the difference, and the step. A refusal
+    /// offers the variants that fit.
     fn variants(&self) -> Vec<(&'static str, &'static str, StepConfig)> {
         let mut found = Vec::new();
         if self.step.optimizer.moments == MomentFormat::F32 {
@@ -221,7 +221,7 @@ impl Setup {
         found
     }
 
-    /// A refusal, with the variants that would fit here, and why the budget is not the number that was asked for.
+    /// Extends a refusal by the variants that would fit, and by the reason why the budget is smaller than requested.
     fn refusal(&self, error: TrainError, site: Site<'_>, host_bytes: u64) -> TrainError {
         let TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
@@ -245,7 +245,7 @@ impl Setup {
                 build,
             })
             .collect();
-        // Memory that planning itself leaves in the process, and the variation between starts, count too.
+        // Memory that planning leaves in the process, and the variation between starts, count too.
         let host_bytes = host_bytes + 2 * START_TO_START_BYTES;
         if let (false, Ok(target)) = (
             variants.is_empty(),
@@ -268,7 +268,8 @@ impl Setup {
         })
     }
 
-    /// The same as one of several processes: what is asked of the planner becomes that of one. Returns the samples of the whole step.
+    /// Makes this the setup of one of several processes; the request to the planner becomes that of one process. Returns the
+    /// samples of the whole step.
     pub fn share_among(&mut self, rank: usize, count: usize) -> Result<usize, TrainError> {
         self.step.processes = Processes { rank, count };
         if let (true, Some(batch)) = (self.has_default_batch, self.request.effective_batch) {
@@ -278,8 +279,8 @@ impl Setup {
         split_among(count, &mut self.request)
     }
 
-    /// Plans for a device or a card. `host_bytes` is what the run will hold beside the arena, such as its batches, and does not
-    /// hold yet. The CPU and cards that are not here go by predictions.
+    /// Plans for a device or a card. `host_bytes` is host memory that the run will use beside the arena, for example for
+    /// batches, and that is not allocated yet. CPU plans and plans for absent cards use predicted times.
     pub fn plan<'a>(
         &self,
         site: impl Into<Site<'a>>,
@@ -315,14 +316,15 @@ impl Setup {
             Site::Here(device) if !device.is_gpu() => device,
             _ => return planned(0),
         };
-        // Planning leaves traces in the process, and the plan itself takes room: what the process holds once it is made counts.
-        // Where that no longer fits, planning begins again with it in view.
+        // Planning leaves memory in the process, and the plan itself takes some: the memory measured after planning counts.
+        // If that no longer fits, planning starts over with that amount included.
         let held = || device.held_bytes().unwrap_or(0);
         let mut foreseen = 0;
         for _ in 0..MOST_PLANS {
             let before = held();
             let mut made = match planned(foreseen) {
-                // Refusals count it too, and what differs from start to start: what they offer must fit when it is typed.
+                // Refusals include that amount and the variation between starts, so that the offered options fit when they
+                // are used.
                 Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => {
                     let traces = foreseen.max(held().saturating_sub(before));
                     planned(traces + START_TO_START_BYTES)?
@@ -343,8 +345,8 @@ impl Setup {
         planned(foreseen)
     }
 
-    /// Reserves the arena and fills the weights. Returns what was reserved: where memory has gone meanwhile, that is another
-    /// candidate, and `tell` hears of it.
+    /// Reserves the arena and fills the weights. Returns the reserved candidate; it is another one if less memory is free
+    /// now, and `tell` receives a message then.
     pub fn start(
         &self,
         device: &Device,
@@ -363,15 +365,15 @@ impl Setup {
         Ok((step, chosen))
     }
 
-    /// Fills the weights of a step: from the folder, or drawn.
+    /// Fills the weights of a step, from the folder or at random.
     pub fn fill(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
         let fill = self.step.weights(self.seed)?;
         step.set_weights(device, fill)
     }
 }
 
-/// The config with numbers where the user says none. A model of the hub counts as pretrained: what is planned without its weights is
-/// what will run with them.
+/// Fills in defaults for settings that the user left out. A hub model counts as pretrained: a plan without its weights is for
+/// a run with them.
 fn fill_defaults(
     asked: &RunConfig,
     site: Site<'_>,
@@ -384,7 +386,7 @@ fn fill_defaults(
         return config;
     };
     let has_random_weights = task.has_random_weights() && !tasks::lacks_weights(asked);
-    // Without data nothing is trained: a plan is for weights that are there.
+    // Without data nothing is trained: the plan is for pretrained weights.
     let is_random = has_random_weights && num_samples.is_some();
     let graph = write_parameters(&StepConfig::new(Arc::clone(task)));
     let has_heads = graph.parameters().iter().any(|one| one.rate == HEAD_RATE);
@@ -410,7 +412,7 @@ fn fill_defaults(
     config
 }
 
-/// Layers that are held at random numbers learn nothing.
+/// Warnings about layers with random weights that are not trained.
 fn warnings_of_random_layers(config: &RunConfig, step: &StepConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     if tasks::lacks_weights(config) {
@@ -421,7 +423,7 @@ fn warnings_of_random_layers(config: &RunConfig, step: &StepConfig) -> Vec<Strin
     let graph = write_parameters(step);
     let has_rate_zero = |name: &str| {
         let mut rates = config.train.lr_by.0.iter();
-        // The first pattern that matches sets the rate.
+        // The first matching pattern sets the rate.
         let found = rates.find(|(pattern, _)| matches(pattern, name));
         found.is_some_and(|(_, rate)| *rate == 0.0)
     };
@@ -464,7 +466,7 @@ fn warnings_of_random_layers(config: &RunConfig, step: &StepConfig) -> Vec<Strin
     warnings
 }
 
-/// Refuses settings that do not work with several processes yet.
+/// Refuses averages of the weights together with sharded optimizer state, because every process evaluates with all averages.
 fn check_sharding(config: &RunConfig, step: &StepConfig) -> Result<(), TrainError> {
     let averages = config.train.ema.is_some() || config.train.interpolate.is_some();
     if step.shards_state() && averages {
@@ -477,7 +479,7 @@ fn check_sharding(config: &RunConfig, step: &StepConfig) -> Result<(), TrainErro
     Ok(())
 }
 
-/// A model's folder from any folder, or its name.
+/// Absolute path of a model folder, or the name of a model.
 fn full_name(model: &str) -> String {
     let path = Path::new(model);
     let absolute = path
@@ -509,8 +511,8 @@ fn recount(plan: &mut Plan, foreseen_bytes: u64, held_bytes: u64) {
     }
 }
 
-/// Host memory for offloaded state: the user's limit, or this process's share of half of the free memory. The loader's reserve is subtracted where there is a
-/// loader.
+/// Host memory for offloaded state: the user's limit, or this process's share of half of the free memory. The caller
+/// subtracts the loader's reserve, if there is a loader.
 fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     let memory = cpu::host_memory()?;
     Some(match host_memory {
@@ -519,13 +521,13 @@ fn host_room(host_memory: Memory, sharers: u64) -> Option<u64> {
     })
 }
 
-/// Rounds to steps of 3 to 6%: free memory differs from start to start, and cached timings should be found again.
+/// Rounds down to steps of 3 to 6%: free memory differs between starts, and cached timings should be found again.
 fn rounded(bytes: u64) -> u64 {
     let step = (bytes / 16).next_power_of_two() / 2;
     bytes - bytes % step.max(1)
 }
 
-/// A pattern that matches nothing is a misspelling, not a wish.
+/// Refuses a pattern that matches no parameter, which is a misspelling.
 fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
     let mut names = step.task.parameter_names();
     let adapted = step.lora.iter().flat_map(|lora| &lora.modules);
@@ -542,15 +544,15 @@ fn check_patterns(step: &StepConfig) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// How much the memory that a process holds after planning may differ between two starts: 1.7 MiB was seen once, in a
-/// busy test run; what caused it is not known.
+/// Variation of the process memory after planning between two starts: 1.7 MiB was seen once, in a busy test run; the cause is
+/// not known.
 const START_TO_START_BYTES: u64 = 5 << 19;
 
 /// Attempts to plan until the memory that planning itself takes is covered by the plan.
 const MOST_PLANS: usize = 3;
 
-/// The configured precision, or the best one of the device. The CPU falls back to f32 with a message; a GPU without the format is refused, because the user
-/// probably meant another card.
+/// The configured precision, or the best one of the device. The CPU falls back to f32 with a message; a GPU without the
+/// format is refused, because the user probably meant another card.
 fn resolve_precision(
     precision: Precision,
     site: Site<'_>,
@@ -583,7 +585,7 @@ fn resolve_precision(
     }
 }
 
-/// Lines on the memory there: its bound where that is not the machine, and numbers of the user's that cannot be had.
+/// Messages about the available memory: its bound if that is not the machine, and requested sizes that are not available.
 fn notes_on_memory(config: &RunConfig, site: Site<'_>, budget_bytes: Option<u64>) -> Vec<String> {
     let bound = match (site.total_bytes(), site.bound()) {
         (Some(total), Some(bound)) if bound != Bound::Machine => {
@@ -596,7 +598,7 @@ fn notes_on_memory(config: &RunConfig, site: Site<'_>, budget_bytes: Option<u64>
     [bound, budget, host].into_iter().flatten().collect()
 }
 
-/// The line that says that `host_memory` is more than the host has to give; `None` where it is not.
+/// Message if `host_memory` is more than the host's free memory.
 fn note_on_host_memory(asked: Memory, host: Option<HostMemory>) -> Option<String> {
     let host = host?;
     let [total, available] = [host.total_bytes, host.available_bytes];
@@ -613,7 +615,7 @@ fn note_on_host_memory(asked: Memory, host: Option<HostMemory>) -> Option<String
     ))
 }
 
-/// The line that says why a budget is smaller than the number that the user gave; `None` where it is that number.
+/// Message if the budget is smaller than the requested one.
 pub fn note_on_budget<'a>(
     memory: Memory,
     site: impl Into<Site<'a>>,
@@ -640,7 +642,8 @@ pub fn note_on_budget<'a>(
     ))
 }
 
-/// A budget in bytes, within what this process holds or could have there; `None` where it is open and the system does not tell.
+/// The budget in bytes, bounded by the memory that this process holds or could get; `None` if it is `auto` and the system
+/// does not report its memory.
 pub fn resolve_budget<'a>(
     memory: Memory,
     site: impl Into<Site<'a>>,
@@ -649,7 +652,7 @@ pub fn resolve_budget<'a>(
     let sharers = site.num_sharers();
     match (site.total_bytes(), site.available_bytes_each(), memory) {
         (Some(total), Some(available), Memory::Percent(_)) => {
-            // A share is of the whole device; what can be had of it is each process's part.
+            // A percentage refers to the whole device; the upper bound is each process's part of it.
             let asked = memory.asked_bytes(total).map_or(memory, Memory::Bytes);
             Ok(Some(asked.resolve(total / sharers, available)))
         }
@@ -686,10 +689,10 @@ pub fn room_to_open<'a>(site: impl Into<Site<'a>>, budget_bytes: Option<u64>) ->
     room.max(LEAST_ROOM_BYTES)
 }
 
-/// A budget that leaves less than this has no plan either, and that says what would do.
+/// Minimum room for opening a model. A smaller budget has no plan either, and the planner's message says what would help.
 const LEAST_ROOM_BYTES: u64 = 4 << 20;
 
-/// `3.10 GiB of 8.00 GiB`, for people.
+/// For example `3.10 GiB of 8.00 GiB`.
 pub fn show_budget(bytes: u64, budget: Option<u64>) -> String {
     match budget {
         Some(budget) => format!("{} of {}", show_bytes(bytes), show_bytes(budget)),

@@ -1,4 +1,4 @@
-//! Where a run is planned for: the device at hand, or a card that is somewhere else.
+//! The target of a plan: the device of this process, or a card that is not in this machine.
 
 use holdall_device::cpu::{self, Bound};
 use holdall_device::cuda::CudaTarget;
@@ -13,12 +13,12 @@ use crate::engine::step::processes_of;
 use crate::error::TrainError;
 use crate::planning::processes::listed_by_first;
 
-/// What a plan is made for. Only [`Site::Here`] can run it.
+/// Target of a plan. Only [`Site::Here`] can run it.
 #[derive(Clone, Copy)]
 pub enum Site<'a> {
-    /// A device that is open, and measured.
+    /// An open device with measured rates.
     Here(&'a Device),
-    /// A card by its published rates, with nothing else on it.
+    /// A card with published rates and all of its memory free.
     Card(&'static Card),
 }
 
@@ -29,7 +29,7 @@ impl<'a> From<&'a Device> for Site<'a> {
 }
 
 impl Site<'_> {
-    /// `cpu`, `cuda`, or the card's name: for JSON.
+    /// Name in JSON: `cpu`, `cuda`, or the card's name.
     pub fn kind(self) -> &'static str {
         match self {
             Site::Here(device) => device.kind(),
@@ -37,7 +37,7 @@ impl Site<'_> {
         }
     }
 
-    /// In a sentence for people.
+    /// Name in a sentence.
     pub fn noun(self) -> &'static str {
         match self {
             Site::Here(device) if device.is_gpu() => "this GPU",
@@ -46,7 +46,7 @@ impl Site<'_> {
         }
     }
 
-    /// Who computes: this process among others, or alone.
+    /// Rank and number of processes.
     pub(crate) fn processes(self) -> Processes {
         match self {
             Site::Here(device) => processes_of(device.group()),
@@ -54,7 +54,7 @@ impl Site<'_> {
         }
     }
 
-    /// What was listed of the data: by the first of several processes, for all.
+    /// Lists the data; with several processes, the first lists it for all.
     pub(crate) fn listed<T: Serialize + DeserializeOwned, E: Into<TrainError>>(
         self,
         list: impl FnOnce() -> Result<T, E>,
@@ -66,7 +66,6 @@ impl Site<'_> {
         }
     }
 
-    /// Whether programs would run on a GPU.
     pub fn is_gpu(self) -> bool {
         match self {
             Site::Here(device) => device.is_gpu(),
@@ -74,7 +73,7 @@ impl Site<'_> {
         }
     }
 
-    /// The number format that suits it when the user does not say.
+    /// Default number format.
     pub fn best_arithmetic(self) -> Arithmetic {
         match self {
             Site::Here(device) => device.best_arithmetic(),
@@ -83,7 +82,7 @@ impl Site<'_> {
         }
     }
 
-    /// Whether it computes in a number format.
+    /// Whether the device computes in a number format.
     pub fn supports(self, arithmetic: Arithmetic) -> bool {
         match self {
             Site::Here(device) => device.supports(arithmetic),
@@ -91,7 +90,7 @@ impl Site<'_> {
         }
     }
 
-    /// Whether gradients of equal token ids need the order in which they are added.
+    /// Whether gradients of equal token ids need a sorted order of summation.
     pub fn wants_sorted_ids(self) -> bool {
         match self {
             Site::Here(device) => device.wants_sorted_ids(),
@@ -99,7 +98,7 @@ impl Site<'_> {
         }
     }
 
-    /// Memory that budgets are shares of; `None` where the system does not tell.
+    /// Memory that percentages refer to; `None` if the system does not report it.
     pub fn total_bytes(self) -> Option<u64> {
         match self {
             Site::Here(device) => device.total_bytes(),
@@ -107,7 +106,7 @@ impl Site<'_> {
         }
     }
 
-    /// Memory that the process holds or could have.
+    /// Memory that the process holds or could get.
     pub fn available_bytes(self) -> Option<u64> {
         match self {
             Site::Here(device) => device.available_bytes(),
@@ -115,12 +114,12 @@ impl Site<'_> {
         }
     }
 
-    /// This process's part of that, where several have it between them.
+    /// This process's part of [`Site::available_bytes`].
     pub fn available_bytes_each(self) -> Option<u64> {
         Some(self.available_bytes()? / self.num_sharers())
     }
 
-    /// Processes that have its memory between them.
+    /// Processes that share the device's memory.
     pub fn num_sharers(self) -> u64 {
         match self {
             Site::Here(device) => device.num_sharers(),
@@ -136,7 +135,7 @@ impl Site<'_> {
         }
     }
 
-    /// Who says how much memory there is; `None` where the system does not tell.
+    /// Bound of the memory; `None` if the system does not report it.
     pub fn bound(self) -> Option<Bound> {
         match self {
             Site::Here(device) if !device.is_gpu() => Some(cpu::host_memory()?.bound),
@@ -144,7 +143,8 @@ impl Site<'_> {
         }
     }
 
-    /// As the planner sees it. `host_bytes` is what the run will hold on the host beside the arena, and does not hold yet.
+    /// The planner's target. `host_bytes` is host memory that the run will use beside the arena and that is not allocated
+    /// yet.
     pub fn target(
         self,
         arithmetic: Arithmetic,

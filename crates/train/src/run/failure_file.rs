@@ -1,7 +1,7 @@
-//! `failure.json`: what someone needs who was not there, in one file beside the run.
+//! `failure.json`: a self-contained report of a failed run.
 //!
-//! Written to a sibling and renamed, after the run has failed and before that is said; if it cannot be written, the failure
-//! that led to it is still the one that is told. The next failure overwrites it, a finished run removes it.
+//! The file is written to a sibling and renamed, after the run has failed and before the error is printed. If it cannot be
+//! written, the error of the run is printed anyway. The next failure overwrites it, a finished run removes it.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -17,11 +17,11 @@ use crate::run::recorder::Recorder;
 use crate::run_folder::folder::write_whole;
 use holdall_telemetry::run_files::FAILURE_FILE;
 
-/// Lines of `metrics.jsonl` that are kept, and how much of its end is searched for them.
+/// Last lines of `metrics.jsonl` in the report, and bytes of the end of the file that are searched for them.
 const NUM_LINES: usize = 20;
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// What is known of a run before it fails.
+/// The parts of the report that are known before a failure.
 pub struct FailureFile {
     folder: PathBuf,
     recorder: Recorder,
@@ -31,34 +31,31 @@ pub struct FailureFile {
     plan: Value,
 }
 
-/// Keys in the order in which people ask.
+/// The report; keys in order of interest.
 #[derive(Serialize)]
 struct Failure<'a> {
     /// Seconds since 1970, UTC.
     time: f64,
     /// `diverged` or `failed`.
     kind: &'static str,
-    /// At which step, where that is known.
+    /// Step of a divergence.
     step: Option<u64>,
-    /// As it was told, with its hint.
+    /// The error message with its hint.
     error: &'a str,
-    /// Where it diverged: what was found, and what is left.
     diverged: Option<&'a Diverged>,
     version: &'static str,
-    /// As typed.
+    /// The command line as typed.
     command: &'a [String],
     device: &'a [String],
-    /// As resolved.
+    /// The resolved config.
     config: &'a Value,
     plan: &'a Value,
-    /// The last looks at the memory, oldest first.
+    /// The last memory samples, oldest first.
     memory: Vec<MemorySample>,
-    /// The last lines of `metrics.jsonl`.
     metrics: Vec<Value>,
 }
 
 impl FailureFile {
-    /// For a run in this folder.
     pub fn new(planned: &PlannedRun, folder: &Path, command: Vec<String>) -> FailureFile {
         let report = PlanReport::new(
             &planned.plan,
@@ -75,7 +72,7 @@ impl FailureFile {
         }
     }
 
-    /// Says where it was written, if it could be.
+    /// Writes the report and returns its path, if that succeeds.
     pub fn write(&self, error: &str, diverged: Option<&Diverged>) -> Option<PathBuf> {
         let failure = Failure {
             time: MemorySample::now().time,
@@ -101,13 +98,13 @@ impl FailureFile {
     }
 }
 
-/// A run has come to its end: how it failed before is over.
+/// Removes the report of an earlier failure at the end of a run.
 pub(crate) fn remove(folder: &Path) {
     // Where there was none there is nothing to remove.
     let _ = fs::remove_file(folder.join(FAILURE_FILE));
 }
 
-/// The last whole lines, as far as they are JSON.
+/// The last complete lines that are JSON.
 fn last_lines(path: &Path) -> Vec<Value> {
     let tail = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
@@ -136,7 +133,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         assert!(last_lines(&path).is_empty());
-        // Longer than what is looked at, and killed within a line.
+        // The file is longer than the searched tail, and ends in the middle of a line.
         let lines: String = (0..9000)
             .map(|step| format!("{{\"step\":{step}}}\n"))
             .collect();

@@ -1,4 +1,4 @@
-//! Batches on their way to the step: which samples, in which rows, and what had to be left out.
+//! Delivers batches to the step: samples, their loader rows, and the samples that were skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::planning::picture_costs::PictureCosts;
 use crate::planning::prepare::Prepared;
 use crate::run_folder::checkpoint::Clock;
 
-/// A batch, and the rows that it is made of.
+/// A batch, and the loader rows that it refers to.
 #[derive(Default)]
 struct Slot {
     loaded: Loaded<HostRow>,
@@ -27,26 +27,27 @@ struct Slot {
 pub(crate) struct Feed {
     reading: Reading,
     loader: Loader<HostRow>,
-    /// What is read, from the beginning on.
+    /// The whole reading order from the first epoch on.
     course: Epochs,
     steps_per_epoch: u64,
-    /// That of the step at hand, and the one after it.
+    /// Batch of the current step, and of the step after it.
     slots: [Slot; 2],
-    /// The steps that they are for, if they are there.
+    /// Steps of the two batches, if they are loaded.
     now: Option<u64>,
     ahead: Option<u64>,
-    /// The step whose batch the loader gives next.
+    /// Step of the loader's next batch.
     next: u64,
     /// Whether the loader was stopped within that batch.
     is_cut: bool,
-    /// Left out, and not told yet.
+    /// Skipped samples that are not reported yet.
     skipped: Vec<Skipped>,
-    /// What was waited for while training, up to the last evaluation.
+    /// Waiting times of training, up to the last evaluation.
     waits: Waits,
 }
 
 impl Feed {
-    /// Opens a feed that goes on after so many steps, of this process's share of every batch. Nothing is read before [`Feed::train`].
+    /// Opens a feed of this process's share of every batch, starting after step `done`. Nothing is read before
+    /// [`Feed::train`].
     pub fn new(
         device: &Device,
         config: &RunConfig,
@@ -82,18 +83,17 @@ impl Feed {
         })
     }
 
-    /// For the log.
     pub fn reading(&self) -> &Reading {
         &self.reading
     }
 
-    /// What decoding may take from here on.
+    /// Sets the memory allowance of decoding.
     pub fn allow(&mut self, decode_bytes: u64) {
         self.reading.decode_bytes = decode_bytes;
         self.loader.allowance().set_total(decode_bytes);
     }
 
-    /// What decoded samples may take that stay in memory, from here on: what reading has for it, and at most this.
+    /// Lets the loader keep decoded samples in memory, within its budget and `most_bytes`. Returns the bytes.
     pub fn keep_decoded(&mut self, most_bytes: u64) -> u64 {
         let bytes = self.reading.cache_bytes.min(most_bytes);
         self.reading.cache_bytes = bytes;
@@ -101,32 +101,32 @@ impl Feed {
         bytes
     }
 
-    /// Waits until nobody decodes, or has to `stop`: what the process holds then is no picture's.
+    /// Waits until no picture is being decoded, or until `stop`: the process memory then contains no picture.
     pub fn rest(&self, stop: &AtomicBool) {
         while self.loader.allowance().claimed_bytes() > 0 && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Leaves training pictures out, and begins again with the batch of the step that is at hand.
+    /// Skips training pictures, and starts again with the batch of the current step.
     pub fn begin_without(&mut self, skipped: Vec<Skipped>, prepared: &Prepared) {
         let done = self.now.map_or(0, |number| number - 1);
         self.lend(done);
         self.waits = Waits::default();
         self.leave_out(&prepared.train, skipped.iter().map(|one| one.sample));
-        // Whatever was said of them when the first batch was read: this is the reason.
+        // These reasons replace the ones that were recorded when the first batch was read.
         let is_among = |one: &Skipped| skipped.iter().any(|other| other.sample == one.sample);
         self.skipped.retain(|one| !is_among(one));
         self.skipped.extend(skipped);
         self.train(prepared);
     }
 
-    /// Optimizer steps of an epoch; the last one may be smaller.
+    /// Optimizer steps of an epoch; the last step may have fewer samples.
     pub fn steps_per_epoch(&self) -> u64 {
         self.steps_per_epoch
     }
 
-    /// Reads training pictures from here on.
+    /// Starts reading training pictures.
     pub fn train(&mut self, prepared: &Prepared) {
         let course = Course::Epochs(Epochs {
             from: Cursor::after(self.next - 1, self.steps_per_epoch),
@@ -141,8 +141,8 @@ impl Feed {
         self.is_cut = false;
     }
 
-    /// Lends rows and workers to an evaluation after this many steps; [`Feed::train`] takes them back. What was read ahead is read again
-    /// then.
+    /// Lends rows and workers to an evaluation after step `done`; [`Feed::train`] takes them back. Batches that were read
+    /// ahead are read again.
     pub fn lend(&mut self, done: u64) -> &mut Loader<HostRow> {
         self.waits = self.waits_so_far();
         self.next = done + 1;
@@ -172,12 +172,12 @@ impl Feed {
         }
     }
 
-    /// Forgets what happened before the first step: planning is not waiting.
+    /// Resets the waiting times before the first step, so that planning does not count.
     pub fn begin_waits(&mut self) {
         self.loader.begin_waits();
     }
 
-    /// How reading went so far, of a run whose steps took so long.
+    /// Statistics of reading so far, with the times of the run's steps.
     pub fn report(&self, clock: &Clock, num_threads: usize) -> ReadingReport {
         let waits = Waits {
             seconds: clock.waited + clock.computed,
@@ -187,20 +187,20 @@ impl Feed {
         ReadingReport::new(&self.reading, &waits, num_threads)
     }
 
-    /// Samples that are known to be broken.
+    /// Tells the loader about unreadable samples.
     pub fn leave_out(&mut self, samples: &Arc<Samples>, broken: impl IntoIterator<Item = u32>) {
         self.loader.leave_out(samples, broken);
     }
 
-    /// Makes the batch of a step the one at hand, and waits for it if it must; whether it did, or had to `stop`. What was left out is
-    /// among [`Feed::take_skipped`].
+    /// Makes the batch of a step the current one, waiting if necessary; `false` if stopped. Skipped samples are in
+    /// [`Feed::take_skipped`].
     pub fn bring(&mut self, number: u64, prepared: &Prepared, stop: &AtomicBool) -> bool {
         if self.now == Some(number) {
             return true;
         }
         if self.ahead.take() == Some(number) {
             self.slots.swap(0, 1);
-            // That of the step before: its rows are needed.
+            // Frees the rows of the previous step's batch.
             self.release(1);
         } else {
             if self.is_cut || self.next != number {
@@ -223,13 +223,13 @@ impl Feed {
         }
     }
 
-    /// Reads the next batch; whether it is whole.
+    /// Reads the next batch; `false` if stopped before it was complete.
     fn read(&mut self, slot: usize, prepared: &Prepared, stop: &AtomicBool) -> bool {
         let Slot { loaded, batch } = &mut self.slots[slot];
         batch.release_rows();
         self.loader.next_unless(stop, self.reading.batch, loaded);
         self.skipped.append(&mut loaded.skipped);
-        // Half a batch is none: whoever goes on reads all of it.
+        // A partial batch is dropped: it is read again from its beginning.
         if stop.load(Ordering::Relaxed) {
             self.is_cut = true;
             return false;
@@ -240,22 +240,22 @@ impl Feed {
         true
     }
 
-    /// The batch at hand.
+    /// Batch of the current step.
     pub fn batch(&self) -> &Batch {
         &self.slots[0].batch
     }
 
-    /// The samples at hand.
+    /// Samples of the current step.
     pub fn samples(&self) -> &[u32] {
         &self.slots[0].loaded.samples
     }
 
-    /// The next batch, if it was read ahead.
+    /// Batch of the next step, if it was read ahead.
     pub fn next_batch(&self) -> Option<&Batch> {
         self.ahead.map(|_| &self.slots[1].batch)
     }
 
-    /// What had to be left out since it was last asked, in order.
+    /// Samples that were skipped since the last call, in order.
     pub fn take_skipped(&mut self) -> Vec<Skipped> {
         std::mem::take(&mut self.skipped)
     }
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use crate::config::Count;
 
-    /// Workers beside the computing would otherwise claim pictures under an allowance that is not theirs yet.
+    /// Otherwise workers would claim decoding memory before the allowance is set.
     #[test]
     fn nothing_is_read_before_it_is_to_train() {
         let folder = tempfile::tempdir().unwrap();

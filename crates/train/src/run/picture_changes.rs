@@ -1,5 +1,5 @@
-//! Whether the pictures are still those that the run began with: another picture under the same name gives other losses, and
-//! nobody would know why. `pictures.bin` in the run's folder has their sizes and times, or hashes.
+//! Detects pictures that were replaced since the run began: they would change the losses without a visible cause.
+//! `pictures.bin` in the run folder has the sizes and times, or the hashes, of the picture files.
 
 use holdall_data::config::{BadPictures, DataConfig, ReplacedPictures};
 use holdall_data::picture_record::{Compared, compare, record};
@@ -13,7 +13,7 @@ use crate::run_folder::folder::{RunFolder, failed};
 use crate::run_folder::skipped::SkippedFile;
 use holdall_telemetry::run_files::FAILURE_FILE;
 
-/// Writes down which files the pictures of a run are, unless nobody will ask.
+/// Records the picture files of a run, unless the config ignores replaced pictures.
 pub(crate) fn record_pictures(
     folder: &RunFolder,
     prepared: &Prepared,
@@ -27,8 +27,8 @@ pub(crate) fn record_pictures(
     recorded.map_err(failed(&file, "written"))
 }
 
-/// Compares the pictures of a run that goes on, but for those that it leaves out, with those that it began with. `tell` hears
-/// what is worth knowing, and says it once: what is there now is written down.
+/// Compares the pictures of a resumed run, except the skipped ones, with the recorded ones. `tell` receives the warnings,
+/// each once, because the new files are recorded afterwards.
 pub(crate) fn compare_pictures(
     folder: &RunFolder,
     prepared: &Prepared,
@@ -69,7 +69,7 @@ pub(crate) fn compare_pictures(
                     thousands(all),
                     replaced.named()
                 );
-                // A run that stops at a broken picture goes on when that is mended.
+                // A run that failed at an unreadable picture may be resumed after the picture is repaired.
                 let may_be_mended = config.bad_pictures == BadPictures::Fail
                     && folder.path().join(FAILURE_FILE).exists();
                 let why = match (config.replaced_pictures, may_be_mended) {

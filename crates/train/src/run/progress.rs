@@ -1,52 +1,51 @@
-//! Where a long step is, and what is left of it and of the epoch.
+//! Progress within a long step, and the remaining time of the step and of the epoch.
 //!
-//! A step's share that is done is told by predicted times, what is left by the clock: `left = elapsed x (1 - share) / share`. Once
-//! a step has been finished, its time says more than a share.
+//! Predicted times give the share of a step that is done, the clock gives the rest: `left = elapsed x (1 - share) / share`.
+//! After the first complete step, its measured time is used instead.
 
 use holdall_plan::{MemoryMap, Stage, StepPlan};
 
-/// A step that has not ended yet.
+/// A step in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepProgress {
     /// Counted from 1.
     pub step: u64,
-    /// Which pass over the micro-batches, counted from 1, and how many passes a step has.
+    /// Current pass over the micro-batches, counted from 1.
     pub pass: usize,
-    /// How many passes a step has.
+    /// Number of passes in a step.
     pub passes: usize,
-    /// Micro-batches of the pass that are done.
+    /// Finished micro-batches of the pass.
     pub done: usize,
     /// Micro-batches of the step.
     pub total: usize,
-    /// Seconds since it began.
+    /// Seconds since the step began.
     pub elapsed: f64,
-    /// Seconds of the whole step, as far as can be told.
+    /// Estimated seconds of the whole step.
     pub step_seconds: f64,
-    /// Seconds that are left of the epoch's steps, this one included.
+    /// Estimated seconds until the end of the epoch, the rest of this step included.
     pub epoch_seconds_left: f64,
-    /// Samples of the step over its seconds.
+    /// Samples of the step over its estimated seconds.
     pub samples_per_s: f64,
 }
 
 impl StepProgress {
-    /// Seconds that are left of the step.
+    /// Estimated seconds until the end of the step.
     pub fn step_seconds_left(&self) -> f64 {
         (self.step_seconds - self.elapsed).max(0.0)
     }
 }
 
-/// Programs of a step in their order, with predicted times.
 pub(crate) struct Passes {
     /// Stage, runs, seconds of a run.
     programs: Vec<(Stage, usize, f64)>,
     accumulation: usize,
-    /// Of a step that was finished, or as planned.
+    /// Seconds of the last complete step, or as planned.
     step_seconds: f64,
     is_known: bool,
 }
 
 impl Passes {
-    /// Of a plan whose step was predicted, or measured, to take this long.
+    /// Passes of a plan, with the predicted or measured time of a step.
     pub fn new(plan: &StepPlan, map: &MemoryMap, step_seconds: f64) -> Passes {
         let mut programs: Vec<(Stage, usize, f64)> = Vec::new();
         for run in plan.passes() {
@@ -63,18 +62,17 @@ impl Passes {
         }
     }
 
-    /// A whole step took this long.
+    /// Records the time of a complete step.
     pub fn finished(&mut self, seconds: f64) {
         (self.step_seconds, self.is_known) = (seconds, true);
     }
 
-    /// Seconds of a step, as planned or as the last one took.
+    /// Seconds of the last complete step, or as planned.
     pub fn step_seconds(&self) -> f64 {
         self.step_seconds
     }
 
-    /// What is to be told of a step of which so many runs are done: of `samples` samples, with `steps_after` steps after it in
-    /// the epoch.
+    /// Progress of a step with `samples` samples after so many runs, with `steps_after` more steps in the epoch.
     pub fn progress(
         &self,
         step: u64,
@@ -107,7 +105,7 @@ impl Passes {
         let step_seconds = if self.is_known && self.step_seconds > elapsed {
             self.step_seconds
         } else if share < 1e-3 || !by_share.is_finite() {
-            // Not enough is done to tell.
+            // Too little is done for an estimate.
             self.step_seconds.max(elapsed)
         } else {
             by_share
@@ -188,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_left_is_told_by_the_clock_then_by_the_last_step() {
         let mut passes = passes();
-        // Nothing is done: as planned.
+        // Before the first run: the planned time.
         let found = at(&passes, 0, 2.0);
         assert_eq!(
             (found.step_seconds, found.step_seconds_left()),
@@ -201,7 +199,7 @@ mod tests {
         assert!((found.samples_per_s - 64.0 / 75.0).abs() < 1e-9);
         passes.finished(40.0);
         assert_eq!(at(&passes, 6, 20.0).step_seconds_left(), 20.0);
-        // It takes longer than the last one did.
+        // Longer than the last step.
         assert!(at(&passes, 8, 50.0).step_seconds > 50.0);
     }
 }

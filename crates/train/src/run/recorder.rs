@@ -1,16 +1,16 @@
-//! `memory.jsonl` as a run goes: who looks, and when.
+//! Writes `memory.jsonl` during a run, from two sources.
 //!
 //! ```text
-//! the loop      a line when the run begins something else, after the first batch, at an epoch's end with its peak,
-//!               and after a step when there was none for a second
-//! a thread      a line when there was none for a second
+//! the loop      a line at a change of phase, after the first batch, at an epoch's end with its peak,
+//!               and after a step if there was none for a second
+//! a thread      a line if there was none for a second
 //! ```
 //!
-//! Both write the same book: what the loop knows (phase, step, speed) and what the device says at that instant. A look takes
-//! tens of microseconds on the host and a few hundred of them on a GPU, outside of the lock; a line is one write. So steps of a
-//! millisecond and steps of a minute both leave a line a second.
+//! Both share the `Book`: the loop's state (phase, step, speed) and the device's reading at that instant. A reading takes tens of
+//! microseconds on the host and a few hundred on a GPU, outside of the lock; a line is one write. So steps of a millisecond and steps of a
+//! minute both leave a line a second.
 //!
-//! Nothing here ends a run: where the log cannot be written, the run says so once and goes on.
+//! The recorder never ends a run: if the log cannot be written, the run prints one message and continues.
 
 mod warnings;
 
@@ -30,29 +30,26 @@ use self::warnings::Warnings;
 use crate::error::without_hint;
 use crate::run::report::StepLine;
 
-/// Without anything to tell, a line this often.
+/// Longest time between two lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
-/// Samples that are kept for whoever asks how a run came to fail.
+/// Number of recent samples that are kept for a failure report.
 const NUM_KEPT: usize = 50;
 
-/// What the thread may use of its stack; the driver's library has to fit.
+/// Stack of the sampling thread; the driver's library needs this much.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What the plan promises.
+/// Figures of the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
-    /// For the process.
     pub planned_bytes: u64,
-    /// For the arena.
     pub arena_bytes: u64,
-    /// Samples per micro-batch.
     pub batch_size: usize,
-    /// What the process may hold.
+    /// Memory budget of the process.
     pub budget_bytes: Option<u64>,
 }
 
-/// Looks at a run's memory and writes it down. Clones are the same recorder.
+/// Records a run's memory. Clones share the same recorder.
 #[derive(Clone)]
 pub struct Recorder {
     shared: Arc<Shared>,
@@ -61,23 +58,23 @@ pub struct Recorder {
 struct Shared {
     gauge: Gauge,
     book: Mutex<Book>,
-    /// Rung when the run is over.
+    /// Signalled at the end of the run.
     over: Condvar,
 }
 
-/// What is known between looks.
+/// State between two readings.
 struct Book {
-    /// The next line: the loop keeps its part up to date.
+    /// The next line; the loop keeps its fields up to date.
     sample: MemorySample,
     steps: StepsSinceLine,
     last_line: Instant,
-    /// The last ones, and until there is a log all of them.
+    /// The last samples; all samples until the log is open.
     kept: VecDeque<MemorySample>,
     log: Option<MemoryLog>,
     events: Option<EventFile>,
     epoch_peak_bytes: Option<u64>,
     epoch_use: GpuUse,
-    /// The process's, before this epoch.
+    /// High-water mark of the process before this epoch.
     high_water_bytes: Option<u64>,
     warnings: Warnings,
     notices: Vec<String>,
@@ -85,7 +82,7 @@ struct Book {
     is_over: bool,
 }
 
-/// How busy the GPU was at looks within steps.
+/// GPU utilisation at readings within steps.
 #[derive(Default)]
 struct GpuUse {
     percent: f64,
@@ -98,13 +95,13 @@ impl GpuUse {
         self.looks += 1;
     }
 
-    /// Share of the time; `None` where nobody has looked, or the driver does not tell.
+    /// Mean share of busy time; `None` without readings, or if the driver does not report utilisation.
     fn mean(&self) -> Option<f64> {
         (self.looks > 0).then(|| self.percent / f64::from(self.looks) / 100.0)
     }
 }
 
-/// Steps since a line told their speed.
+/// Steps since the last line with a speed.
 #[derive(Default)]
 struct StepsSinceLine {
     samples: usize,
@@ -113,7 +110,6 @@ struct StepsSinceLine {
 }
 
 impl Recorder {
-    /// A run begins.
     pub(crate) fn new(gauge: Gauge) -> Recorder {
         let mut notices = Vec::new();
         if gauge.is_by_difference() {
@@ -150,7 +146,7 @@ impl Recorder {
         recorder
     }
 
-    /// The run does something else now.
+    /// Sets the phase of the run, with a line if it changed.
     pub(crate) fn enter(&self, phase: Phase) {
         let mut book = self.shared.book();
         if book.sample.phase.replace(phase) != Some(phase) {
@@ -159,7 +155,7 @@ impl Recorder {
         }
     }
 
-    /// What is planned, from here on.
+    /// Sets the figures of the plan.
     pub(crate) fn promise(&self, promise: Promise) {
         let mut book = self.shared.book();
         book.sample.planned_bytes = Some(promise.planned_bytes);
@@ -168,8 +164,7 @@ impl Recorder {
         book.sample.budget_bytes = promise.budget_bytes;
     }
 
-    /// Writes what was seen so far to the log in the run's folder, behind what is there, and goes on there until the
-    /// [`Sampler`] is dropped.
+    /// Opens the log in the run folder, appends the samples so far, and records until the [`Sampler`] is dropped.
     pub(crate) fn open(&self, folder: &Path, step: u64, epoch: u64) -> Sampler {
         let opened = MemoryLog::open(&folder.join(memory_log::FILE_NAME));
         let mut book = self.shared.book();
@@ -187,7 +182,7 @@ impl Recorder {
         Sampler::start(self.shared.clone())
     }
 
-    /// From here on every line goes to TensorBoard too, in a file of its own.
+    /// Also writes every line to TensorBoard from now on, in a new file.
     pub(crate) fn open_events(&self, folder: &Path) -> Result<(), TelemetryError> {
         let folder = folder.join(tensorboard::FOLDER_NAME);
         let events = EventFile::create(&folder, MemorySample::now().time)?;
@@ -195,12 +190,12 @@ impl Recorder {
         Ok(())
     }
 
-    /// The numbers of a line of `metrics.jsonl`, for TensorBoard if it is wanted.
+    /// Writes the numbers of a line of `metrics.jsonl` to TensorBoard, if it is open.
     pub(crate) fn add_scalars(&self, name: &str, step: u64, line: &impl Serialize) {
         self.shared.book().add_scalars(name, step, line);
     }
 
-    /// A step is done.
+    /// Records a finished step.
     pub(crate) fn add_step(&self, line: &StepLine, epochs_done: u64) {
         let mut book = self.shared.book();
         book.sample.step = Some(line.step);
@@ -214,12 +209,13 @@ impl Recorder {
         }
     }
 
-    /// An epoch is done: its peak gets a line. Returns the share of its steps' time in which the GPU was busy, where the driver tells.
+    /// Records a finished epoch with its peak. Returns the share of its steps' time in which the GPU was busy, if the driver
+    /// reports it.
     pub(crate) fn end_epoch(&self) -> Option<f64> {
         let mut reading = self.shared.gauge.read();
         let high_water = self.shared.gauge.high_water_bytes();
         let mut book = self.shared.book();
-        // The system's mark is of the whole process: it is this epoch's only if it has risen within it.
+        // The system's high-water mark covers the whole process: it belongs to this epoch only if it has risen within it.
         let has_risen = high_water > book.high_water_bytes;
         let risen = high_water.filter(|_| has_risen);
         book.high_water_bytes = high_water;
@@ -230,19 +226,19 @@ impl Recorder {
         std::mem::take(&mut book.epoch_use).mean()
     }
 
-    /// What should be said, once.
+    /// Takes the messages for the user; each is returned once.
     pub(crate) fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.book().notices)
     }
 
-    /// The last looks, oldest first.
+    /// The last samples, oldest first.
     pub fn last_samples(&self) -> Vec<MemorySample> {
         self.shared.book().kept.iter().cloned().collect()
     }
 }
 
 impl Shared {
-    /// A thread that panicked with the book left it whole enough: its fields stand each for themselves.
+    /// A panic of another holder does no harm: the fields of the book are independent.
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book
             .lock()
@@ -254,7 +250,7 @@ impl Shared {
         self.book().add_line(&self.gauge, reading);
     }
 
-    /// The same in the middle of something: within steps it tells how busy the GPU is with them.
+    /// Like `look`, but within steps it also records the GPU utilisation.
     fn look_at_work(&self) {
         let reading = self.gauge.read();
         let mut book = self.book();
@@ -305,12 +301,12 @@ impl Book {
         };
         let scalars = tensorboard::scalars(name, line);
         let written = events.add(MemorySample::now().time, step, &scalars);
-        // Behind a record that was cut nothing can be read: the file ends there.
+        // A record after a truncated one cannot be read: the file ends here.
         self.events = written.is_ok().then_some(events);
         self.note_failure(written);
     }
 
-    /// Said once: a disk that is full stays full for a while.
+    /// Reported once, because a full disk stays full for a while.
     fn note_failure(&mut self, written: Result<(), TelemetryError>) {
         if let Err(error) = written
             && !std::mem::replace(&mut self.has_failed, true)
@@ -322,7 +318,7 @@ impl Book {
     }
 }
 
-/// The thread that looks; it ends with this.
+/// Handle of the sampling thread; dropping it ends the thread.
 pub(crate) struct Sampler {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -334,7 +330,7 @@ impl Sampler {
         let thread = std::thread::Builder::new()
             .name("memory log".to_owned())
             .stack_size(STACK_BYTES);
-        // Where no thread can be had, the loop's own lines remain.
+        // Without a thread, the lines of the loop remain.
         let thread = thread.spawn(move || sample(&theirs)).ok();
         Sampler { shared, thread }
     }
@@ -400,7 +396,7 @@ mod tests {
         }
     }
 
-    /// Speed is of the steps that ended since a line told it, whatever the time between the lines.
+    /// The speed covers the steps since the last line with a speed, whatever the time between lines.
     #[test]
     fn steps_are_told_once() {
         let recorder = recorder();
@@ -418,7 +414,7 @@ mod tests {
         assert_eq!((save.samples_per_s, save.waited_for_data), (None, None));
     }
 
-    /// What was seen before there was a log is in it, and the thread ends with its owner.
+    /// The log contains the samples from before it was opened, and dropping the sampler ends the thread.
     #[test]
     fn a_log_begins_with_what_was_seen_before_it() {
         let folder = tempfile::tempdir().unwrap();

@@ -30,7 +30,8 @@ pub struct StepLine {
     pub loss_scale: f64,
     /// Samples in this step.
     pub samples: usize,
-    /// Whether the step has fewer samples than the effective batch, as the last one of an epoch may: its loss is not comparable with the others.
+    /// Whether the step has fewer samples than the effective batch, as the last one of an epoch may: its loss is not
+    /// comparable with that of other steps.
     pub is_short: bool,
     /// Hash of the sample numbers in order; equal for steps that saw the same samples.
     pub samples_digest: String,
@@ -175,12 +176,12 @@ pub struct EpochReport {
     pub validation_loss: Option<(u64, TotalLoss)>,
 }
 
-/// An event for whoever watches the run.
+/// An event during a run.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A step is done.
     Step(&'a StepLine),
-    /// A long step is in progress: sent when it begins, then at intervals.
+    /// A long step is in progress: sent at the beginning of the step, then at intervals.
     InStep(&'a StepProgress),
     /// Memory use, sent after the first batch and after each epoch.
     Memory(MemoryUse),
@@ -225,7 +226,7 @@ pub enum Event<'a> {
 pub enum Outcome {
     /// All steps are done, or early stopping ended the run.
     Finished(Box<Summary>),
-    /// All steps are done; the run's first process has the summary.
+    /// All steps are done; the first process has the summary.
     FinishedByFirst,
     /// The run was finished already by an earlier process.
     NothingToDo,

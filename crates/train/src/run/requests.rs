@@ -1,20 +1,19 @@
-//! What a run is asked for from outside while it goes on.
+//! Requests to a running training loop.
 
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
-/// Flags that whoever takes signals sets, and the loop looks at between micro-batches and within evaluations.
+/// Flags that a signal handler sets, and that the loop reads between micro-batches and within evaluations.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// Save and end.
     pub stop: AtomicBool,
-    /// Number of the signal that asked for the stop, of this process or of another that works with it; 0 where none did.
+    /// Number of the signal that requested the stop, in this process or in another one of the run; 0 if there was none.
     pub stopped_by: AtomicU8,
-    /// Save and go on.
+    /// Save and continue.
     pub save: AtomicBool,
 }
 
 impl Requests {
-    /// Nothing asked for.
     pub const fn new() -> Requests {
         Requests {
             stop: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! Going on with a run: what may have changed since it began, and what may not.
+//! Checks which settings changed between a run and its resumption, and whether they may.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::config::budget::{Memory, show_bytes};
 use crate::config::{RunConfig, differences};
 use crate::error::TrainError;
 
-/// Keys that a run may go on with, changed: how long, how fast, when to look and save, and within what.
+/// Keys that may change: length, learning rates, times of evaluation and checkpoints, and resources.
 const MAY_CHANGE: [&str; 25] = [
     "train.epochs",
     "train.max_steps",
@@ -35,7 +35,8 @@ const MAY_CHANGE: [&str; 25] = [
     "run_name",
 ];
 
-/// Lines that say what changed; an error where it would be another run. Paths are compared as the files that they lead to.
+/// Lines that describe the changes; an error if they would make it another run. Paths are compared by the files that they
+/// lead to.
 pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainError> {
     let mut lines = Vec::new();
     let tree = |config: &RunConfig| {
@@ -77,7 +78,7 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
     Ok(lines)
 }
 
-/// The two numbers that a run without an effective batch was told instead.
+/// Batch size and accumulation, if the run has those instead of an effective batch.
 fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
     let (size, accumulation) = (begun.train.batch_size?, begun.train.gradient_accumulation?);
     (key == "train.effective_batch").then(|| {
@@ -85,7 +86,7 @@ fn split_of(key: &str, begun: &RunConfig) -> Option<String> {
     })
 }
 
-/// A value as people write it: sizes in GiB, no quotes, `none` where there is nothing.
+/// A value as people write it: sizes in GiB, no quotes, `none` for null.
 fn in_words(key: &str, value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),

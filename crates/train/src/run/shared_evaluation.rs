@@ -1,6 +1,6 @@
-//! Evaluations that several processes share: each reads its part of the samples and runs the forward programs, all gather what came out,
-//! and the first works out the figures, which the others hear. What a sample's outputs are does not depend on who computes them, so the
-//! figures are those of one process.
+//! Evaluations shared by several processes: each runs the forward programs on its part of the samples, all exchange the
+//! outputs, and the first process computes the scores and sends them to the others. A sample's outputs do not depend on the
+//! process, so the scores are those of a single process.
 
 use bytemuck::Pod;
 use holdall_processes::Group;
@@ -11,7 +11,7 @@ use crate::engine::task::Unfinished;
 use crate::error::TrainError;
 use crate::planning::processes::{from_first, name_of, share};
 
-/// A process's part on its way: lists of numbers, texts and pictures, one behind the other.
+/// Serialises a process's part: arrays of numbers, texts and pictures, one after another.
 #[derive(Default)]
 pub(crate) struct PartWriter(Vec<u8>);
 
@@ -21,7 +21,7 @@ impl PartWriter {
         self
     }
 
-    /// Anything; numbers in it may lose a last digit.
+    /// Adds any value as JSON; floats in it may lose a last digit.
     pub fn plain<T: Serialize>(mut self, value: &T) -> PartWriter {
         self.put(&serde_json::to_vec(value).expect("what is shown is plain data"));
         self
@@ -33,7 +33,7 @@ impl PartWriter {
     }
 }
 
-/// The same, read in the same order. `None` where it is something else.
+/// Reads a serialised part in the order of writing. Methods return `None` for data of another shape.
 pub(crate) struct PartReader<'a>(&'a [u8]);
 
 impl PartReader<'_> {
@@ -58,7 +58,7 @@ impl PartReader<'_> {
     }
 }
 
-/// How a part of an evaluation ended, for the others.
+/// How a process's part of an evaluation ended, as sent to the others.
 #[derive(Serialize, Deserialize)]
 enum PartEnd {
     Done,
@@ -67,8 +67,9 @@ enum PartEnd {
     Failed(String),
 }
 
-/// Hands what every process made of its part to `take`, in rank order, which is the order of samples. `read` is how reading its own part
-/// ended; where one has nothing to show, none has, for the same reason. One process has no parts: it takes what it reads as it comes.
+/// Passes the part of every process to `take`, in rank order, which is the order of samples. `read` is the result of reading
+/// this process's part; an error of one process ends the exchange on all of them with the same reason. A single process
+/// exchanges nothing.
 pub(crate) fn exchange<T>(
     group: &Group,
     read: Result<T, Unfinished>,
@@ -93,7 +94,7 @@ pub(crate) fn exchange<T>(
     Ok(done.expect("without it there are no parts"))
 }
 
-/// What every process made of its part of an evaluation, in rank order.
+/// Parts of all processes in rank order, or the reason why one has none.
 fn gather_parts(
     group: &Group,
     own: Result<Vec<u8>, Unfinished>,
@@ -120,7 +121,7 @@ fn gather_parts(
     group.gather_bytes(&bytes).map_err(Unfinished::from)
 }
 
-/// What rank 0 found, or why it found nothing.
+/// Result of rank 0, or its error.
 pub(crate) fn result_of_first<T: Serialize + DeserializeOwned>(
     group: &Group,
     evaluate: impl FnOnce() -> Result<T, Unfinished>,

@@ -1,19 +1,19 @@
-//! The loop; `evaluation`, `saving` and `finish` are what it comes to now and then.
+//! The training loop; `evaluation`, `saving` and `finish` hold its rarer parts.
 //!
 //! ```text
 //! for each step:
-//!     bring the batch           a function of (seed, epoch, sample); behind a GPU, read while the step before runs
+//!     load the batch            a function of (seed, epoch, sample); with a GPU, read while the previous step runs
 //!     run the step              forward, loss, backward, update
 //!     write a line              metrics.jsonl
 //!     evaluate, if it is due    the best model goes to checkpoints/best-STEP, then the lines are written
-//!     save, if it is due        checkpoints/last.safetensors, in one rename
-//! finish                        model/, then summary.json, which says which checkpoint it belongs to
+//!     save, if it is due        checkpoints/last.safetensors, by an atomic rename
+//! finish                        model/, then summary.json, which names the checkpoint it belongs to
 //! ```
 //!
-//! Files first, state after: when a write fails, the state is still that before it, and what was written is written again.
+//! Files are written before the state changes: after a failed write, the state is unchanged and the files are written again.
 //!
-//! A stop is heeded between the micro-batches of a step and between the batches of an evaluation: the state is saved and the run
-//! can go on. A step that was stopped before its update has not happened, and is done again.
+//! A stop takes effect between the micro-batches of a step and between the batches of an evaluation: the state is saved and the run
+//! can be resumed. A step that is stopped before its update is repeated.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -53,17 +53,17 @@ use records::Records;
 use crate::planning::digest::data_digest;
 pub use finish::End;
 
-/// The step whose operations are timed: caches are warm by then.
+/// Step whose operations are timed: caches are warm by then.
 const TIMED_STEP: u64 = 3;
-/// Timing takes as long as a step does: shorter runs are spared it.
+/// Shortest run whose operations are timed, because timing takes as long as a step.
 const LEAST_STEPS_TO_TIME: u64 = 20;
 
-/// How often a step tells where it is.
+/// Interval of progress reports within a step.
 const BETWEEN_PROGRESS: Duration = Duration::from_millis(500);
-/// Steps that will take longer than this say so as they begin.
+/// Steps expected to take longer than this report progress from their beginning.
 const LONG_STEP_SECONDS: f64 = 3.0;
 
-/// Losses of an epoch, for TensorBoard.
+/// Mean losses of an epoch, for TensorBoard.
 #[derive(Serialize)]
 struct EpochMeans {
     train_loss: f64,
@@ -71,39 +71,38 @@ struct EpochMeans {
     validation_loss: Option<f64>,
 }
 
-/// A run with its memory reserved.
 pub struct Trainer {
     planned: PlannedRun,
-    /// Of the first process alone.
+    /// `None` in all processes but the first.
     records: Option<Records>,
     step: Step,
     state: State,
-    /// Whether weights, state and journal are of the same step: what may be saved.
+    /// Whether weights, state and journal belong to the same step, so that they may be saved together.
     is_between_steps: bool,
     rates: LearningRates,
     skipped: SkippedFile,
     best_metric: (String, Direction),
     losses: Vec<Loss>,
-    /// What a step runs, and how long that takes.
+    /// Number of passes of a step and their expected duration.
     passes: Passes,
-    /// What the checkpoint on disk holds.
+    /// Step and next action of the checkpoint on disk.
     saved: Option<(u64, Next)>,
-    /// Of the last step of this process.
     last_norm: Option<StepNorm>,
-    /// Of this process.
+    /// Time spent by this process.
     process_clock: Clock,
     resumed_at: Instant,
     /// Seconds that earlier processes spent on the run.
     seconds_before: f64,
-    /// Process bytes that the plan promised, and the arena's.
+    /// Planned bytes of the process and of the arena.
     planned_bytes: [u64; 2],
-    /// How steps are for each process.
+    /// Times and memory of a step on each process.
     processes: Processes,
 }
 
 impl Trainer {
-    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan; of several processes the
-    /// first alone has the run's folder. `tell` hears of a plan that had to change because memory has gone.
+    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan. With several
+    /// processes, only the first has the run folder. `tell` receives messages about a plan that changed because less memory
+    /// is free.
     pub fn begin(
         mut planned: PlannedRun,
         folder: impl Into<Option<RunFolder>>,
@@ -236,7 +235,7 @@ impl Trainer {
         })
     }
 
-    /// Writes every number to `tensorboard/` in the run's folder too, in a new file each time that the run goes on.
+    /// Also writes every number to `tensorboard/` in the run folder, in a new file each time that the run resumes.
     pub fn write_tensorboard(&self) -> Result<(), TrainError> {
         let Some(records) = &self.records else {
             return Ok(());
@@ -245,17 +244,16 @@ impl Trainer {
         opened.map_err(|error| TrainError::Run(error.to_string()))
     }
 
-    /// What it was made from.
     pub fn planned(&self) -> &PlannedRun {
         &self.planned
     }
 
-    /// Optimizer steps done, in earlier processes too.
+    /// Optimizer steps done, those of earlier processes included.
     pub fn steps_done(&self) -> u64 {
         self.state.step
     }
 
-    /// Runs to the end, or until it is asked to stop.
+    /// Runs to the end, or until a stop is requested.
     pub fn run(
         &mut self,
         requests: &Requests,
@@ -267,7 +265,7 @@ impl Trainer {
         let mut epoch_clock = Clock::default();
         let mut epoch_started = Instant::now();
         let mut first = true;
-        // Several processes do together what is asked of any: they hear of it between steps.
+        // Several processes act on requests together: they exchange them between steps.
         let (asked, agreed) = (requests, Requests::new());
         let requests = match self.planned.device.group().size() {
             1 => asked,
@@ -290,7 +288,7 @@ impl Trainer {
                 }
                 if self.evaluation_is_due() {
                     self.state.next = Next::Evaluate;
-                    // An evaluation may take longer than whoever asks will wait.
+                    // An evaluation may take longer than the sender of a save request waits.
                     self.save_if_asked(requests, watch)?;
                 }
             }
@@ -306,7 +304,7 @@ impl Trainer {
                     {
                         return self.interrupted(asked, watch);
                     }
-                    // Asked to save meanwhile: the evaluation begins again, and is not interrupted for that a second time.
+                    // Interrupted by a save request: the evaluation starts over, and a second request does not interrupt it.
                     Err(Unfinished::Stopped) => {
                         self.save_if_asked(requests, watch)?;
                         continue;
@@ -336,7 +334,7 @@ impl Trainer {
         }
         let records = self.records.as_ref();
         if records.is_some_and(|records| records.checkpoints.checksum().is_none()) {
-            // A checkpoint of a format that had none cannot be referred to.
+            // The summary refers to the checkpoint by its checksum, which old formats lack.
             self.save(watch)?;
         }
         let finished = self.finish();
@@ -344,7 +342,7 @@ impl Trainer {
         finished
     }
 
-    /// Steps are warm after the first: from there on the run trains.
+    /// Steps are warm after the first: the training phase begins then.
     fn record_step(&self, line: &StepLine, watch: &mut dyn FnMut(Event<'_>)) {
         let recorder = &self.planned.recorder;
         recorder.add_step(line, line.step / self.planned.steps_per_epoch());
@@ -375,7 +373,7 @@ impl Trainer {
             return Ok(None);
         };
         if self.planned.device.group().size() > 1 {
-            // All of them now, before anyone is within the step.
+            // All processes save here, before any of them enters the step.
             self.save_if_asked(requests, watch)?;
         }
         let mut rates = Vec::new();
@@ -455,14 +453,14 @@ impl Trainer {
         Ok(Some(line))
     }
 
-    /// The rates that have a key of their own: that of all, and that of new heads where there are any.
+    /// Learning rates for the log: the base rate, and the rate of new heads if there are any.
     fn named_rates(&self, rates: &[f64]) -> Vec<(&'static str, f64)> {
         let has_head = self.step.parameters().iter().any(|one| one.rate == 1);
         let head = has_head.then_some(("lr_head", rates[1]));
         [("lr", rates[0])].into_iter().chain(head).collect()
     }
 
-    /// Lists what was left out, by whichever process; an error where nothing may be, or not as much.
+    /// Adds the unreadable samples of all processes to `skipped.csv`; an error if the config allows none, or fewer.
     fn tell_skipped(
         &mut self,
         skipped: &[SkippedPicture],
@@ -471,7 +469,7 @@ impl Trainer {
         if skipped.is_empty() {
             return Ok(());
         }
-        // Whoever reads what is told may take their time.
+        // The receiver of these messages may be slow.
         let _telling = self.planned.device.group().expect_no_progress();
         let PlannedRun {
             prepared, config, ..
@@ -490,8 +488,8 @@ impl Trainer {
         self.skipped.check(&prepared.csv, all, &config.data)
     }
 
-    /// Runs a step; `None` where it was stopped before its update, which leaves everything as it was. Behind a GPU the next
-    /// one's batch, if it has been read, begins to travel meanwhile.
+    /// Runs a step; `None` if it was stopped before its update, which leaves everything as it was. With a GPU, the upload of
+    /// the next batch starts meanwhile if the batch has been read.
     fn compute(
         &mut self,
         number: u64,
@@ -557,8 +555,8 @@ impl Trainer {
         )));
     }
 
-    /// Times every operation once, for people; says how long that took. A GPU replays whole programs: its operations keep their
-    /// predicted times.
+    /// Measures the time of every operation once, for the report, and returns the time that this took. On a GPU, which
+    /// replays whole programs, operations keep their predicted times.
     fn time_operations(&mut self, number: u64) -> Result<Duration, TrainError> {
         let is_due = number == TIMED_STEP && self.planned.total_steps() >= LEAST_STEPS_TO_TIME;
         if !is_due || self.planned.device.is_gpu() {
@@ -569,7 +567,7 @@ impl Trainer {
             feed, device, plan, ..
         } = &mut self.planned;
         let times = self.step.time_instructions(device, feed.batch())?;
-        // Nobody looks at the map after this.
+        // The memory map is not used after this.
         let map = std::mem::take(&mut plan.step.memory_map);
         let json = operations_json(&map, &plan.step, Some((number, &times)));
         self.write_file("operations.json", &json)?;
@@ -580,7 +578,7 @@ impl Trainer {
         is_over(&self.planned, &self.state)
     }
 
-    /// Saves; of several processes, all learn which signal has stopped any.
+    /// Saves the state. With several processes, all learn which signal stopped any of them.
     fn interrupted(
         &mut self,
         asked: &Requests,
@@ -610,7 +608,7 @@ impl Trainer {
     }
 
     fn tell_epoch(&mut self, clock: &Clock, seconds: f64, watch: &mut dyn FnMut(Event<'_>)) {
-        // Going on with the evaluation of an epoch whose steps an earlier process has run.
+        // The resumed run only evaluates an epoch whose steps an earlier process ran.
         if clock.samples == 0 {
             return;
         }
@@ -644,7 +642,7 @@ impl Trainer {
     }
 }
 
-/// Whether a run in this state has all its steps, or has stopped improving.
+/// Whether a run in this state has done all its steps, or has stopped improving.
 fn is_over(planned: &PlannedRun, state: &State) -> bool {
     let patience = planned.config.train.early_stop;
     let stopped_improving = patience.is_some_and(|most| state.without_improvement >= most);

@@ -1,16 +1,16 @@
-//! Is the split gradient the full-batch gradient? A certificate, parameter by parameter.
+//! Certifies, parameter by parameter, that the gradient of a split batch is the full-batch gradient.
 //!
 //! The reference is one pass over the whole batch by plain backward, nothing recomputed, the loss in one dense tile. For a
 //! parameter's gradient `g` against the reference `r`, in 2-norms,
 //! `error = |g - r| / max(|r|, 1e-3 |r_all| / sqrt(P))`, `r_all` all gradients together and `P` the number of tensors:
-//! a key bias has a true gradient of zero, and dividing by its rounding would say nothing.
+//! a key bias has a true gradient of zero, and an error relative to its rounding would mean nothing.
 //!
-//! A gradient may be the small difference of large numbers, and its rounding a large share of what is left. So where an error is above the
-//! tolerance `t`, the reference is computed again with the samples in other orders, which by the mathematics changes nothing: with `n` the
-//! largest of the differences that this makes to `r`, the denominator becomes `max(|r|, 1e-3 |r_all| / sqrt(P), 8 n / t)`
+//! A gradient may be the small difference of large numbers, and rounding a large share of it. So if an error is above the tolerance `t`,
+//! the reference is computed again with the samples in other orders, which mathematically changes nothing: with `n` the
+//! largest of the resulting differences to `r`, the denominator becomes `max(|r|, 1e-3 |r_all| / sqrt(P), 8 n / t)`
 //! (docs/decisions/0032-rounding-is-measured.md).
 //!
-//! Both are computed in the number format of the setup: what is certified is the split, not the format.
+//! Both are computed in the number format of the setup: the certificate covers the split, not the format.
 
 use std::sync::Arc;
 
@@ -28,8 +28,9 @@ use crate::engine::task::Task;
 use crate::error::TrainError;
 use crate::planning::setup::Setup;
 
-/// Errors up to this are rounding. Products of other shapes add their terms in another order, and round each term to the
-/// format's digits: 24 bits in f32, 11 in tf32 and fp16, 8 in bf16. The CPU adds in one order whatever the shape of the batch.
+/// Largest error that counts as rounding. Products of other shapes add their terms in another order, and round each term to
+/// the format's digits: 24 bits in f32, 11 in tf32 and fp16, 8 in bf16. The CPU adds in the same order for any shape of the
+/// batch.
 pub fn tolerance(device: &Device, arithmetic: Arithmetic) -> f64 {
     match (device.is_gpu(), arithmetic) {
         (false, _) => 1e-5,
@@ -40,7 +41,7 @@ pub fn tolerance(device: &Device, arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// What the loss is multiplied by, and gradients divided by again: without it most gradients of fp16 would be zero.
+/// Factor of the loss, by which gradients are divided again: without it most fp16 gradients would be zero.
 fn loss_scale(arithmetic: Arithmetic) -> f64 {
     match arithmetic {
         Arithmetic::F16 => 1024.0,
@@ -48,54 +49,51 @@ fn loss_scale(arithmetic: Arithmetic) -> f64 {
     }
 }
 
-/// One way to split the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Split {
     /// Samples per micro-batch.
     pub batch_size: usize,
-    /// What is recomputed.
+    /// Recomputation policy.
     pub recompute: Recompute,
-    /// Micro-batches that keep their activations; as many as there are, if more.
+    /// Micro-batches that keep their activations; capped at the number of micro-batches.
     pub kept_micro_batches: usize,
 }
 
-/// What one split gave.
+/// Result of one split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SplitResult {
-    /// The split.
     #[serde(flatten)]
     pub split: Split,
-    /// Micro-batches.
+    /// Number of micro-batches.
     pub gradient_accumulation: usize,
     /// Largest error of any parameter.
     pub max_relative_error: f64,
-    /// Whose it is.
+    /// Parameter with this error.
     pub worst_parameter: String,
     /// Relative difference of the loss.
     pub loss_difference: f64,
 }
 
-/// All splits together.
+/// Results of all splits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Certificate {
-    /// Every error is within the tolerance.
+    /// Whether every error is within the tolerance.
     pub exact: bool,
     /// Largest error.
     pub max_relative_error: f64,
-    /// Whose it is.
+    /// Parameter with this error.
     pub worst_parameter: String,
     /// Largest relative difference of the loss.
     pub loss_difference: f64,
-    /// Errors up to this are rounding.
+    /// Largest error that counts as rounding.
     pub tolerance: f64,
-    /// Number format of the arithmetic.
     pub precision: &'static str,
-    /// Split by split.
+    /// Result of each split.
     pub splits: Vec<SplitResult>,
 }
 
-/// Splits that between them have a micro-batch of one, uneven tails, every recompute policy, and all, some or no
-/// activations kept.
+/// Splits that together cover a micro-batch of one, uneven tails, every recompute policy, and all, some or no activations
+/// kept.
 pub fn usual_splits(effective_batch: usize) -> Vec<Split> {
     let uneven = (effective_batch * 3 / 8).max(1);
     let mut splits = Vec::new();
@@ -120,7 +118,7 @@ pub fn usual_splits(effective_batch: usize) -> Vec<Split> {
     splits
 }
 
-/// A step for one split, its weights filled.
+/// A step for one split with its weights, and the number of micro-batches.
 fn split_step(
     setup: &Setup,
     device: &Device,
@@ -152,7 +150,7 @@ struct Gradients {
 }
 
 impl Gradients {
-    /// The same tensors, all of them zero.
+    /// Zero tensors of the same shapes.
     fn zeros(&self) -> Gradients {
         let tensors = self.tensors.iter();
         let zeros = |(name, tensor): &(String, Vec<f32>)| (name.clone(), vec![0.0; tensor.len()]);
@@ -162,7 +160,7 @@ impl Gradients {
         }
     }
 
-    /// Adds a share of others.
+    /// Adds other gradients, times a factor.
     fn add(&mut self, others: &Gradients, share: f64) {
         self.loss += share * others.loss;
         for ((_, own), (_, other)) in self.tensors.iter_mut().zip(&others.tensors) {
@@ -199,19 +197,19 @@ fn gradients(
     })
 }
 
-/// Orders that the reference's samples are put into.
+/// Number of orders for the reference's samples.
 const REORDERINGS: u64 = 4;
-/// An error of up to this many times the largest difference that reordering makes is rounding.
+/// An error of up to this many times the largest difference between orders is rounding.
 const ROUNDING_FACTOR: f64 = 8.0;
 
-/// One pass over the whole batch, and how it is computed again.
+/// One pass over the whole batch, and the means to compute it again.
 struct Reference<'a> {
     setup: &'a Setup,
     device: &'a Device,
     config: StepConfig,
     batch: &'a Batch,
     gradients: Gradients,
-    /// By tensor, once they were asked for.
+    /// Largest difference between orders per tensor, once measured.
     rounding: Option<Vec<f64>>,
 }
 
@@ -234,7 +232,7 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// The largest error of any tensor, and whose it is.
+    /// The largest error and its parameter.
     fn worst(&mut self, found: &Gradients) -> Result<(f64, String), TrainError> {
         let tolerance = tolerance(self.device, self.config.arithmetic);
         let worst = worst(found, &self.gradients, None);
@@ -251,7 +249,7 @@ impl<'a> Reference<'a> {
         Ok(self::worst(found, &self.gradients, Some(&scales)))
     }
 
-    /// What the order of the samples makes of each tensor: the largest difference.
+    /// Largest difference per tensor between orders of the samples.
     fn measure_rounding(&self) -> Result<Vec<f64>, TrainError> {
         let count = self.batch.num_samples;
         let (mut step, _) = whole_step(self.setup, self.device, &self.config, count)?;
@@ -274,7 +272,8 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// A step of one pass by one process. What is certified is the split; that gradients are rounded was asked for.
+/// Config of a single process and a single pass. Gradients stay in f32, because the certificate covers the split and not the
+/// rounding that the user chose.
 fn one_pass(setup: &Setup) -> StepConfig {
     StepConfig {
         task: setup.step.task.as_reference(),
@@ -284,7 +283,7 @@ fn one_pass(setup: &Setup) -> StepConfig {
     }
 }
 
-/// The step of a batch that is not split, its weights filled.
+/// A step on the whole batch, with its weights.
 fn whole_step(
     setup: &Setup,
     device: &Device,
@@ -303,7 +302,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// No difference is no error, whatever the scale; what is not a number is an error beyond all bounds.
+/// Relative difference: zero if there is no difference, the largest number if it is not finite.
 fn relative(difference: f64, scale: f64) -> f64 {
     let ratio = difference / scale;
     match difference {
@@ -318,7 +317,7 @@ fn difference(found: &[f32], reference: &[f32]) -> f64 {
     norm(pairs.map(|(&a, &b)| f64::from(a) - f64::from(b)))
 }
 
-/// The largest error and whose it is. `scales` are further denominators, by tensor.
+/// The largest error and its parameter. `scales` are further denominators, by tensor.
 fn worst(found: &Gradients, reference: &Gradients, scales: Option<&[f64]>) -> (f64, String) {
     let tensor_norm = |tensor: &[f32]| norm(tensor.iter().map(|&value| f64::from(value)));
     let all = norm(
@@ -341,7 +340,7 @@ fn worst(found: &Gradients, reference: &Gradients, scales: Option<&[f64]>) -> (f
     worst
 }
 
-/// The reference holds the whole batch at once: nothing that is typed about the split makes it smaller.
+/// Error if the reference does not fit. The reference holds the whole batch at once, so changes of the split do not help.
 fn reference_does_not_fit(error: TrainError) -> TrainError {
     match error {
         TrainError::Plan(PlanError::DoesNotFit {
@@ -366,9 +365,9 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
     }
 }
 
-/// Compares each split of `batch`, as `task` computes it, with one pass over the whole of it. `progress` hears of every result. Of
-/// several processes, each brings the whole batch and computes its share; the certificate is that of the first, the others compare
-/// nothing.
+/// Compares each split of `batch`, computed by `task`, with one pass over the whole batch. `progress` receives every result.
+/// With several processes, each gets the whole batch and computes its share; only the first compares, and its certificate
+/// counts.
 pub fn verify(
     setup: &Setup,
     device: &Device,
@@ -392,8 +391,8 @@ pub fn verify(
     })
 }
 
-/// The same of plain accumulation, which is wrong: the mean over micro-batches, each by itself a batch with its own negatives, sums and
-/// means. It shows that the certificate can say no. The first process computes it, whatever their number.
+/// Certifies plain accumulation instead, which is wrong: the mean over micro-batches, each a batch with its own negatives,
+/// sums and means. This shows that the certificate can fail. Every process computes it alone, and the first compares.
 pub fn verify_plain_accumulation(
     setup: &Setup,
     device: &Device,
@@ -419,7 +418,7 @@ pub fn verify_plain_accumulation(
     })
 }
 
-/// Compares the gradients that splits give, and in how many micro-batches, with those of one pass.
+/// Compares the gradients of each split, given with the number of its micro-batches, with those of one pass.
 fn certify(
     setup: &Setup,
     device: &Device,
@@ -428,7 +427,7 @@ fn certify(
     mut progress: impl FnMut(&SplitResult),
     mut gradients_of: impl FnMut(Split) -> Result<(Gradients, usize), TrainError>,
 ) -> Result<Certificate, TrainError> {
-    // One process computes the reference, and compares.
+    // Only the first process computes the reference, and compares.
     let mut reference = match device.group().rank() {
         0 => Some(Reference::new(setup, device, batch)?),
         _ => None,

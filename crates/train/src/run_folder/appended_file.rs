@@ -1,6 +1,6 @@
-//! Files that grow line by line, of which a checkpoint remembers a prefix: its length and its checksum.
+//! Files that grow line by line. A checkpoint remembers the prefix that belongs to it: length and checksum.
 //!
-//! Going on from a checkpoint compares the prefix and cuts off what came later; the run writes that again.
+//! Resuming compares the prefix and cuts off the lines after it; the run writes those again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,17 +12,16 @@ use serde::{Deserialize, Serialize};
 use crate::error::TrainError;
 use crate::run_folder::folder::failed;
 
-/// What of a file belongs to a state.
+/// The part of a file that belongs to a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prefix {
-    /// Its length.
     pub bytes: u64,
-    /// In hexadecimal; `None` in a checkpoint that was written before there were checksums.
+    /// Hexadecimal; `None` in a checkpoint from before checksums were stored.
     pub checksum: Option<String>,
 }
 
 impl Prefix {
-    /// Compares a file with this, and changes nothing. Returns what is needed to go on behind it.
+    /// Compares a file with this prefix and changes nothing. Returns the running checksum that appending continues from.
     pub(crate) fn check(&self, path: &Path) -> Result<RunningChecksum, TrainError> {
         let mut sum = RunningChecksum::default();
         if self.bytes == 0 {
@@ -69,17 +68,16 @@ impl Prefix {
     }
 }
 
-/// The open file.
 pub(crate) struct AppendedFile {
     path: PathBuf,
-    /// There is none until there is something to write.
+    /// `None` until the first write.
     file: Option<File>,
-    /// Of all that was written whole.
+    /// Checksum of all complete writes.
     sum: RunningChecksum,
 }
 
 impl AppendedFile {
-    /// Goes on behind a prefix, which must be there, and cuts off the rest.
+    /// Opens the file behind `prefix`, which must match, and cuts off the rest.
     pub fn open(path: &Path, prefix: &Prefix) -> Result<AppendedFile, TrainError> {
         let sum = prefix.check(path)?;
         let file = match prefix.bytes {
@@ -107,7 +105,8 @@ impl AppendedFile {
         })
     }
 
-    /// Appends in one write. Where that fails, nothing was appended as far as [`AppendedFile::sync`] is concerned.
+    /// Appends in one write. A failed write does not count: the next write overwrites it, and [`AppendedFile::sync`] leaves
+    /// it out.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
         let start = self.sum.num_bytes();
         let file = match &mut self.file {
@@ -117,7 +116,7 @@ impl AppendedFile {
                 self.file.insert(file)
             }
         };
-        // What a failed write left is written over.
+        // Overwrites the remains of a failed write.
         file.seek(SeekFrom::Start(start))
             .and_then(|_| file.write_all(bytes))
             .map_err(failed(&self.path, "written"))?;
@@ -125,7 +124,7 @@ impl AppendedFile {
         Ok(())
     }
 
-    /// Brings the file to disk and says what a checkpoint remembers of it.
+    /// Flushes the file to disk and returns the prefix for a checkpoint.
     pub fn sync(&mut self) -> Result<Prefix, TrainError> {
         if let Some(file) = &self.file {
             let synced = file.sync_data();
@@ -138,7 +137,7 @@ impl AppendedFile {
     }
 }
 
-/// A new file whose name survives a power loss.
+/// Creates a file whose directory entry survives a power loss.
 fn create(path: &Path) -> io::Result<File> {
     let file = File::create(path)?;
     sync_folder(path.parent().unwrap_or(Path::new("")))?;
@@ -158,7 +157,7 @@ mod tests {
         let remembered = file.sync().unwrap();
         file.add(b"2\n").unwrap();
         drop(file);
-        // Killed within a line.
+        // The process was killed in the middle of a line.
         fs::write(&path, "1\n2\n{\"st").unwrap();
         let mut file = AppendedFile::open(&path, &remembered).unwrap();
         file.add(b"3\n").unwrap();
@@ -173,7 +172,7 @@ mod tests {
         }
     }
 
-    /// A write that failed half way is as if it had not been.
+    /// A half-written line is overwritten by the next write and is not part of the prefix.
     #[test]
     fn what_a_failed_write_left_is_written_over() {
         let folder = tempfile::tempdir().unwrap();

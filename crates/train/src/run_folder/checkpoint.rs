@@ -1,7 +1,7 @@
 //! A run's state between two steps: what must be known to go on as if nothing had happened.
 //!
 //! Checkpoints lie between optimizer steps, so an accumulation window is always complete: its position is the step.
-//! What a step sees is a function of (seed, epoch, sample), so a place in the order is all that data needs. The split of the
+//! The data of a step is a function of (seed, epoch, sample), so a place in the order is all that data needs. The split of the
 //! batch travels along, because sums over micro-batches round in its order.
 //!
 //! ```text
@@ -57,9 +57,7 @@ pub struct SummaryMetrics {
 /// The best evaluation so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Name of the metric.
     pub metric: String,
-    /// Its value.
     pub value: f64,
     /// Optimizer step of the evaluation.
     pub step: u64,
@@ -78,9 +76,7 @@ fn unversioned_best() -> String {
 /// Time spent by a run, over all processes that worked on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Clock {
-    /// Samples trained on.
     pub samples: u64,
-    /// Micro-batches of them.
     pub micro_batches: u64,
     /// Seconds that steps waited for data.
     pub waited: f64,
@@ -107,7 +103,6 @@ impl Clock {
     }
 }
 
-/// How the batch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitOfBatch {
     /// Samples per step, over all processes.
@@ -178,8 +173,8 @@ struct MovedUp {
     given: u64,
 }
 
-/// Version of [`State`]. Format 1 had neither checksums nor versions of the best model; format 2 knew one process only and had another rule for broken
-/// pictures. Both can still be read.
+/// Version of [`State`]. Format 1 had neither checksums nor versions of the best model; format 2 knew one process only and
+/// had another rule for broken pictures. Both can still be read.
 pub const FORMAT: u32 = 3;
 
 impl State {
@@ -213,7 +208,7 @@ pub struct Checkpoint {
     file: StateFile,
     /// The run's state.
     pub state: State,
-    /// Messages for the user who resumes from it.
+    /// Messages about the resumption, for the user.
     pub notes: Vec<String>,
     /// The files on disk that are still valid.
     checkpoints: Checkpoints,
@@ -228,7 +223,8 @@ enum Unusable {
 }
 
 impl Checkpoint {
-    /// Opens the newest checkpoint of a run that is sound, together with all that it refers to; `None` where there is none yet.
+    /// Opens the newest intact checkpoint of a run, and checks all files that it refers to; `None` if the run has no
+    /// checkpoint.
     pub fn newest(run: &RunFolder) -> Result<Option<Checkpoint>, TrainError> {
         let mut found: Vec<String> = Vec::new();
         for path in [run.last(), run.previous()] {
@@ -239,7 +235,7 @@ impl Checkpoint {
                 Ok(mut checkpoint) => {
                     let is_last = path == run.last();
                     if !is_last && found.is_empty() {
-                        // A kill between two renames leaves this.
+                        // A process killed between two renames leaves only `previous`.
                         found.push(format!("{} is not there", run.last().display()));
                     }
                     let notes = found.iter().map(|found| {
@@ -327,7 +323,7 @@ impl Checkpoint {
         })
     }
 
-    /// Puts weights and optimizer state into a step.
+    /// Loads weights and optimizer state into a step.
     pub fn restore(&self, device: &Device, step: &mut Step) -> Result<(), TrainError> {
         step.set_weights(device, |name, values| self.file.read(name, values))
             .and_then(|()| {
@@ -459,7 +455,7 @@ impl Checkpoints {
         self.checksum.map(|checksum| checksum.to_string())
     }
 
-    /// Writes a checkpoint and keeps the one before. Where that fails, the two from before are still there.
+    /// Writes a checkpoint and keeps the one before it. If writing fails, the checkpoints on disk stay as they were.
     pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
         assert!(!step.is_averaged(), "training goes on from the weights");
         let mut tensors: Vec<NamedTensor<StateTensor<'_>>> = Vec::new();
@@ -484,7 +480,7 @@ impl Checkpoints {
         step.release_state();
         let checksum = written.map_err(|cause| {
             if keeps_last && !last.exists() {
-                // Should that fail too, the run goes on from the other name.
+                // If this fails too, the run resumes from `previous`.
                 let _ = fs::rename(&previous, &last);
             }
             let before = if keeps_last {
@@ -508,7 +504,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes best models that no checkpoint names any more. What cannot be removed now is tried again after the next checkpoint.
+    /// Removes best models that no checkpoint names any more. A folder that cannot be removed is tried again after the next
+    /// checkpoint.
     fn remove_unnamed_bests(&self) {
         let named = [self.last_best.as_deref(), self.previous_best.as_deref()];
         let Ok(entries) = fs::read_dir(&self.folder) else {

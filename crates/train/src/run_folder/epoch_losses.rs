@@ -1,4 +1,4 @@
-//! The mean of each loss over the steps of an epoch: sums over counts, and comparable steps alone.
+//! The mean of each loss over the steps of an epoch: sums over counts, comparable steps only.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ impl TotalLoss {
     }
 }
 
-/// Sums over the steps of an epoch so far; a checkpoint within an epoch has them.
+/// Sums over the steps of an epoch so far; stored in a checkpoint within an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochLosses {
     losses: Vec<EpochLoss>,
@@ -55,11 +55,11 @@ struct EpochLoss {
     sum: f64,
     #[serde(with = "bits")]
     count: f64,
-    /// Samples of a step that counts.
+    /// Samples per step that counts.
     step_samples: usize,
 }
 
-/// Numbers as their bits: a decimal that is read back may differ in its last digit, and a resumed run must not.
+/// Serde format of numbers as their bits: a decimal may change in its last digit, and a resumed run must not.
 mod bits {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -73,24 +73,23 @@ mod bits {
 }
 
 impl Loss {
-    /// Whether its value depends on how many samples the step has.
+    /// Whether the loss depends on the number of samples of a step.
     pub(crate) fn depends_on_samples(&self) -> bool {
         self.chance == Chance::LogSamples
     }
 }
 
 impl EpochLosses {
-    /// Whether no step was added.
     pub fn is_empty(&self) -> bool {
         self.losses.is_empty()
     }
 
-    /// An epoch begins.
+    /// Starts an epoch.
     pub fn clear(&mut self) {
         self.losses.clear();
     }
 
-    /// Adds a step of so many samples. A loss among fewer candidates than usual is another loss: such a step counts only where the epoch has
+    /// Adds a step. A contrastive loss among fewer candidates is not comparable: a smaller step counts only if the epoch has
     /// no larger one.
     pub(crate) fn add(&mut self, losses: &[Loss], sums: &[LossSum], samples: usize) {
         self.losses.resize(losses.len(), EpochLoss::default());
@@ -107,7 +106,7 @@ impl EpochLosses {
         }
     }
 
-    /// The mean of each loss so far.
+    /// Mean of each loss so far.
     pub(crate) fn means(&self, losses: &[Loss]) -> Vec<LossLine> {
         let each = losses.iter().zip(&self.losses);
         each.map(|(loss, total)| LossLine {
@@ -122,7 +121,7 @@ impl EpochLosses {
         .collect()
     }
 
-    /// The weighted means together.
+    /// Weighted sum of the means.
     pub(crate) fn total(&self, losses: &[Loss]) -> TotalLoss {
         let means = self.means(losses);
         let each = losses.iter().zip(means);
@@ -150,7 +149,7 @@ mod tests {
             loss("label", 0.5, Chance::Log(4)),
         ];
         let mut epoch = EpochLosses::default();
-        // One step alone counts, however short it is.
+        // A single step counts, even a short one.
         epoch.add(&losses, &[sum(3.0, 3.0), sum(2.0, 1.0)], 3);
         assert_eq!(epoch.means(&losses)[0].chance, Some(3f64.ln()));
         epoch.clear();

@@ -1,19 +1,19 @@
-//! The folder of a run: one owner at a time, and every file whole or not there.
+//! The folder of a run: one owner at a time, and every file complete or absent.
 //!
 //! ```text
-//! RUN/config.yml      as resolved; `holdall train` on it repeats the run
-//! RUN/plan.json       what was chosen, and what else there was
-//! RUN/plan-tensors.json, operations.json   the same for people: what lies where and when, what takes how long
+//! RUN/config.yml      the resolved config; `holdall train` on it repeats the run
+//! RUN/plan.json       the chosen plan and the alternatives
+//! RUN/plan-tensors.json, operations.json   the plan in readable form: layout of the tensors, times of the operations
 //! RUN/metrics.jsonl   a line per step and evaluation
-//! RUN/memory.jsonl    a line per look at the memory, at least one a second
-//! RUN/tensorboard/    the same numbers as event files, if they were asked for
-//! RUN/samples.json    a few held-out pictures with what the best model makes of them
-//! RUN/summary.json    how it went
-//! RUN/failure.json    how it failed, if it did and has not come to its end since
-//! RUN/skipped.csv     pictures that could not be read and rows that are no samples, if there were any
-//! RUN/pictures.bin    which files the pictures were when the run began
+//! RUN/memory.jsonl    a line per memory sample, at least one a second
+//! RUN/tensorboard/    the same numbers as event files, on request
+//! RUN/samples.json    a few validation pictures with the best model's predictions
+//! RUN/summary.json    results of the finished run
+//! RUN/failure.json    report of the last failure, until the run finishes
+//! RUN/skipped.csv     pictures that could not be read and invalid rows, if there are any
+//! RUN/pictures.bin    sizes and times, or hashes, of the picture files at the start of the run
 //! RUN/checkpoints/    last.safetensors, previous.safetensors, best-000123/
-//! RUN/model/          what `transformers` loads
+//! RUN/model/          the model, as `transformers` loads it
 //! ```
 
 use std::fs::{self, File};
@@ -28,17 +28,17 @@ use holdall_telemetry::run_files::FAILURE_FILE;
 
 use crate::error::TrainError;
 
-/// A run's folder, held by this process.
+/// A run's folder, locked by this process.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Locked as long as this is open; the system unlocks it when the process ends, however it ends. `None` where another process of
-    /// the run holds it, and this one only reads.
+    /// Locked while open; the system releases the lock when the process ends in any way. `None` if another process of the run
+    /// holds the lock, and this one only reads.
     _lock: Option<File>,
 }
 
 impl RunFolder {
-    /// Whether a new run may have this folder; nothing is written.
+    /// Checks that a new run may use this folder; writes nothing.
     pub fn check_free(path: &Path) -> Result<(), TrainError> {
         let hint = match contents(path)? {
             None => return Ok(()),
@@ -54,13 +54,13 @@ impl RunFolder {
         )))
     }
 
-    /// A folder for a new run.
+    /// Locks the folder of a new run.
     pub fn create(path: &Path) -> Result<RunFolder, TrainError> {
         RunFolder::check_free(path)?;
         RunFolder::lock(path).map_err(before_it_began)
     }
 
-    /// The folder of a run that has begun.
+    /// Locks the folder of an existing run.
     pub fn open(path: &Path) -> Result<RunFolder, TrainError> {
         if !path.join("config.yml").is_file() {
             return Err(TrainError::Config(format!(
@@ -77,7 +77,7 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// The folder of a run whose first process holds it.
+    /// The folder of a run that the first process has locked.
     pub fn of_first_process(path: &Path) -> Result<RunFolder, TrainError> {
         if !path.join("config.yml").is_file() {
             return Err(TrainError::Config(format!(
@@ -104,7 +104,7 @@ impl RunFolder {
                     path.display()
                 )));
             }
-            // Some network file systems have no locks: the run goes on without.
+            // Some network file systems have no locks: the run continues without.
             Err(fs::TryLockError::Error(_)) => {}
         }
         let checkpoints = path.join("checkpoints");
@@ -115,32 +115,29 @@ impl RunFolder {
         })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder of checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
 
-    /// The state to go on from.
+    /// The newest checkpoint.
     pub fn last(&self) -> PathBuf {
         self.checkpoints().join("last.safetensors")
     }
 
-    /// The state before that one.
+    /// The checkpoint before the newest.
     pub fn previous(&self) -> PathBuf {
         self.checkpoints().join("previous.safetensors")
     }
 
-    /// The model folder of the run.
     pub fn model(&self) -> PathBuf {
         self.path.join("model")
     }
 
-    /// Which files the pictures were when the run began.
+    /// Record of the picture files at the start of the run.
     pub fn pictures(&self) -> PathBuf {
         self.path.join("pictures.bin")
     }
@@ -155,7 +152,7 @@ impl RunFolder {
         self.path.join("metrics.jsonl")
     }
 
-    /// Writes a small file, whole.
+    /// Writes a small file atomically.
     pub fn write(&self, name: &str, contents: &str) -> Result<(), TrainError> {
         write_whole(
             &self.path.join(name),
@@ -163,7 +160,7 @@ impl RunFolder {
         )
     }
 
-    /// Makes `model/` a copy of a best model, every byte of which is compared with its checksum. Returns that of the folder.
+    /// Makes `model/` a copy of a best model, whose files are compared with their checksums. Returns the folder's checksum.
     pub fn publish(&self, best: &Path) -> Result<Checksum, TrainError> {
         let model = self.model();
         let names = match sealed_files(best)? {
@@ -172,7 +169,7 @@ impl RunFolder {
                 names.push(CHECKSUMS_FILE.to_owned());
                 names
             }
-            // Written before there were checksums.
+            // Written before checksums were stored.
             None => plain_files(best).map_err(failed(best, "listed"))?,
         };
         let copy = |folder: &Path| {
@@ -191,7 +188,7 @@ impl RunFolder {
     }
 }
 
-/// Files of a folder, without those that a kill left half written.
+/// Files of a folder, without partial ones from a killed process.
 fn plain_files(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -204,7 +201,7 @@ fn plain_files(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes what a killed process left half written. What cannot be removed is overwritten later.
+/// Removes partial files of a killed process. Files that cannot be removed are overwritten later.
 fn remove_partial(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -213,7 +210,7 @@ fn remove_partial(folder: &Path) {
     }
 }
 
-/// What a folder holds that a new run may not overwrite.
+/// Contents of a folder that a new run must not overwrite.
 enum Contents {
     Run,
     Other(String),
@@ -230,7 +227,7 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
     for entry in fs::read_dir(path).map_err(failed(path, "listed"))? {
         let entry = entry.map_err(failed(path, "listed"))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // What a run leaves that was killed, or failed, before it began is nobody's.
+        // Remains of a run that was killed, or failed, before it began may be overwritten.
         let empty = || fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.next().is_none());
         let left = name == ".lock"
             || name == FAILURE_FILE
@@ -249,35 +246,35 @@ fn contents(path: &Path) -> Result<Option<Contents>, TrainError> {
     })
 }
 
-/// Folders of runs of one name: `runs/NAME`, `runs/NAME-2`, ...
+/// Folder names for runs of one name: `runs/NAME`, `runs/NAME-2`, ...
 fn folders_of(name: &str) -> impl Iterator<Item = PathBuf> {
     let runs = Path::new("runs");
     let numbered = (2..).map(move |number| runs.join(format!("{name}-{number}")));
     std::iter::once(runs.join(name)).chain(numbered)
 }
 
-/// The first of these folders that is not there yet.
+/// The first of these folders that does not exist.
 pub fn next_free(name: &str) -> PathBuf {
     let mut folders = folders_of(name);
     let free = folders.find(|path| !path.exists());
     free.expect("numbers do not end")
 }
 
-/// The last of these folders that is there; the first where none is.
+/// The last of these folders that exists; `runs/NAME` if none does.
 pub fn last_of(name: &str) -> PathBuf {
     let there = folders_of(name).take_while(|path| path.exists());
     there.last().unwrap_or_else(|| Path::new("runs").join(name))
 }
 
-/// Writes a file: readers see the old one or the new one.
+/// Writes a file atomically: readers see the old or the new contents.
 pub fn write_whole(path: &Path, contents: &[u8]) -> Result<(), TrainError> {
     holdall_files::write_whole(path, contents).map_err(failed(path, "written"))
 }
 
-/// What helps a run whose disk is full.
+/// Hint for a run whose disk is full.
 pub(crate) const FREE_SPACE: &str = "free some space, then go on with --resume";
 
-/// Advice for a run that has nothing to go on with yet.
+/// Replaces the hint for a run that has no checkpoint yet.
 pub(crate) fn before_it_began(error: TrainError) -> TrainError {
     match error {
         TrainError::File { found, hint } if hint == FREE_SPACE => TrainError::File {
@@ -288,7 +285,7 @@ pub(crate) fn before_it_began(error: TrainError) -> TrainError {
     }
 }
 
-/// `PATH cannot be DONE: cause`, with what to do about it.
+/// Error `PATH cannot be DONE: cause` with a hint.
 pub(crate) fn failed(path: &Path, done: &'static str) -> impl FnOnce(std::io::Error) -> TrainError {
     let path = path.to_owned();
     move |cause| {

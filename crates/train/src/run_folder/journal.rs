@@ -1,7 +1,7 @@
-//! `metrics.jsonl`: a line per step and per evaluation, none lost, none doubled.
+//! `metrics.jsonl`: one line per step and per evaluation, none lost, none doubled.
 //!
-//! A checkpoint remembers how long the file was, and its checksum. Going on from it cuts off what came later, which the run then
-//! writes again: the same numbers, since the same losses follow.
+//! A checkpoint stores the length and the checksum of the file. Resuming cuts off the lines after it; the run writes them
+//! again with the same numbers.
 
 use std::path::Path;
 
@@ -10,21 +10,20 @@ use serde::Serialize;
 use crate::error::TrainError;
 use crate::run_folder::appended_file::{AppendedFile, Prefix};
 
-/// The open file.
 pub struct Journal {
     file: AppendedFile,
     lines: Vec<u8>,
 }
 
 impl Journal {
-    /// Opens the file and goes on behind what a checkpoint remembers of it.
+    /// Opens the file behind the prefix that a checkpoint stored.
     pub fn open(path: &Path, prefix: &Prefix) -> Result<Journal, TrainError> {
         let file = AppendedFile::open(path, prefix)?;
         let lines = Vec::new();
         Ok(Journal { file, lines })
     }
 
-    /// Appends lines, in one write: all of them, or none as far as a checkpoint is concerned.
+    /// Appends lines in one write: a checkpoint contains all of them or none.
     pub fn add(&mut self, records: &[impl Serialize]) -> Result<(), TrainError> {
         self.lines.clear();
         for record in records {
@@ -34,7 +33,7 @@ impl Journal {
         self.file.add(&self.lines)
     }
 
-    /// Brings the file to disk and says what a checkpoint remembers of it.
+    /// Flushes the file to disk and returns the prefix for a checkpoint.
     pub fn sync(&mut self) -> Result<Prefix, TrainError> {
         self.file.sync()
     }

@@ -1,7 +1,7 @@
-//! `config.yml` of a run, with the checksum of its text as its last line: a digit that changed on disk would be another run.
+//! `config.yml` of a run, with a checksum of its text in the last line, because a changed digit would make it another run.
 //!
-//! The line is a comment, so the file still runs as it is. It is compared when the run goes on, and only then: who takes the file for
-//! a new run may change it.
+//! The line is a comment, so the file remains a valid config. Only resuming compares the checksum: the file may be edited for
+//! a new run.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::run_folder::folder::failed;
 
 const MARK: &str = "# checksum of the lines above, compared by --resume: ";
 
-/// Adds the last line.
+/// Appends the checksum line.
 pub(crate) fn seal(text: &str) -> String {
     let text = format!("{}\n", text.trim_end());
     let checksum = Checksum::of(text.as_bytes());
     format!("{text}{MARK}{checksum}\n")
 }
 
-/// Whether a run's config is the one that was written.
+/// Checks that a run's config is unchanged.
 pub fn check(path: &Path) -> Result<(), TrainError> {
     let bytes =
         holdall_files::read_regular(path, MOST_CONFIG_BYTES).map_err(failed(path, "read"))?;

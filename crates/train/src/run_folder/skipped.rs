@@ -1,5 +1,4 @@
-//! Pictures that could not be read, and rows that are no samples: `skipped.csv` names each one, once, and a run with too
-//! many of them stops.
+//! `skipped.csv` lists unreadable pictures and invalid rows, each once; a run with too many of them stops.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -18,21 +17,18 @@ use crate::error::TrainError;
 use crate::run_folder::appended_file::{AppendedFile, Prefix};
 use crate::run_folder::folder::failed;
 
-/// A line of `skipped.csv`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedLine {
-    /// Which samples it is one of.
+    /// Subset of the sample.
     pub part: Subset,
-    /// The line of the CSV that names it.
+    /// Line number in the CSV.
     pub row: u32,
-    /// As the CSV has it.
+    /// Text in the CSV.
     pub image: String,
-    /// What is wrong with it.
     pub reason: String,
 }
 
 impl SkippedLine {
-    /// Of a sample.
     pub fn new(part: Subset, samples: &Samples, skipped: &Skipped) -> SkippedLine {
         let sample = skipped.sample as usize;
         SkippedLine {
@@ -44,17 +40,15 @@ impl SkippedLine {
     }
 }
 
-/// A picture that was left out, as processes tell each other of it.
+/// A skipped picture, as sent between processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedPicture {
-    /// As `skipped.csv` has it.
     pub line: SkippedLine,
-    /// All that is wrong with it, with a hint.
+    /// The complete error with its hint.
     pub error: String,
 }
 
 impl SkippedPicture {
-    /// Of a sample.
     pub fn new(part: Subset, samples: &Samples, skipped: &Skipped) -> SkippedPicture {
         SkippedPicture {
             line: SkippedLine::new(part, samples, skipped),
@@ -63,7 +57,7 @@ impl SkippedPicture {
     }
 }
 
-/// The first line of an error, without the path that stands before it anyway.
+/// The first line of an error, without the path of the picture.
 pub fn reason(path: &Path, error: &DataError) -> String {
     let error = error.to_string();
     let first = error.lines().next().unwrap_or_default();
@@ -71,24 +65,24 @@ pub fn reason(path: &Path, error: &DataError) -> String {
     first.strip_prefix(&named).unwrap_or(first).to_owned()
 }
 
-/// What was left out so far, in this process and in earlier ones.
+/// The pictures skipped so far, in this process and in earlier ones.
 pub(crate) struct SkippedFile {
     path: PathBuf,
-    /// `None` where another process writes it.
+    /// `None` if another process writes the file.
     file: Option<AppendedFile>,
     known: HashSet<(Subset, u32)>,
 }
 
 impl SkippedFile {
-    /// Reads what earlier processes of the run wrote, as far as the checkpoint remembers it: what came later turns up again.
-    /// `None` stands for a checkpoint that was written before they remembered it: whole lines are then believed.
+    /// Opens the file behind the prefix of the checkpoint; later lines are cut off, because the resumed run finds those
+    /// pictures again. `None` stands for an old checkpoint without a prefix: then all complete lines count.
     pub fn open(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
         let (mut list, prefix) = SkippedFile::read(path, prefix)?;
         list.file = Some(AppendedFile::open(path, &prefix)?);
         Ok(list)
     }
 
-    /// Nothing yet; the first process writes to the file.
+    /// An empty list, for processes that do not write the file.
     pub fn of_first_process(path: &Path) -> SkippedFile {
         SkippedFile {
             path: path.to_owned(),
@@ -97,7 +91,7 @@ impl SkippedFile {
         }
     }
 
-    /// The same for whoever does not write to the file.
+    /// Like [`SkippedFile::open`], for processes that do not write the file.
     pub fn read_only(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
         Ok(SkippedFile::read(path, prefix)?.0)
     }
@@ -131,7 +125,7 @@ impl SkippedFile {
             known.insert((line.part, line.row));
         }
         if known.is_empty() {
-            // A header that nothing follows is written again with the first line.
+            // A header without lines is written again with the first line.
             prefix = Prefix::default();
         }
         let list = SkippedFile {
@@ -149,7 +143,7 @@ impl SkippedFile {
         }
     }
 
-    /// Brings the file to disk and says what a checkpoint remembers of it.
+    /// Flushes the file to disk and returns the prefix for a checkpoint.
     pub fn sync(&mut self) -> Result<Prefix, TrainError> {
         match &mut self.file {
             Some(file) => file.sync(),
@@ -157,23 +151,21 @@ impl SkippedFile {
         }
     }
 
-    /// Samples of a part that earlier processes left out.
+    /// Samples of a subset that are listed.
     pub fn samples(&self, part: Subset, samples: &Samples) -> Vec<u32> {
         let is_known = |&sample: &u32| self.is_known(part, samples.row(sample as usize));
         (0..samples.len() as u32).filter(is_known).collect()
     }
 
-    /// Whether a row is listed.
     pub fn is_known(&self, part: Subset, row: u32) -> bool {
         self.known.contains(&(part, row))
     }
 
-    /// How many there are.
     pub fn total(&self) -> usize {
         self.known.len()
     }
 
-    /// Adds a picture; whether it is new.
+    /// Adds a picture; returns whether it is new.
     pub fn add(&mut self, line: &SkippedLine) -> Result<bool, TrainError> {
         let name = (line.part, line.row);
         if self.known.contains(&name) {
@@ -183,10 +175,10 @@ impl SkippedFile {
         Ok(self.known.insert(name))
     }
 
-    /// Adds rows that are no samples, those that are not listed yet.
+    /// Adds the invalid rows that are not listed yet.
     pub fn add_rows(&mut self, rows: &[BadRow]) -> Result<(), TrainError> {
         let (mut bytes, mut added) = (Vec::new(), Vec::new());
-        // A run reads no test rows.
+        // A run does not read test rows.
         for bad in rows.iter().filter(|bad| bad.side != Side::Test) {
             let line = SkippedLine {
                 part: match bad.side {
@@ -210,7 +202,7 @@ impl SkippedFile {
         Ok(())
     }
 
-    /// Whether the run may go on, given how many rows there are in all.
+    /// Checks that not too many of all `all` rows are skipped.
     pub fn check(&self, csv: &Path, all: usize, policy: &DataConfig) -> Result<(), TrainError> {
         let left_out = self.total();
         let most = policy.max_skipped.get();
@@ -228,7 +220,7 @@ impl SkippedFile {
     }
 }
 
-/// A line as it stands in the file, with the header before the first.
+/// A line of the file; the first one includes the header.
 fn written(line: &SkippedLine, is_first: bool) -> Vec<u8> {
     let mut writer = csv::WriterBuilder::new()
         .has_headers(is_first)
@@ -237,7 +229,7 @@ fn written(line: &SkippedLine, is_first: bool) -> Vec<u8> {
     writer.into_inner().expect("memory does not fail")
 }
 
-/// The error of a picture that may not be left out, by the row that names it.
+/// Error for a skipped picture if the config allows none; it names the row.
 pub fn refused(csv: &Path, skipped: &[SkippedPicture], policy: &DataConfig) -> Option<TrainError> {
     let first = skipped
         .first()
@@ -282,7 +274,7 @@ mod tests {
         assert!(!file.add(&line).unwrap());
         assert!(file.add(&missing(Subset::Validation, &samples, 3)).unwrap());
         let remembered = file.sync().unwrap();
-        // Killed in the middle of a line, after one that no checkpoint remembers.
+        // The process was killed in the middle of a line, after a line that no checkpoint contains.
         file.write(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
         let mut file = SkippedFile::open(&path, Some(&remembered)).unwrap();
         assert_eq!(file.total(), 2);

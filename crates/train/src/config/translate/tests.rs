@@ -1,4 +1,4 @@
-//! Files of PyTorch projects, as their authors write them.
+//! Translation of config files as PyTorch projects write them.
 
 use holdall_data::config::{Stride, Validation};
 
@@ -17,7 +17,7 @@ fn translate(text: &str) -> (RunConfig, Translation) {
     let (config, mut translations) = RunConfig::load_translated(Some(&path), &[]).unwrap();
     assert_eq!(translations.len(), 1, "{text}");
     let translation = translations.remove(0);
-    // What is written down says the same.
+    // The written file loads as the same config.
     let written = folder.path().join("written.yml");
     std::fs::write(&written, translation.file_text(None)).unwrap();
     assert_eq!(RunConfig::read(&written).unwrap(), config);
@@ -58,7 +58,7 @@ fn sections_of_a_script_are_read_as_one_whole() {
 #[test]
 fn a_segmentation_project_is_translated_setting_by_setting() {
     let (config, translation) = translate(SEGMENTATION);
-    // The data set that is chosen counts, and its folder is relative to the file.
+    // The selected data set is used, and its folder is relative to the file.
     assert!(config.data.train.unwrap().ends_with("FIVES"));
     assert_eq!(config.train.batch_size, Some(1));
     assert_eq!(config.data.validation, Validation::share(0.2));
@@ -155,7 +155,7 @@ fn a_multitask_file_names_every_tower_and_loss_that_is_another() {
         .filter(|line| line.contains(": !!") || line.contains(": ["))
         .count();
     let num_told = translation.became().len() + translation.unneeded().len() + said.len();
-    // The four loss weights are one setting, and an empty checkpoint says nothing.
+    // The four loss weights are one setting, and an empty checkpoint is ignored.
     assert_eq!(num_told, num_settings - 4 + 1 - 1);
 }
 
@@ -181,7 +181,7 @@ fn without_a_line_on_its_tokenizer_such_a_project_still_has_its_bert() {
     assert_eq!(translate(&text).0.data.group, None);
 }
 
-/// A setting that is exact for one value differs for another.
+/// A setting that is exact for one value may differ for another.
 #[test]
 fn values_with_another_effect_are_named() {
     let with = |line: &str| {
@@ -266,10 +266,10 @@ fn a_flat_file_of_a_script_is_translated() {
     assert_eq!(config.train.batch_size, Some(8));
     assert_eq!(config.data.validation, Validation::share(0.25));
     assert_eq!(config.precision, Precision::Fp16);
-    // What nobody knows is named, and stops.
+    // An unknown setting is reported, and the run is refused.
     let (_, translation) = translate("learning_rate: 2e-4\nnum_epochs: 3\nflux_capacitor: 9\n");
     assert_eq!(differing(&translation), ["flux_capacitor"]);
-    // One such key in a config of Holdall is a mistake, and answered.
+    // A single foreign key in a Holdall config is an error with a hint.
     let found = refusal("model: small\ntrain: {learning_rate: 1e-3}\n");
     assert!(found.contains("unknown key `learning_rate`"), "{found}");
 }

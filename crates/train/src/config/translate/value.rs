@@ -1,4 +1,4 @@
-//! Values of other tools as Holdall writes them: the conversions that `pytorch_keys.txt` names.
+//! Conversions of other tools' values, by the names that `pytorch_keys.txt` uses.
 
 use serde_json::{Map, Value, json};
 
@@ -7,11 +7,11 @@ use super::{LOSS_NAME, value_at};
 /// Keys of a Holdall config.
 pub(super) struct Converted {
     pub(super) keys: Vec<(String, Value)>,
-    /// Why it is not quite the same; empty for the answer of the table.
+    /// Reason why the effect differs; an empty text stands for the answer of the table.
     pub(super) difference: Option<String>,
 }
 
-/// YAML 1.1's words as values: `True`, `None`.
+/// YAML 1.1 words as values: `True`, `None`.
 pub(super) fn plain(value: &Value) -> Value {
     match value.as_str() {
         Some("True" | "TRUE") => true.into(),
@@ -21,7 +21,7 @@ pub(super) fn plain(value: &Value) -> Value {
     }
 }
 
-/// A value as a word of the table.
+/// A value as a lower-case word, as the table spells it.
 pub(super) fn word(value: &Value) -> String {
     match plain(value) {
         Value::String(text) => text.to_lowercase(),
@@ -29,7 +29,7 @@ pub(super) fn word(value: &Value) -> String {
     }
 }
 
-/// Converts a value by the name of a conversion; `None` where it has no counterpart. `config` is what the other settings became.
+/// Applies a conversion by name; `None` if the value has no counterpart. `config` holds the translated settings so far.
 pub(super) fn convert(
     by: &str,
     path: &str,
@@ -52,7 +52,7 @@ pub(super) fn convert(
         },
         "epochs" => {
             let epochs = value_at(config, "train.epochs")?.as_f64()?;
-            // A warm-up that is longer than the run is no share of it.
+            // A warmup that is longer than the run cannot be written as a share.
             let share = value.as_f64()? / epochs;
             one(percent(share).filter(|_| share <= 1.0)?)
         }
@@ -136,7 +136,7 @@ pub(super) fn convert(
     Some(Converted { keys, difference })
 }
 
-/// `0.113958` as `11.396%`; numbers above 1 are percents already.
+/// `0.113958` as `11.396%`; numbers above 1 are percentages already.
 fn percent(share: f64) -> Option<Value> {
     let percent = if share <= 1.0 { 100.0 * share } else { share };
     let rounded = (percent * 1e3).round() / 1e3;

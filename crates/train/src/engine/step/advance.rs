@@ -1,10 +1,10 @@
-//! A step in parts: it can pause between two micro-batches, be saved around, and be dropped.
+//! Runs a step in parts: it can pause between two micro-batches, the run can be saved meanwhile, and the step can be dropped.
 //!
 //! ```text
-//! start     what the whole step reads is in place
-//! advance   programs up to the update, or up to a pause: call it again
-//! finish    waits, and tells the losses
-//! abandon   instead of finish: only the update writes weights and optimizer state, so the step has not happened
+//! start     loads the inputs of the whole step
+//! advance   runs programs up to the update, or up to a pause; called again to continue
+//! finish    waits, and returns the losses
+//! abandon   instead of finish: only the update writes weights and optimizer state, so nothing has changed
 //! ```
 
 use holdall_device::{Device, DeviceError};
@@ -15,20 +15,20 @@ use crate::engine::batch::Batch;
 use crate::engine::optimizer::StepScalars;
 use crate::engine::step_graph::endpoints;
 
-/// How far [`Step::advance`] came.
+/// Result of [`Step::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// To a pause before the update: the step can go on, or be dropped.
+    /// Paused before the update: the step can continue, or be dropped.
     Paused,
-    /// To its end, the update included; on a GPU it may still run.
+    /// All programs are started, the update included; a GPU may still run them.
     Launched,
 }
 
-/// What is asked between two micro-batches: whether to pause before the next.
+/// Called between two micro-batches: whether to pause before the next.
 pub type IsToPause<'a> = &'a (dyn Fn() -> bool + Sync);
 
 impl Step {
-    /// Brings what the whole step reads into place. [`Step::advance`] runs it.
+    /// Loads the inputs of the whole step. [`Step::advance`] runs it.
     pub fn start(&mut self, batch: &Batch, scalars: &StepScalars<'_>) {
         self.begin(batch, scalars.loss_scale);
         let (place, optimizer) = (self.place(endpoints::SCHEDULE), &self.config.optimizer);
@@ -38,8 +38,8 @@ impl Step {
         self.next_pass = 0;
     }
 
-    /// Goes on with the step that was started with `batch`: to its end, or to where it is to pause. On a GPU, returns while the
-    /// last few programs still run.
+    /// Continues the step that was started with `batch`, to its end or to a pause. On a GPU, returns while the last few
+    /// programs still run.
     pub fn advance(
         &mut self,
         device: &Device,
@@ -62,7 +62,7 @@ impl Step {
             let update = Stage::Update.id();
             self.machine.run(device, &self.plan, update, 0, 0);
             if self.config.shards_state() {
-                // Weights came from their owners: their copies in the compute format follow.
+                // The weights came from their owners, so their copies in the compute format are refreshed.
                 let refresh = Stage::Refresh.id();
                 self.machine.run(device, &self.plan, refresh, 0, 0);
             }
@@ -70,20 +70,20 @@ impl Step {
         })
     }
 
-    /// Runs of programs that are done, in the order of [`holdall_plan::StepPlan::passes`]; at least.
+    /// Number of passes that are surely done, in the order of [`holdall_plan::StepPlan::passes`].
     pub fn passes_done(&self) -> usize {
         self.next_pass.saturating_sub(self.machine.most_ahead())
     }
 
-    /// Drops a step that paused: weights and optimizer state are as the step before left them. Waits for what still runs.
+    /// Drops a paused step: weights and optimizer state are those after the previous step. Waits for programs that still run.
     pub fn abandon(&mut self) -> Result<(), DeviceError> {
         self.launched = None;
         (self.loaded, self.preloaded) = (None, false);
         self.machine.wait()
     }
 
-    /// Seconds that these runs take one after the other, each with inputs of a micro-batch of `batch`, and whatever is left
-    /// of the device's queue. The step was started; nothing else runs.
+    /// Seconds of these runs one after another, each with the inputs of a micro-batch of `batch`, including the wait for the
+    /// device's queue. The step must be started, and nothing else may run.
     pub(crate) fn time_runs(
         &mut self,
         device: &Device,
@@ -94,8 +94,8 @@ impl Step {
         let num_filled = (batch.num_samples / self.batch_size).max(1);
         on_its_threads(device, || {
             for &run in runs {
-                // Each brings its inputs, as in a step. Samples are there for the first micro-batches alone; padding may be
-                // shorter than they are.
+                // Each run loads its inputs, as in a step. Only the first micro-batches have samples; padding may be shorter
+                // than they are.
                 self.loaded = None;
                 let program = self.load(
                     batch,

@@ -1,7 +1,7 @@
-//! Averages of the weights: what is evaluated and exported in their place.
+//! Averages of the weights, which are evaluated and exported in their place.
 //!
-//! Weights and averages exchange their places, bit for bit, around an evaluation or an export, and nothing that evaluates or exports
-//! knows. Checkpoints are written between exchanges: they hold the weights that training goes on from.
+//! Weights and averages are swapped, bit for bit, around an evaluation or an export, so that the code for both needs no
+//! special case. Checkpoints are written between swaps, with the weights that training continues from.
 
 use holdall_device::{Device, DeviceError};
 use holdall_files::RunningChecksum;
@@ -14,21 +14,21 @@ use crate::engine::update_graph::averages;
 use crate::error::TrainError;
 
 impl Step {
-    /// Which weights are evaluated and exported.
+    /// Weights to evaluate and export.
     pub fn averaging(&self) -> Averaging {
         self.config.optimizer.averaging
     }
 
-    /// Whether averages are where the weights belong: what is evaluated and exported now.
+    /// Whether averages are in the place of the weights now.
     pub fn is_averaged(&self) -> bool {
         self.is_averaged
     }
 
-    /// Weights and averages exchange their places.
+    /// Swaps weights and averages.
     pub fn exchange_averages(&mut self, device: &Device) -> Result<(), DeviceError> {
         self.run_beside(device, averages::EXCHANGE)?;
         self.is_averaged = !self.is_averaged;
-        // Copies in the compute format are of what is in the place of the weights.
+        // Copies in the compute format are refreshed from the values in the place of the weights.
         if !self.plan.program(Stage::Refresh).instructions.is_empty() {
             let (machine, plan) = (&mut self.machine, &self.plan);
             machine.run(device, plan, Stage::Refresh.id(), 0, 0);
@@ -36,13 +36,13 @@ impl Step {
         self.machine.wait()
     }
 
-    /// Averages over steps begin at the weights that are there.
+    /// Sets the averages over steps to the current weights.
     pub fn restart_averages(&mut self, device: &Device) -> Result<(), DeviceError> {
         self.run_beside(device, averages::RESTART)
     }
 
-    /// Averages become `(1 - share) start + share weight`: `start` fills a parameter with what the run began with. Returns the
-    /// checksum of the starting weights.
+    /// Sets the averages to `(1 - share) start + share weight`: `start` fills a parameter with its starting weights. Returns
+    /// the checksum of the starting weights.
     pub fn interpolate(
         &mut self,
         device: &Device,
@@ -65,7 +65,7 @@ impl Step {
         Ok(checksum.value().to_string())
     }
 
-    /// The checksum of the trainable weights, as [`Step::interpolate`] has it of the starting ones.
+    /// Checksum of the trainable weights, comparable with that of [`Step::interpolate`].
     pub fn checksum_of_weights(&self) -> Result<String, DeviceError> {
         let mut checksum = RunningChecksum::default();
         let trainable = self.parameters().iter().filter(|one| one.trainable);
@@ -75,7 +75,7 @@ impl Step {
         Ok(checksum.value().to_string())
     }
 
-    /// Runs a program beside the step, and waits for it.
+    /// Runs a program outside of the step's passes, and waits for it.
     fn run_beside(&mut self, device: &Device, program: &str) -> Result<(), DeviceError> {
         (self.loaded, self.preloaded) = (None, false);
         let id = self.plan.forward_program(program);

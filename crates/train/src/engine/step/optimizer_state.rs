@@ -1,4 +1,4 @@
-//! The optimizer's state of a step as tensors: what checkpoints write and read back.
+//! The optimizer's state as tensors, for writing and reading checkpoints.
 
 use std::borrow::Cow;
 use std::io;
@@ -10,18 +10,16 @@ use holdall_models::folder::{ElementFormat, Elements, Values};
 use super::{Step, Stored, place};
 use crate::engine::optimizer::{Averaging, StatePart};
 
-/// Elements of a tensor, to be filled.
+/// A tensor's elements, to be filled.
 pub enum ElementsMut<'a> {
-    /// 32-bit floats.
     F32(&'a mut [f32]),
-    /// The bits of 16-bit brain floats.
+    /// Bits of 16-bit brain floats.
     Bf16(&'a mut [u16]),
-    /// Bytes.
     U8(&'a mut [u8]),
 }
 
 impl<'a> Stored<'a> {
-    /// Its elements as they lie in memory; those of a weight with an adapter merged with it.
+    /// Reads the elements in their memory format; a weight with an adapter is merged with it.
     pub fn elements(&self) -> Result<Elements<'a>, DeviceError> {
         let (machine, place) = (self.machine, &self.place);
         Ok(match Values::format(self) {
@@ -61,8 +59,8 @@ fn format_of(dtype: DType) -> ElementFormat {
 }
 
 impl Step {
-    /// Every tensor of the optimizer's state, not read yet, in the order of the graph's parameters. Averages that are made anew
-    /// for each evaluation are no state.
+    /// All tensors of the optimizer's state, to be read later, in the order of the graph's parameters. Averages that are
+    /// recomputed for each evaluation are not part of the state.
     pub fn optimizer_state(&self) -> impl Iterator<Item = (&Parameter, StatePart, Stored<'_>)> {
         self.state_parts().map(|(parameter, part)| {
             let place = self.place(&part.endpoint(&parameter.name));
@@ -85,7 +83,7 @@ impl Step {
             })
     }
 
-    /// Fills every tensor of the optimizer's state: `fill` gets the name that it has in a checkpoint, and its elements.
+    /// Fills every tensor of the optimizer's state: `fill` gets the name in a checkpoint, and the elements.
     pub fn set_optimizer_state<E>(
         &mut self,
         mut fill: impl FnMut(&str, ElementsMut<'_>) -> Result<(), E>,

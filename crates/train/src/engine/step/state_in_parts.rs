@@ -1,8 +1,8 @@
-//! Optimizer state that processes have parts of, as one list: who writes it asks the owner of a tensor when its turn comes.
+//! Sharded optimizer state as one list: the process that writes a checkpoint requests each tensor from its owner.
 //!
 //! ```text
-//! rank 0   asks for a tensor by its place in the list      ... all done
-//! others   answer: the owner with its bytes, the rest with none
+//! rank 0   requests a tensor by its index in the list      ... all done
+//! others   answer: the owner with the bytes, the rest with none
 //! ```
 
 use std::borrow::Cow;
@@ -18,25 +18,23 @@ use super::{Step, Stored};
 use crate::engine::optimizer::StatePart;
 use crate::engine::update_graph::owners;
 
-/// A tensor of the optimizer's state, wherever it is.
+/// A tensor of the optimizer's state, in this or another process.
 pub enum StateTensor<'a> {
-    /// In this process.
     Here(Stored<'a>),
-    /// In another.
     Elsewhere(Elsewhere<'a>),
 }
 
-/// A tensor of the optimizer's state that another process has.
+/// A tensor of the optimizer's state that another process holds.
 pub struct Elsewhere<'a> {
     group: &'a Group,
-    /// Its place in the list.
+    /// Index in the list.
     place: u64,
     owner: usize,
     num_values: usize,
     format: ElementFormat,
 }
 
-/// What is asked for when nothing is left to ask for.
+/// The request that ends the exchange.
 const DONE: u64 = u64::MAX;
 
 impl Elsewhere<'_> {
@@ -93,7 +91,7 @@ impl Values for StateTensor<'_> {
     }
 }
 
-/// Elements as they travel.
+/// Little-endian bytes of the elements.
 fn bytes_of(elements: &Elements<'_>) -> Vec<u8> {
     match elements {
         Elements::F32(values) => values
@@ -109,8 +107,9 @@ fn bytes_of(elements: &Elements<'_>) -> Vec<u8> {
 }
 
 impl Step {
-    /// Every tensor of the optimizer's state of all processes, in the order of the graph's parameters, under the name that it has in
-    /// a checkpoint. Where processes have parts of it, one of them reads it while the others [answer](Step::answer_for_state).
+    /// All tensors of the optimizer's state over all processes, in the order of the graph's parameters, under their names in
+    /// a checkpoint. If the state is sharded, one process reads the tensors while the others
+    /// [answer](Step::answer_for_state).
     pub fn whole_optimizer_state(&self) -> Vec<(String, StateTensor<'_>)> {
         if !self.config.shards_state() {
             let state = self.optimizer_state();
@@ -142,7 +141,7 @@ impl Step {
             .collect()
     }
 
-    /// Answers for the own part of the optimizer's state until the process that writes it has it all.
+    /// Sends this process's tensors on request, until the writing process has the whole state.
     pub fn answer_for_state(&self) -> Result<(), DeviceError> {
         if !self.config.shards_state() {
             return Ok(());
@@ -165,10 +164,10 @@ impl Step {
         }
     }
 
-    /// Tells the others that all of the state was read, or that nobody will ask for the rest.
+    /// Ends the exchange: the state was read, or the rest is not needed.
     pub fn release_state(&self) {
         if self.config.shards_state() {
-            // A process that was lost is noticed by the next step.
+            // The next step notices a lost process.
             let _ = self.group.broadcast(&mut DONE.to_le_bytes().to_vec());
         }
     }
@@ -185,7 +184,7 @@ impl Step {
         }
     }
 
-    /// Every tensor of state, who has it, and in which format.
+    /// All tensors of the state, with owner and format.
     fn state_of_all(&self) -> Vec<(&Parameter, StatePart, usize, ElementFormat)> {
         let graph = &self.plan.graph;
         let trained = self.parameters().iter().filter(|one| one.trainable);

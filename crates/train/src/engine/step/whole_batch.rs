@@ -1,5 +1,5 @@
-//! What a process must know of the whole effective batch before a step: how many samples each process has, what the losses are
-//! divided by, and the columns that losses over the whole batch read. A few numbers, by one exchange.
+//! Exchanges the facts about the whole effective batch before a step: the samples of each process, the divisors of the
+//! losses, and the columns for losses over the whole batch. These are a few numbers, in one exchange.
 
 use holdall_graph::ops::collective::Processes;
 use holdall_processes::Group;
@@ -9,15 +9,15 @@ use crate::engine::task::Task;
 
 /// The effective batch of all processes.
 pub(super) struct WholeBatch {
-    /// Samples of each process.
+    /// Number of samples of each process.
     pub num_samples: Vec<usize>,
-    /// Columns of scope [`Scope::EffectiveBatch`], of all processes: each has as many rows as every other, the rest is padding.
+    /// Columns of scope [`Scope::EffectiveBatch`] over all processes, padded to the same number of rows per process.
     pub columns: Batch,
 }
 
 impl WholeBatch {
-    /// Exchanges what there is to know; `counts` become those of all. Every process has room for `own_rows`. Where a process is
-    /// lost, the numbers are this process's alone, and whoever waits for the step learns of it.
+    /// Exchanges the numbers; `counts` become the totals. Every process has room for `own_rows`. If a process is lost, the
+    /// numbers are those of this process alone, and waiting for the step returns the error.
     pub fn exchange(
         group: &Group,
         task: &dyn Task,
@@ -69,7 +69,7 @@ impl WholeBatch {
     }
 }
 
-/// Weights of rows, of which each process has as many: 1 for its samples, 0 for padding.
+/// Writes weights of rows, with the same number of rows per process: 1 for samples, 0 for padding.
 pub(super) fn write_weights(num_samples: &[usize], weights: &mut [f32]) {
     let own_rows = weights.len() / num_samples.len();
     for (rows, &count) in weights.chunks_mut(own_rows).zip(num_samples) {
@@ -78,12 +78,12 @@ pub(super) fn write_weights(num_samples: &[usize], weights: &mut [f32]) {
     }
 }
 
-/// What a process says before a step.
+/// A process's message before a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Said {
     num_samples: usize,
     counts: Vec<f64>,
-    /// Column by column.
+    /// One column after another.
     indices: Vec<i64>,
 }
 
@@ -111,7 +111,7 @@ fn understood(bytes: &[u8], num_counts: usize) -> Option<Said> {
     })
 }
 
-/// The processes of a group, as graphs have them.
+/// The processes of a group, as a graph takes them.
 pub(crate) fn processes_of(group: &Group) -> Processes {
     Processes {
         rank: group.rank(),

@@ -1,5 +1,5 @@
-//! Files of every task, as ONNX's rules and the state dict have them. What they compute is compared with onnxruntime by
-//! docs/scripts/check_onnx.py.
+//! Exported files of every task are valid ONNX and have the weights of the state dict. docs/scripts/check_onnx.py compares
+//! their results with onnxruntime.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ use crate::tasks::video_text::{self, VideoTextTask};
 
 const BOTH: [Precision; 2] = [Precision::Full, Precision::Half];
 
-/// Operators of opset 17 that files may have.
+/// Operators of opset 17 that exported files may use.
 const OPERATORS: &[&str] = &[
     "Add",
     "ArgMax",
@@ -94,7 +94,7 @@ fn all(precision: Precision) -> Vec<(String, Vec<OnnxFile>, Box<dyn Task>)> {
     all
 }
 
-/// What ONNX's checker would say of names and order.
+/// Checks names and order as ONNX's checker does.
 fn check(graph: &GraphProto, weights: &[String]) {
     let mut defined: HashSet<&str> = HashSet::new();
     let constants = graph.initializer.iter().map(|tensor| &tensor.name);
@@ -146,7 +146,8 @@ fn every_preset_of_every_task_is_a_well_formed_program() {
     }
 }
 
-/// The files of a model have all of its weights between them, by the state dict's names, but for those that no program reads.
+/// The files of a model together contain all of its weights, under the names of the state dict, except weights that no
+/// program reads.
 #[test]
 fn weights_have_the_names_of_the_state_dict() {
     for (name, files, task) in all(Precision::Full) {
@@ -158,12 +159,12 @@ fn weights_have_the_names_of_the_state_dict() {
         others.sort();
         for other in others {
             let is_unread = other == "logit_scale"
-                // Deep supervision trains heads of smaller sizes.
+                // Deep supervision trains heads at smaller resolutions.
                 || (name.starts_with("segment") && other.starts_with("head."))
-                // Pooled over patches, CLIP's last norm is not read.
+                // With pooling over patches, CLIP's last norm is not used.
                 || (name.starts_with("classify") && other.contains("post_layernorm"))
                 || (name.starts_with("video-text") && other.contains("post_layernorm"))
-                // Texts are of one segment, and rows of the others are part of the same table.
+                // Texts have a single segment; the other rows of the segment table are exported with it.
                 || (name.starts_with("clip") && other.starts_with("head."));
             assert!(is_unread, "{name}: {other}");
         }

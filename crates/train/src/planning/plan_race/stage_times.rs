@@ -1,14 +1,14 @@
-//! What a step takes, told from a few runs of each of its programs.
+//! Estimates the time of a step from a few runs of each of its programs.
 //!
 //! ```text
 //! begin | first pass: 1, 1, 1 + n | kept forward: 1, 1, 1 + n | loss | kept backward: 1, 1, n - 1 | forward and backward: 1, 1, 1 + n | update
 //! step = once each of (begin, loss, update) + sum over the others: runs in a step x time of a run
 //! ```
 //!
-//! A group of runs begins with an empty queue and ends with a wait. What that costs is in a group of one as in a group of
-//! many, so the difference is what the runs alone take, their inputs copied meanwhile as in a step.
+//! A group of runs begins with an empty queue and ends with a wait. That overhead is the same in a group of one and in a group of
+//! many, so the difference is the time of the runs alone, with inputs copied meanwhile as in a step.
 //!
-//! The order is that of a step with fewer micro-batches: slots are a stack, and a backward pass finds what its forward pass
+//! The order is that of a step with fewer micro-batches: slots are a stack, and a backward pass finds the activations that its forward pass
 //! left.
 
 use holdall_plan::{Run, Stage};
@@ -16,38 +16,38 @@ use holdall_plan::{Run, Stage};
 /// Steps of up to this many runs are timed whole.
 pub(super) const MOST_RUNS_OF_A_WHOLE_STEP: usize = 16;
 
-/// Runs of a group, at most, beside the first. A step is measured with that many slots and one more.
+/// Maximum number of runs in a group, beside the first. A step is measured with one slot more than this.
 pub(super) const MOST_RUNS_OF_A_GROUP: usize = 8;
 
-/// A group need not take longer than this.
+/// Target time of a group.
 const GROUP_SECONDS: f64 = 0.25;
 
-/// A run that takes this long is told well enough by its first time, code being loaded or not.
+/// From this time on, the first run is accurate enough, even if it includes loading code.
 const LONG_RUN_SECONDS: f64 = 0.4;
 
-/// How often programs run in a step.
+/// Runs of each program in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunsOfStep {
-    /// Micro-batches with a slot.
+    /// Micro-batches with a slot for activations.
     pub kept: usize,
-    /// Micro-batches without one.
+    /// Micro-batches without a slot, whose forward pass runs twice.
     pub twice: usize,
-    /// Whether those without a slot have a first pass.
+    /// Whether micro-batches without a slot have a first pass.
     pub coupled: bool,
 }
 
 impl RunsOfStep {
-    /// All of them, the update included.
+    /// All runs of a step, the update included.
     pub fn count(&self) -> usize {
         let first = if self.coupled { self.twice } else { 0 };
         3 + 2 * self.kept + first + self.twice
     }
 }
 
-/// Seconds that runs take one after the other.
+/// Runs programs one after another and returns the seconds.
 pub(super) type TimeRuns<'a, E> = &'a mut dyn FnMut(&[Run]) -> Result<f64, E>;
 
-/// Seconds of a step. `time` runs programs for real; they come in an order that a step could have.
+/// Seconds of a step. `time` runs programs on the device, in an order that a step could have.
 pub(super) fn step_seconds<E>(of: RunsOfStep, time: TimeRuns<'_, E>) -> Result<f64, E> {
     let once = |stage: Stage| [run(stage, 0, 0)];
     let mut total = time(&once(Stage::Begin))?;
@@ -84,7 +84,7 @@ fn run(stage: Stage, micro_batch: usize, slot: usize) -> Run {
     }
 }
 
-/// Seconds of a run among others of its kind, and how many runs the last group had. A step has `most` of them.
+/// Seconds of a run within a group, and the number of runs in the last group. A step has `most` such runs.
 fn seconds_of_run<E>(
     most: usize,
     at: &dyn Fn(usize) -> Run,
@@ -102,7 +102,7 @@ fn seconds_of_run<E>(
     Ok((slope(one, many, more), runs.len()))
 }
 
-/// The same for what empties the slots, from the last down.
+/// The same for kept backward passes, which empty the slots from the last one down.
 fn seconds_of_kept_backward<E>(filled: usize, time: TimeRuns<'_, E>) -> Result<f64, E> {
     let mut slots = (0..filled)
         .rev()
@@ -119,11 +119,11 @@ fn seconds_of_kept_backward<E>(filled: usize, time: TimeRuns<'_, E>) -> Result<f
     }
 }
 
-/// Seconds of each of the runs that a larger group has beside those of a group of one.
+/// Seconds per additional run of the larger group.
 fn slope(one: f64, many: f64, more: usize) -> f64 {
     let each = (many - one) / more as f64;
     let mean = many / (more + 1) as f64;
-    // Half the mean at least: where a group of one took longer than several, the clock was disturbed.
+    // At least half the mean: if a group of one took longer than several runs, the measurement was disturbed.
     each.clamp(mean / 2.0, mean)
 }
 
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Seconds of a run, and of beginning and ending a group.
+    /// Simulated seconds of a run.
     fn seconds(stage: Stage) -> f64 {
         match stage {
             Stage::FirstPass => 0.010,
@@ -148,7 +148,7 @@ mod tests {
     }
     const GROUP: f64 = 0.004;
 
-    /// Times made up, and all that was run; panics where a device would compute garbage.
+    /// Estimate from simulated times, and all runs; panics if a device would compute garbage in this order.
     fn measured(of: RunsOfStep, scale: f64) -> (f64, Vec<Run>) {
         let mut ran: Vec<Run> = Vec::new();
         let mut full: Vec<usize> = Vec::new();
@@ -177,7 +177,7 @@ mod tests {
                     assert_eq!(run.stage.has_slot(), has_slot, "{run:?}");
                     assert!(run.micro_batch < of.kept + of.twice);
                 }
-                // Code is loaded at the first use.
+                // Code is loaded at the first run.
                 let loading = if warm.insert(run.stage) { 0.1 } else { 0.0 };
                 let loading = if run.stage.is_per_micro_batch() {
                     loading

@@ -1,4 +1,4 @@
-//! The choice among contenders, with times that are made up; what runs is run on the CPU.
+//! The choice among contenders with simulated times; programs run on the CPU.
 
 use holdall_device::cpu::{Cpu, CpuTarget};
 use holdall_plan::PlanError;
@@ -48,7 +48,7 @@ fn contenders_are_the_fastest_of_their_kind_that_fit() {
     for budget in [None, least, least.map(|bytes| bytes - 1)] {
         let plans = up_to(&setup, budget, 4).unwrap();
         let alone = up_to(&setup, budget, 1).unwrap();
-        // Where nothing is measured, less memory for the same time is chosen.
+        // Without measurements, less memory at the same time is preferred.
         let (fastest, unmeasured) = (&plans[0].chosen, &alone[0].chosen);
         assert!(unmeasured.step_ms <= 1.005 * fastest.step_ms);
         assert!(unmeasured.process_bytes <= fastest.process_bytes);
@@ -94,7 +94,7 @@ fn a_choice_is_planned_again_where_it_is_open_and_fits() {
             batch_size: Some(choice.batch_size + 1),
             ..open.clone()
         };
-        // Batch sizes up to the effective batch only; beyond it is a contradiction.
+        // Batch sizes up to the effective batch only; a larger one is a contradiction.
         if choice.batch_size < 16 {
             assert!(again(&choice, &fixed).is_none());
         }
@@ -126,7 +126,7 @@ fn what_has_no_memory_is_left_out_and_other_failures_are_told() {
 fn a_race_ends_when_its_time_is_up() {
     let plans = up_to(&setup(&cpu()), None, 4).unwrap();
     assert!(plans.len() >= 3, "there are enough of them");
-    // Seconds that each plan takes to measure -> how many are.
+    // Seconds that each plan takes to measure -> number of measured plans.
     let half = TIME_OF_RACE.as_secs_f64() / 2.0;
     let cases = [
         (0.1, plans.len()),
@@ -159,7 +159,7 @@ fn a_race_ends_when_its_time_is_up() {
 fn the_fastest_measured_wins_and_knows_what_else_there_is() {
     let plans = up_to(&setup(&cpu()), None, 3).unwrap();
     let timings = [timing(&plans[1], 10.0), timing(&plans[0], 12.0)];
-    // A thousand bytes more than the second was planned to hold beside its arena.
+    // A thousand bytes more than the second plan expects beside its arena.
     let held = plans[1].step.process_bytes - plans[1].step.arena_bytes + 1000;
     let won = winner(plans.clone(), &timings, held, None).unwrap();
     assert_eq!(won.chosen.choice, plans[1].chosen.choice);
@@ -202,7 +202,7 @@ fn a_plan_runs_for_real() {
     assert!(step_ms.is_finite() && step_ms > 0.0, "{step_ms}");
 }
 
-/// A step of hundreds of micro-batches is told from a few of them, in all its kinds of programs.
+/// The time of a step with hundreds of micro-batches is estimated from a few, for all kinds of programs.
 #[test]
 fn a_long_step_is_told_from_a_few_micro_batches() {
     let device = cpu();
@@ -232,7 +232,7 @@ fn times_are_remembered_for_the_same_question_alone() {
     assert_eq!(within("two").read(), None);
     let files = fs::read_dir(folder.path().join("plans")).unwrap();
     assert_eq!(files.count(), 1, "nothing half written stays");
-    // A file of another key under the same name, and files that make no sense.
+    // A file with another key, and broken files.
     fs::copy(&one.file, &within("two").file).unwrap();
     assert_eq!(within("two").read(), None);
     let sound = fs::read_to_string(&one.file).unwrap();

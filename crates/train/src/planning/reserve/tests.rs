@@ -1,4 +1,4 @@
-//! What happens when memory is not there, with a card that is made up.
+//! Reserving with too little memory, on a simulated GPU.
 
 use std::cell::RefCell;
 
@@ -15,13 +15,13 @@ fn taken() -> TrainError {
     DeviceError::Memory { found, hint }.into()
 }
 
-/// Plans of a small model as a card with these bytes would get them. A machine is the bytes that it takes.
+/// Plans of a small model on a simulated GPU. A reserved machine is represented by its number of bytes.
 struct World {
     setup: Setup,
     total: u64,
-    /// What this process could have.
+    /// Memory that this process could get.
     free: u64,
-    /// What the process holds beyond what its plan says.
+    /// Memory that the process holds beyond its plan.
     beyond: u64,
     lines: RefCell<Vec<String>>,
 }
@@ -67,7 +67,7 @@ impl World {
             if bytes > self.free {
                 return Err(taken());
             }
-            // The excess is counted by a plan that knows of it.
+            // A plan that includes the excess is not exceeded again.
             let known = bytes - plan.step.arena_bytes;
             *held.borrow_mut() = if known >= self.beyond {
                 bytes
@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// Left free on a card.
+/// Memory that is left free on a GPU.
 const RESERVE: u64 = 256 << 20;
 
 #[test]

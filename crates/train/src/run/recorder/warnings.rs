@@ -1,31 +1,32 @@
-//! What is wrong enough to be said while a run goes on, each once: a run inside its plan is silent.
+//! Warnings about a run's memory, each printed once: a run inside its plan prints none.
 
 use holdall_device::cuda::memory::Holder;
 use holdall_telemetry::memory_log::{MemorySample, Phase};
 
 use crate::config::budget::show_bytes;
 
-/// Percent of the forecast that may be held: it is promised within 1%.
+/// Percent of the forecast above which a warning follows: the forecast is promised within 1%.
 const MOST_OF_PLAN: u64 = 101;
-/// Percent of the card in use, beyond which what others take is told.
+/// Percent of GPU memory in use above which other processes are reported.
 const NEARLY_FULL: u64 = 90;
-/// Percent of the card by which others must have grown since the run began: a desktop's windows come and go.
+/// Percent of GPU memory by which other processes must have grown since the start: a desktop's windows come and go.
 const GROWN: u64 = 1;
-/// Other processes that are named.
+/// Maximum number of other processes named.
 const MOST_NAMED: usize = 3;
 
-/// What has been seen and said.
+/// Warnings that were given, and the state to compare with.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     has_told_plan: bool,
     has_told_budget: bool,
     has_told_others: bool,
-    /// What others held of the card when the memory was planned.
+    /// GPU memory of other processes at the time of planning.
     others_at_first: Option<u64>,
 }
 
 impl Warnings {
-    /// Looks at a sample; `others` says who else is on the card, and is asked only where that is told.
+    /// Returns warnings for a sample; `others` lists the other processes on the GPU, and is called only for a warning about
+    /// them.
     pub fn judge(
         &mut self,
         sample: &MemorySample,
@@ -42,7 +43,7 @@ impl Warnings {
         told
     }
 
-    /// By the high-water mark: what was held between two looks was held.
+    /// Compares the high-water mark, which includes peaks between two samples.
     fn judge_budget(&mut self, sample: &MemorySample) -> Option<String> {
         let (peak, budget) = (sample.process_peak_bytes?, sample.budget_bytes?);
         if peak <= budget || std::mem::replace(&mut self.has_told_budget, true) {
@@ -77,7 +78,7 @@ impl Warnings {
         sample: &MemorySample,
         others: impl FnOnce() -> Vec<Holder>,
     ) -> Option<String> {
-        // A host is shared by design, and its memory is not what a plan there is about.
+        // Host memory is shared by design, so a CPU run does not report other processes.
         if sample.device.as_deref() == Some("cpu") {
             return None;
         }
@@ -154,7 +155,7 @@ mod tests {
             let told = warnings.judge(&sample(process, process), nobody);
             assert!(told.is_empty(), "{told:?}");
         }
-        // What is held before there is a plan is no plan's.
+        // Memory held before planning is not compared with the plan.
         let before = MemorySample {
             phase: Some(Phase::Plan),
             ..sample(9 * GIB, 9 * GIB)
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn others_that_fill_the_card_are_named_once() {
         let mut warnings = Warnings::default();
-        // A card that was full from the beginning is what the plan was made for.
+        // A GPU that was full from the beginning gives no warning: the plan accounts for it.
         assert!(warnings.judge(&sample(4 * GIB, 3 * GIB), nobody).is_empty());
         assert!(warnings.judge(&sample(8 * GIB, 3 * GIB), nobody).is_empty());
         let holder = |pid, name: &str, bytes| Holder {

@@ -1,7 +1,7 @@
-//! What the processes of a run tell each other before a step: one message each, to all. One process tells nobody.
+//! Messages that the processes of a run exchange before a step, one from each to all. A single process sends none.
 //!
-//! Whoever is asked to stop or to save says so here, so that all do it at the same step. Samples and broken pictures of all make the
-//! line of the step and the list of what was left out, the same on every process.
+//! A request to stop or to save is passed on here, so that all processes follow it at the same step. The samples and
+//! unreadable images of all processes go into the step's line and into `skipped.csv`, the same on every process.
 
 use std::sync::atomic::Ordering;
 
@@ -18,26 +18,26 @@ use crate::run::report::{Event, ProcessesOfRun, ProcessesOfStep};
 use crate::run::requests::Requests;
 use crate::run_folder::skipped::SkippedPicture;
 
-/// The message.
+/// Message of a process to all others.
 #[derive(Serialize, Deserialize)]
 struct News {
     stop: bool,
     save: bool,
-    /// Of its share of the batch.
+    /// Samples of its share of the batch.
     samples: Vec<u32>,
     skipped: Vec<SkippedPicture>,
     load: Option<Load>,
 }
 
-/// What the last step was for a process.
+/// Time and memory of the last step of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Load {
-    /// Reading and computing; waiting for other processes is left out.
+    /// Reading and computing, without waiting for other processes.
     pub seconds: f64,
     pub process_bytes: Option<u64>,
 }
 
-/// A batch, over all processes.
+/// A batch over all processes.
 pub(super) struct WholeBatch {
     pub num_samples: usize,
     pub digest: String,
@@ -45,8 +45,8 @@ pub(super) struct WholeBatch {
 }
 
 impl Trainer {
-    /// What all processes have of the batch at hand; `None` where one is asked to stop. What is asked of any is asked of all: `heeded`
-    /// has it.
+    /// Exchanges the batches and requests of all processes; `None` if one was asked to stop. Requests to any process are set
+    /// in `heeded`.
     pub(super) fn agree(
         &mut self,
         has_batch: bool,
@@ -102,20 +102,19 @@ impl Trainer {
     }
 }
 
-/// How steps are for each process.
+/// Times and memory of the steps, for each process.
 #[derive(Default)]
 pub(super) struct Processes {
-    /// Of the last step of this process, until the others have heard.
+    /// Last step of this process, until it has been exchanged.
     pub own: Option<Load>,
-    /// Of this epoch, by rank.
+    /// Sums and maxima of this epoch, by rank.
     seconds: Vec<f64>,
     bytes: Vec<Option<u64>>,
-    /// How the last epoch was.
     last_epoch: Option<ProcessesOfRun>,
 }
 
 impl Processes {
-    /// Counts a step.
+    /// Adds a step.
     fn add(&mut self, group: &Group, loads: &[Load]) -> ProcessesOfStep {
         self.seconds.resize(loads.len(), 0.0);
         self.bytes.resize(loads.len(), None);
@@ -134,7 +133,7 @@ impl Processes {
         }
     }
 
-    /// An epoch ends: how it was; `None` for one process, or before two steps.
+    /// Ends an epoch and returns its report; `None` for one process, or before two steps.
     pub fn end_epoch(&mut self, group: &Group) -> Option<ProcessesOfRun> {
         if self.seconds.is_empty() {
             return None;
@@ -152,13 +151,12 @@ impl Processes {
         self.last_epoch()
     }
 
-    /// How the last epoch was.
     pub fn last_epoch(&self) -> Option<ProcessesOfRun> {
         self.last_epoch.clone()
     }
 }
 
-/// Who took longest, and how much longer than the others on average.
+/// The slowest process, and its time as a multiple of the mean of the other processes.
 fn slowest(seconds: &[f64]) -> (usize, f64) {
     let rank = (0..seconds.len()).max_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
     let rank = rank.unwrap_or(0);

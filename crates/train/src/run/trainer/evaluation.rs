@@ -1,4 +1,4 @@
-//! Evaluations of a run, and the best model so far.
+//! Evaluations during a run, and the best model so far.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::run_folder::checkpoint::{Best, Next, SummaryMetrics};
 use crate::run_folder::folder::{RunFolder, failed};
 use crate::run_folder::skipped::SkippedPicture;
 
-/// Name and contents of files to look at.
+/// Name and contents of example files.
 pub(super) type BestFiles = Vec<(&'static str, String)>;
 
 impl Trainer {
@@ -37,8 +37,8 @@ impl Trainer {
         wanted.filter(|&subset| self.planned.prepared.samples(subset).is_some())
     }
 
-    /// Evaluates, and saves the model where it is the best: averages of the weights where there are any. However it ends, the weights
-    /// are in their place again.
+    /// Evaluates, and saves the model if it is the best so far. If the run averages weights, the averages are evaluated and
+    /// saved; the weights are restored in any case.
     pub(super) fn evaluate_all(
         &mut self,
         requests: &Requests,
@@ -50,7 +50,7 @@ impl Trainer {
         evaluated
     }
 
-    /// Puts what is evaluated and exported into the place of the weights.
+    /// Replaces the weights by the averages that are evaluated and exported.
     pub(super) fn enter_averages(&mut self) -> Result<(), TrainError> {
         let device = &self.planned.device;
         match self.step.averaging() {
@@ -68,7 +68,7 @@ impl Trainer {
         Ok(self.step.exchange_averages(device)?)
     }
 
-    /// Puts the weights back.
+    /// Restores the weights.
     pub(super) fn leave_averages(&mut self) -> Result<(), TrainError> {
         if self.step.is_averaged() {
             self.step.exchange_averages(&self.planned.device)?;
@@ -82,7 +82,7 @@ impl Trainer {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), Unfinished> {
         let is_saved = self.saved == Some((self.state.step, self.state.next));
-        // Of several processes each would have to be asked: a checkpoint waits until they have talked to each other again.
+        // A save request interrupts the evaluation of a single process only; several processes save after the evaluation.
         let is_alone = self.planned.device.group().size() == 1;
         let is_wanted = || {
             let is_asked_to_save = is_alone && !is_saved && requests.save.load(Ordering::Relaxed);
@@ -109,8 +109,9 @@ impl Trainer {
                 seconds: began.elapsed().as_secs_f64(),
             });
         }
-        // Files first, then the lines in one write, then the state: a failure or a stop in between leaves an evaluation that is
-        // due, and is done again. The first process decides: figures that have travelled may differ in a last digit.
+        // Files first, then the lines in one write, then the state: after a failure or a stop in between, the evaluation is
+        // still due and is repeated. The first process decides which model is the best, because scores may differ between
+        // processes in the last digit.
         let group = self.planned.device.group();
         let (better, is_decisive) = processes::from_first(group, || {
             let better = self.better(&lines).map(f64::to_bits);
@@ -147,7 +148,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Figures of one part, what no process could read of it, and files to look at, which the first process alone has.
+    /// Scores of one subset, the samples that any process failed to read, and example files, which only the first process
+    /// has.
     fn evaluate_subset(
         &mut self,
         on: Subset,
@@ -183,7 +185,8 @@ impl Trainer {
         Ok((evaluated.scores, skipped, evaluated.files))
     }
 
-    /// The number that decides which model is the best: what was held out counts, whatever else is evaluated.
+    /// The score that selects the best model: that of the validation subset if it is evaluated, otherwise that of the first
+    /// subset.
     fn decisive(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let held_out = lines.iter().find(|line| line.on == Subset::Validation);
         let decisive = held_out.or(lines.first())?;
@@ -193,7 +196,7 @@ impl Trainer {
         }
     }
 
-    /// The loss of held-out samples in the epoch that ends: after which step, and what it was.
+    /// Step and loss of the validation in the epoch that ends.
     pub(super) fn validation_loss(&self) -> Option<(u64, TotalLoss)> {
         let mut last = self.state.last_scores.iter();
         let found = last.find(|found| found.on == Subset::Validation)?;
@@ -208,7 +211,7 @@ impl Trainer {
         Some((found.step, TotalLoss { value, chance }))
     }
 
-    /// The same where it is better than the best so far.
+    /// The deciding score, if it is better than the best so far.
     fn better(&self, lines: &[EvaluationLine]) -> Option<f64> {
         let best = self.state.best.as_ref().map(|best| best.value);
         let (_, direction) = self.best_metric;
@@ -217,7 +220,7 @@ impl Trainer {
     }
 }
 
-/// `train.interpolate` reads the starting weights again before each evaluation.
+/// Error for changed starting weights: `train.interpolate` reads them again before each evaluation.
 fn other_start(model: &str) -> TrainError {
     TrainError::Config(format!(
         "{model}: its weights are not those that the run began with, which `train.interpolate` needs again\n\
@@ -225,13 +228,14 @@ fn other_start(model: &str) -> TrainError {
     ))
 }
 
-/// The files of the best model that a checkpoint names; those of a later one, which is no part of the run any more, are removed.
+/// Restores the example files of the best model that a checkpoint names, and removes those of a later best model, which the
+/// resumed run does not have.
 pub(super) fn put_back_best_files(
     folder: &RunFolder,
     best: Option<&Best>,
 ) -> Result<(), TrainError> {
     if best.is_some_and(|best| best.checksum.is_none()) {
-        // Written before best models had files of their own.
+        // Written before best models kept these files.
         return Ok(());
     }
     for name in BEST_FILES {

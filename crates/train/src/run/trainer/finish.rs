@@ -1,7 +1,7 @@
-//! The end of a run: `model/` and `summary.json`, made of what the last checkpoint and the best model hold.
+//! The end of a run: `model/` and `summary.json`, from the last checkpoint and the best model.
 //!
-//! Finishing begins when a checkpoint at the run's end is on disk, and can be repeated from it as often as it is interrupted. It is done
-//! when `summary.json` names that checkpoint, and `model/` is what the summary says, byte for byte.
+//! Finishing starts once a checkpoint at the run's end is on disk, and can be repeated from it as often as it is interrupted.
+//! It is complete when `summary.json` names that checkpoint, and `model/` has the checksum that the summary states.
 
 use holdall_files::Checksum;
 use holdall_models::folder::verify_folder;
@@ -19,18 +19,18 @@ use crate::run::report::{ModelOfRun, Outcome, Summary};
 use crate::run_folder::checkpoint::Best;
 use crate::run_folder::folder::RunFolder;
 
-/// Where a run stands.
+/// Progress of a run towards its end.
 #[derive(Serialize, Deserialize)]
 pub enum End {
-    /// There are steps to do.
+    /// Steps remain.
     NotReached,
-    /// All steps are done, and finishing was interrupted or undone: how that shows.
+    /// All steps are done, but finishing was interrupted or undone; the text names the evidence.
     Unfinished(String),
-    /// Nothing is left to do. The text of `summary.json`.
+    /// The run is complete. The text of `summary.json`.
     Complete(String),
 }
 
-/// What ties a summary to a checkpoint and a model.
+/// The references of a summary to a checkpoint and a model.
 #[derive(Deserialize)]
 struct Ties {
     model: Option<ModelOfRun>,
@@ -38,7 +38,7 @@ struct Ties {
 }
 
 impl Trainer {
-    /// Whether the run is over, and everything is there that it was to leave: as the first process sees it.
+    /// Whether the run is over and all its files are complete, as judged by the first process.
     pub fn end(&self) -> Result<End, TrainError> {
         let Some(records) = self.records.as_ref().filter(|_| self.has_ended()) else {
             return processes::from_first(self.planned.device.group(), || Ok(End::NotReached));
@@ -49,7 +49,7 @@ impl Trainer {
         })
     }
 
-    /// The summary, if it and the model belong to the checkpoint; else what is wrong.
+    /// Text of the summary if it and the model belong to the checkpoint; otherwise the reason why they do not.
     fn summary(&self, records: &Records) -> Result<String, String> {
         let path = records.folder.path().join("summary.json");
         let name = path.display();
@@ -69,7 +69,6 @@ impl Trainer {
         }
     }
 
-    /// Copies the best model to `model/`.
     fn publish(&self, run: &RunFolder, best: &Best) -> Result<Checksum, TrainError> {
         let folder = run.checkpoints().join(&best.folder);
         run.publish(&folder).map_err(|cause| match cause {
@@ -82,7 +81,7 @@ impl Trainer {
         })
     }
 
-    /// The model folder and the summary, which the others wait for.
+    /// Writes the model folder and the summary in the first process; the others wait for it.
     pub(super) fn finish(&mut self) -> Result<Outcome, TrainError> {
         let group = self.planned.device.group().clone();
         let records = self.records.take();

@@ -1,4 +1,5 @@
-//! What a run writes to its folder while it goes. Of several processes the first alone has records; the others run the same loop without.
+//! Files that a run writes to its folder while it trains. With several processes, only the first has records; the others run
+//! the same loop without them.
 
 use serde::Serialize;
 
@@ -19,17 +20,18 @@ use crate::run_folder::journal::Journal;
 use crate::run_folder::sealed_config::seal;
 use crate::run_folder::skipped::SkippedFile;
 
-/// The files of a run, open.
+/// The open files of a run.
 pub(super) struct Records {
     pub folder: RunFolder,
     pub journal: Journal,
     pub checkpoints: Checkpoints,
-    /// Looks at the memory as long as this is there.
+    /// Samples the memory until it is dropped.
     _sampler: Sampler,
 }
 
 impl Records {
-    /// Writes what is known before the first step, and goes on behind what a checkpoint remembers.
+    /// Writes the files that are known before the first step, and opens the journal behind the prefix that the checkpoint
+    /// remembers.
     pub(super) fn begin(
         (folder, checkpoints): (RunFolder, Checkpoints),
         is_resumed: bool,
@@ -46,7 +48,7 @@ impl Records {
         if let Some(error) = too_short {
             return Err(error);
         }
-        // A run that has nothing left to do keeps the record of how it was done.
+        // A run with no steps left keeps the settings that it was trained with.
         if !is_over(planned, state) {
             write_settings(&folder, planned, is_resumed)?;
         }
@@ -71,7 +73,7 @@ impl Records {
         let path = self.folder.checkpoints().join(name);
         let checksum = save_model(step, inputs, &path)?;
         for (name, json) in files.into_iter().flatten() {
-            // Beside the model's files and no part of them: a resumed run finds those of the best that it goes on from.
+            // Stored beside the model's files, but not listed among them: a resumed run restores the files of its best model.
             write_whole(&path.join(name), json.as_bytes())?;
             self.folder.write(name, json)?;
         }
@@ -79,7 +81,7 @@ impl Records {
     }
 }
 
-/// The config and the plan of the steps to come.
+/// Writes the config and the plan of the coming steps.
 fn write_settings(
     folder: &RunFolder,
     planned: &PlannedRun,
@@ -113,7 +115,7 @@ fn write_settings(
 }
 
 impl Trainer {
-    /// Lines of `metrics.jsonl`.
+    /// Appends lines to `metrics.jsonl`.
     pub(super) fn add_lines(&mut self, lines: &[impl Serialize]) -> Result<(), TrainError> {
         match &mut self.records {
             Some(records) => records.journal.add(lines),
@@ -121,7 +123,7 @@ impl Trainer {
         }
     }
 
-    /// A small file in the run's folder.
+    /// Writes a small file to the run folder.
     pub(super) fn write_file(&self, name: &str, json: &str) -> Result<(), TrainError> {
         match &self.records {
             Some(records) => records.folder.write(name, json),
@@ -129,7 +131,7 @@ impl Trainer {
         }
     }
 
-    /// The checkpoint of the state between two steps.
+    /// Writes a checkpoint; the state must be between two steps.
     pub(super) fn write_checkpoint(&mut self) -> Result<(), TrainError> {
         let Some(records) = &mut self.records else {
             return Ok(self.step.answer_for_state()?);
@@ -139,7 +141,7 @@ impl Trainer {
         records.checkpoints.save(&self.state, &self.step)
     }
 
-    /// Saves the model as the best one, with what it makes of a few samples. No checkpoint names it yet.
+    /// Saves the model as the best one, with its example files. No checkpoint names it yet.
     pub(super) fn save_best(
         &self,
         value: f64,

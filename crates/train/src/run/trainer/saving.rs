@@ -1,4 +1,4 @@
-//! What is kept of a run: the checkpoint when it is due, asked for, or all that a failure leaves.
+//! Writes checkpoints: when due, on request, and after a failure.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Whether someone asked for a checkpoint, which is on disk then.
+    /// Saves if a checkpoint was requested; returns whether one was.
     pub(super) fn save_if_asked(
         &mut self,
         requests: &Requests,
@@ -47,7 +47,7 @@ impl Trainer {
         Ok(is_asked)
     }
 
-    /// A state that is not finite does not replace one that is.
+    /// Saves the state, unless it is not finite: then the checkpoint on disk stays.
     fn save_state(&mut self) -> Result<(), TrainError> {
         let _saving = self.planned.device.group().expect_no_progress();
         self.planned.recorder.enter(Phase::Save);
@@ -60,7 +60,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Says what was found at which step, and what to go on from.
+    /// Error for a state that is not finite, with the checkpoint to resume from.
     pub(super) fn diverged(&self, step: u64, found: String) -> TrainError {
         let config = &self.planned.config;
         let lower = format!("{:.1e}", config.train.rate() / 10.0).replace(".0e", "e");
@@ -84,25 +84,25 @@ impl Trainer {
         }))
     }
 
-    /// What was done before a failure is kept: steps fail as a whole, so the state is that after the last one.
+    /// Saves the work done before a failure: a step fails as a whole, so the state is that after the last complete step.
     pub(super) fn failed(
         &mut self,
         error: TrainError,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> TrainError {
-        // Nobody shall wait for this process.
+        // Other processes stop waiting for this one.
         self.planned.device.group().fail(&error.to_string());
         if let TrainError::Device(error) = error {
-            // Nobody knows what is in the memory of a device that failed: the last checkpoint stands.
+            // The memory of a failed device is undefined: the last checkpoint stands.
             return TrainError::Run(format!("after step {}: {error}", self.state.step));
         }
         if let TrainError::Diverged(_) | TrainError::Processes(_) = error {
-            // The weights may have been on their way for some steps: an earlier state is the better one to go on from.
+            // The weights may have been diverging for some steps: the last checkpoint is the better one to resume from.
             return error;
         }
-        // A step whose line could not be written is not done: the last checkpoint stands.
+        // A step whose line could not be written does not count: the last checkpoint stands.
         if self.is_between_steps {
-            // If that fails as well, the first failure is the one to tell.
+            // If saving fails too, the first error is reported.
             let _ = self.save(watch);
         }
         error

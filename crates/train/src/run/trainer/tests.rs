@@ -1,5 +1,5 @@
-//! Reading: the same steps whoever reads, and broken pictures where they belong. Saving: what a failed write leaves, and which best
-//! models stay.
+//! Tests of reading (the same steps for any reader, unreadable images in their places) and of saving (failed writes, and
+//! which best models are kept).
 
 use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::{BadPictures, PictureCheck, ReplacedPictures};
@@ -24,13 +24,13 @@ impl Trainer {
     }
 }
 
-/// Three steps an epoch.
+/// A trainer with three steps per epoch.
 fn trainer(folder: &std::path::Path, out: &str, change: impl Fn(&mut RunConfig)) -> Trainer {
     let run = RunFolder::create(&folder.join(out)).unwrap();
     trainer_in(folder, run, change)
 }
 
-/// Goes on from what is in the folder.
+/// A trainer that resumes from the folder's checkpoint.
 fn trainer_in(
     folder: &std::path::Path,
     run: RunFolder,
@@ -65,7 +65,7 @@ fn small(folder: &std::path::Path, change: impl Fn(&mut RunConfig)) -> RunConfig
     config
 }
 
-/// Goes on with a run; what it said, or why it does not.
+/// Resumes a run; returns its messages with the trainer or the error.
 fn resumed(
     folder: &std::path::Path,
     change: impl Fn(&mut RunConfig),
@@ -89,7 +89,7 @@ fn draw(folder: &std::path::Path) {
     cars::write(&folder.join("data"), &cars, |_| true).unwrap();
 }
 
-/// Number, samples, which, bits of the loss.
+/// Step number, samples, their digest, bits of the loss.
 type Steps = Vec<(u64, usize, String, u64)>;
 
 fn step_of(line: &StepLine) -> (u64, usize, String, u64) {
@@ -97,7 +97,7 @@ fn step_of(line: &StepLine) -> (u64, usize, String, u64) {
     (line.step, line.samples, digest, line.loss.to_bits())
 }
 
-/// What each step was like, how many pictures were left out, and how it ended.
+/// Runs the trainer; returns its steps, the number of skipped images, and the outcome.
 fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
     let (mut steps, mut skipped) = (Vec::new(), 0);
     let outcome = trainer.run(&Requests::new(), &mut |event| match event {
@@ -108,7 +108,7 @@ fn run(trainer: &mut Trainer) -> (Steps, usize, Result<Outcome, TrainError>) {
     (steps, skipped, outcome)
 }
 
-/// The picture at a place in the first epoch's order is no picture any more.
+/// Overwrites the image at a place in the first epoch's order with text; returns its row.
 fn break_picture(trainer: &Trainer, place: usize) -> u32 {
     let samples = &trainer.planned.prepared.train;
     let order = Order::new(0, 0, samples, trainer.planned.config.train.sampling);
@@ -198,15 +198,15 @@ fn too_many_bad_pictures_stop_a_run_that_can_go_on() {
     assert!(trainer.files().folder.last().is_file());
 }
 
-/// Lines of `metrics.jsonl` without what a clock says.
+/// Lines of `metrics.jsonl` without their times.
 fn lines(folder: &RunFolder) -> Vec<String> {
     let text = std::fs::read_to_string(folder.journal()).unwrap();
     let untimed = text.lines().map(|line| line.split(",\"seconds\":").next());
     untimed.map(|line| line.unwrap().to_owned()).collect()
 }
 
-/// A step of many micro-batches that is interrupted in the middle, as often as there are steps, leaves no trace: neither in the
-/// same process nor in one that goes on from the checkpoint.
+/// A step of many micro-batches that is interrupted in the middle, once per step, leaves no trace: neither in the same
+/// process nor in a process that resumes from the checkpoint.
 #[test]
 fn a_step_that_is_stopped_before_its_update_is_done_again_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
@@ -219,7 +219,7 @@ fn a_step_that_is_stopped_before_its_update_is_done_again_with_the_same_bits() {
     let mut steps = Vec::new();
     let mut interrupted = trainer(folder.path(), "run", single);
     loop {
-        // Known to be long: it tells so as it begins.
+        // A step expected to be long reports progress as it begins.
         interrupted.passes.finished(60.0);
         let requests = Requests::new();
         let mut places = Vec::new();
@@ -233,7 +233,7 @@ fn a_step_that_is_stopped_before_its_update_is_done_again_with_the_same_bits() {
             matches!(outcome, Ok(Outcome::Interrupted { step, .. }) if step as usize == steps.len())
         );
         assert_eq!(places, [(steps.len() + 1, 0, 8)]);
-        // In the same process, then in another.
+        // Resumes in the same process, then in another trainer.
         let requests = Requests::new();
         let outcome = interrupted.run(&requests, &mut |event| {
             if let Event::Step(line) = event {
@@ -253,7 +253,7 @@ fn a_step_that_is_stopped_before_its_update_is_done_again_with_the_same_bits() {
     assert_eq!(weights(&interrupted), weights(&whole));
 }
 
-/// SIGUSR1 in a long step: the checkpoint is there before the step is, and the step goes on.
+/// SIGUSR1 in a long step: the checkpoint is written before the step ends, and the step continues.
 #[test]
 fn a_checkpoint_that_is_asked_for_in_a_step_does_not_wait_for_its_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -282,7 +282,7 @@ fn a_checkpoint_that_is_asked_for_in_a_step_does_not_wait_for_its_end() {
     assert_eq!(steps, expected);
 }
 
-/// Stops after so many steps, and saves.
+/// Stops after a step, and saves.
 fn run_until(trainer: &mut Trainer, step: u64) {
     let requests = Requests::new();
     let outcome = trainer.run(&requests, &mut |event| {
@@ -293,7 +293,7 @@ fn run_until(trainer: &mut Trainer, step: u64) {
     assert!(matches!(outcome, Ok(Outcome::Interrupted { .. })));
 }
 
-/// The weights are those after the step by then, and the journal lacks it: that is no state to save.
+/// The weights are those after the step, but the journal lacks its line: this state must not be saved.
 #[test]
 fn a_step_whose_line_cannot_be_written_is_not_done() {
     let folder = tempfile::tempdir().unwrap();
@@ -326,7 +326,6 @@ fn a_step_whose_line_cannot_be_written_is_not_done() {
     assert!(model(&resumed) == model(&whole));
 }
 
-/// An evaluation whose lines cannot be written is still due, and its model is not the best.
 #[test]
 fn an_evaluation_whose_lines_cannot_be_written_is_still_due() {
     let folder = tempfile::tempdir().unwrap();
@@ -361,7 +360,7 @@ fn bests(folder: &RunFolder) -> Vec<String> {
     names
 }
 
-/// A best model is one of a timeline: it stays as long as a checkpoint names it, and no other takes its place.
+/// A best model is kept as long as a checkpoint names it, and a later one does not overwrite it.
 #[test]
 fn every_best_model_that_a_checkpoint_names_is_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -387,7 +386,7 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     let path = trainer.files().folder.path().to_owned();
     let kept = path.join("checkpoints/best-000001/model.safetensors");
     assert!(std::fs::read(&kept).unwrap() == first_model);
-    // Going on from the last checkpoint, which knows the first alone.
+    // Resume from the last checkpoint, which names the first best model only.
     drop(trainer);
     let mut trainer = trainer_in(folder.path(), RunFolder::open(&path).unwrap(), |_| ());
     assert_eq!(trainer.state.best, Some(first));
@@ -410,7 +409,7 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     assert!(std::fs::read(&kept).unwrap() == first_model);
     trainer.save(&mut |_| ()).unwrap();
     assert_eq!(bests(&trainer.files().folder), ["best-000002"]);
-    // A damaged checkpoint names nothing; the one that is gone back to keeps its best.
+    // A damaged checkpoint names nothing; the previous checkpoint keeps its best model.
     run_until(&mut trainer, 3);
     trainer.state.best = Some(save_best(&mut trainer).0);
     trainer.save(&mut |_| ()).unwrap();
@@ -429,7 +428,7 @@ fn every_best_model_that_a_checkpoint_names_is_kept() {
     assert!(previous.notes.is_empty(), "{:?}", previous.notes);
 }
 
-/// Rows that are no samples change nothing but their own number: not a bit of a loss.
+/// Bad CSV rows change only the row numbers: every bit of the losses stays.
 #[test]
 fn a_list_with_bad_rows_trains_as_the_list_without_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -456,7 +455,7 @@ fn a_list_with_bad_rows_trains_as_the_list_without_them() {
         listed.lines().collect::<Vec<_>>(),
         ["part,row,image,reason", &fields, "train,11,,no image named"]
     );
-    // Listed once, however often the run goes on.
+    // Each bad row is listed once, however often the run is resumed.
     drop(trainer);
     let (trainer, _) = resumed(folder.path(), |config| config.train.epochs = Some(3));
     let trainer = trainer.unwrap();
@@ -475,7 +474,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     let (trainer, said) = resumed(folder.path(), longer);
     let samples = std::sync::Arc::clone(&trainer.unwrap().planned.prepared.train);
     assert_eq!(said, "");
-    // The same bytes with another time are not known to be the same, and taken for it.
+    // A file with the same size and another modification time is reported, and accepted as the same image.
     let picture = samples.image_path(5);
     let bytes = std::fs::read(&picture).unwrap();
     let touch = |path: &std::path::Path, seconds: u64| {
@@ -491,7 +490,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
         samples.image(5)
     );
     assert!(said.contains(&touched), "{said}");
-    // Said once; from here on the contents are recorded.
+    // Reported once; from here on the contents are recorded.
     let hashed = |config: &mut RunConfig| {
         longer(config);
         config.data.picture_check = PictureCheck::Hash;
@@ -503,7 +502,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     let (trainer, said) = resumed(folder.path(), longer);
     trainer.unwrap();
     assert_eq!(said, "", "the same contents");
-    // Another picture under the name of one.
+    // Another image under the same name.
     std::fs::copy(samples.image_path(7), &picture).unwrap();
     let config_before = std::fs::read(folder.path().join("run/config.yml")).unwrap();
     let (trainer, _) = resumed(folder.path(), longer);
@@ -531,7 +530,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     let (trainer, said) = resumed(folder.path(), warned);
     trainer.unwrap();
     assert!(said.contains("1 of 22 pictures are not those"), "{said}");
-    // The run knows the new one now.
+    // The run has recorded the new image.
     let (trainer, said) = resumed(folder.path(), longer);
     trainer.unwrap();
     assert_eq!(said, "");
@@ -539,7 +538,7 @@ fn replaced_pictures_are_noticed_when_a_run_goes_on() {
     assert!(resumed(folder.path(), longer).0.is_err());
 }
 
-/// A picture that could not be read stays left out: to mend it later is no reason to stop.
+/// An image that could not be read stays skipped; repairing it later does not stop the run.
 #[test]
 fn a_mended_picture_that_was_skipped_is_still_skipped() {
     let folder = tempfile::tempdir().unwrap();

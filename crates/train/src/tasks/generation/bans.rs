@@ -2,11 +2,11 @@
 
 use super::{DecoderTokens, Generation};
 
-/// Bans for all rows of a step.
+/// Banned tokens of all rows in a step.
 pub(super) struct Bans<'a> {
     settings: &'a Generation,
     special: &'a DecoderTokens,
-    /// `rows x width`; -1: none.
+    /// `rows x width`; -1 stands for no token.
     banned: Vec<i64>,
     width: usize,
 }
@@ -26,7 +26,7 @@ impl<'a> Bans<'a> {
         }
     }
 
-    /// Finds what may not follow a row's tokens, those behind BOS.
+    /// Finds the tokens that may not follow a row's tokens, which exclude BOS.
     pub(super) fn find(&mut self, row: usize, tokens: &[i64]) {
         let Bans {
             settings, special, ..
@@ -44,18 +44,18 @@ impl<'a> Bans<'a> {
         }
     }
 
-    /// As [`super::Asked::banned`] has it.
+    /// The bans in the format of [`super::Asked::banned`].
     pub(super) fn of_all_rows(&self) -> Option<&[i64]> {
         (self.width > 0).then_some(&self.banned)
     }
 
-    /// Of one row; -1 is none.
+    /// Bans of one row; -1 stands for no token.
     pub(super) fn of_row(&self, row: usize) -> &[i64] {
         &self.banned[row * self.width..][..self.width]
     }
 }
 
-/// Tokens that would make the last `n` tokens a sequence that was there before. BOS counts as a token.
+/// Tokens that would repeat an earlier sequence of `n` tokens. BOS counts as a token.
 fn repeats(bos: i64, tokens: &[i64], n: usize) -> impl Iterator<Item = i64> {
     let sequence: Vec<i64> = std::iter::once(bos).chain(tokens.iter().copied()).collect();
     let suffix = if n > 0 && sequence.len() >= n {
@@ -84,9 +84,9 @@ mod tests {
         let banned = |tokens: &[i64], n| repeats(1, tokens, n).collect::<Vec<i64>>();
         assert_eq!(banned(&[7, 8, 7], 2), [8]);
         assert_eq!(banned(&[7, 8, 9, 7, 8], 3), [9]);
-        // BOS is a token like others.
+        // BOS counts as a token.
         assert_eq!(banned(&[5, 1], 2), [5]);
-        // Single tokens: all that were there.
+        // n = 1: every token that occurred is banned.
         assert_eq!(banned(&[4, 6], 1), [1, 4, 6]);
         assert!(banned(&[7, 8, 7], 0).is_empty());
         assert!(banned(&[7], 3).is_empty());

@@ -1,12 +1,12 @@
-//! Beam search: of each sample, the sequences with the highest sums of log-probabilities are followed.
+//! Beam search: follows the sequences of each sample with the highest sums of log-probabilities.
 //!
 //! ```text
 //! candidates   the best tokens of every beam, by the sum of log-probabilities
-//! running      the best that did not end: the beams of the next step
-//! finished     the best that ended, by sum / length^penalty; only the first `beams` candidates may end
+//! running      the best unfinished candidates: the beams of the next step
+//! finished     the best finished sequences, by sum / length^penalty; only the first `beams` candidates may finish
 //! ```
 //!
-//! Sums are f32 and -1e9 stands for "not to be taken", as in transformers: sequences and scores are the same.
+//! Sums are f32 and -1e9 marks an excluded candidate, as in transformers: sequences and scores are the same.
 
 use super::bans::Bans;
 use super::{Asked, Best, DecoderTokens, EarlyStopping, Generated, Generation, Logits, NextToken};
@@ -14,24 +14,21 @@ use crate::error::TrainError;
 
 const NEVER: f32 = -1e9;
 
-/// A sequence with its score.
 #[derive(Clone)]
 struct Beam {
     tokens: Vec<i64>,
     score: f32,
 }
 
-/// A token behind a beam.
+/// A token that may extend a beam.
 struct Candidate {
     /// Sum of log-probabilities.
     sum: f32,
     beam: usize,
     token: i64,
-    /// Whether the sequence ends with it.
     ends: bool,
 }
 
-/// The search for one sample.
 struct Sample {
     running: Vec<Beam>,
     finished: Vec<Beam>,
@@ -81,7 +78,7 @@ pub(super) fn search(
             let parents = sample.go_on(&candidates);
             sample.update_can_improve(settings, position + 1, steps);
             for (beam, running) in sample.running.iter().enumerate() {
-                // Where too few tokens were left, a beam has none: its sum is minus infinity, and what it is fed does not matter.
+                // With too few tokens left, a beam has no token: its sum is minus infinity, and its input does not matter.
                 ids[first + beam] = match running.tokens[position] {
                     token if token >= 0 => token,
                     _ => special.pad,
@@ -115,7 +112,8 @@ pub(super) fn search(
         .collect())
 }
 
-/// Every beam's past is that of the row it comes from, which was fed the token of this position.
+/// Updates the ancestors of every beam: the past of a beam is that of its parent row, which was fed the token of this
+/// position.
 fn inherit(ancestors: &mut [i64], parents: &[usize], first_row: usize, position: usize) {
     let steps = ancestors.len() / parents.len();
     let before = ancestors.to_vec();
@@ -132,7 +130,7 @@ impl Sample {
             tokens: Vec::new(),
             score,
         };
-        // All beams are the same at first: one of them counts.
+        // All beams start equal: only the first counts.
         let running = (0..beams).map(|index| beam(if index == 0 { 0.0 } else { NEVER }));
         Sample {
             running: running.collect(),
@@ -171,7 +169,7 @@ impl Sample {
         before.iter().copied().chain([candidate.token]).collect()
     }
 
-    /// Takes sequences of `length` tokens that ended, where they are better than those that did before.
+    /// Adds finished sequences of `length` tokens if they are better than the earlier ones.
     fn finish(&mut self, candidates: &[Candidate], settings: &Generation, length: usize) {
         let beams = self.running.len();
         let by_length = penalty(length, settings);
@@ -194,7 +192,7 @@ impl Sample {
         (self.finished, self.is_finished) = merged.into_iter().unzip();
     }
 
-    /// The best candidates that did not end are the next beams. Returns which beam each comes from.
+    /// Makes the best unfinished candidates the next beams. Returns the parent beam of each.
     fn go_on(&mut self, candidates: &[Candidate]) -> Vec<usize> {
         let beams = self.running.len();
         let mut next: Vec<(f32, &Candidate)> = candidates
@@ -214,7 +212,7 @@ impl Sample {
         next.iter().map(|(_, candidate)| candidate.beam).collect()
     }
 
-    /// Whether an open sequence, now of `length` tokens, may still become better than the worst that is finished.
+    /// Updates whether an open sequence, now of `length` tokens, may still beat the worst finished one.
     fn update_can_improve(&mut self, settings: &Generation, length: usize, longest: usize) {
         let hoped =
             settings.early_stopping == EarlyStopping::Never && settings.length_penalty > 0.0;

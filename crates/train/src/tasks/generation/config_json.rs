@@ -1,7 +1,6 @@
 //! `generation_config.json`, as transformers reads and writes it.
 //!
-//! Keys that say nothing about these searches are left alone when a file is read; those that would change tokens in a way that
-//! is not known here are refused.
+//! Keys that do not concern generation are ignored. Keys that would change tokens and are not supported here are refused.
 
 use std::path::Path;
 
@@ -13,13 +12,12 @@ use super::{DecoderTokens, EarlyStopping, Generation, Method};
 use crate::error::TrainError;
 use crate::run_folder::folder::failed;
 
-/// What the file is called.
 pub const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// No such file is longer.
+/// Largest accepted file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The keys that are written.
+/// Keys that are written.
 #[derive(Serialize)]
 struct Written<'a> {
     bos_token_id: i64,
@@ -38,14 +36,14 @@ struct Written<'a> {
     sample: Option<SampleKeys>,
 }
 
-/// transformers warns of these where there is one beam.
+/// Written with several beams only, because transformers warns of these keys otherwise.
 #[derive(Serialize)]
 struct BeamKeys {
     length_penalty: f64,
     early_stopping: EarlyStopping,
 }
 
-/// transformers warns of these where nothing is sampled.
+/// Written for sampling only, because transformers warns of these keys otherwise.
 #[derive(Serialize)]
 struct SampleKeys {
     temperature: f64,
@@ -57,7 +55,6 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// The file's text.
 pub fn generation_config_json(settings: &Generation, special: &DecoderTokens) -> String {
     let written = Written {
         bos_token_id: special.bos,
@@ -82,7 +79,7 @@ pub fn generation_config_json(settings: &Generation, special: &DecoderTokens) ->
     text + "\n"
 }
 
-/// The keys that are read; `null` is the default.
+/// Keys that are read; `null` stands for the default.
 #[derive(Deserialize)]
 struct Read {
     max_new_tokens: Option<usize>,
@@ -99,7 +96,7 @@ struct Read {
     top_p: Option<f64>,
 }
 
-/// Keys that change tokens and are not known here, each with the value that changes nothing.
+/// Unsupported keys that change tokens, each with the value that changes nothing.
 const OTHERS: [(&str, f64); 7] = [
     ("repetition_penalty", 1.0),
     ("encoder_repetition_penalty", 1.0),
@@ -110,10 +107,10 @@ const OTHERS: [(&str, f64); 7] = [
     ("eta_cutoff", 0.0),
 ];
 
-/// Settings as a folder's file says them, if it has one; which tokens begin and end is the decoder's to say.
+/// Settings in a folder's file, `None` if it has none. The begin and end tokens come from the decoder.
 ///
 /// # Errors
-/// If it cannot be read, or asks for what is not known here.
+/// If the file cannot be read, or contains unsupported settings.
 pub fn read_generation_config(folder: &Path) -> Result<Option<Generation>, TrainError> {
     let path = folder.join(GENERATION_CONFIG);
     if !path.exists() {
@@ -158,7 +155,7 @@ fn parse(path: &Path, text: &str) -> Result<Generation, TrainError> {
             ));
         }
     };
-    // Lengths of transformers count BOS.
+    // Lengths in transformers include BOS.
     let behind_bos = |length: Option<usize>| length.map(|length| length.saturating_sub(1));
     let settings = Generation {
         method,

@@ -1,14 +1,14 @@
-//! Tokens one after the other: greedy, beam search and sampling, as `transformers` defines them.
+//! Autoregressive generation: greedy, beam search and sampling, as `transformers` defines them.
 //!
 //! ```text
 //! search    token by token until every sample is finished: settings, samples -> captions
 //!   one_row   greedy and sampling: a row per sample
-//!   beams     several rows per sample: the best sum of log-probabilities, by length
-//! bans      tokens that may not come next: repeated n-grams, an end that is too early
+//!   beams     several rows per sample: the best sum of log-probabilities, with a length penalty
+//! bans      tokens that may not come next: repeated n-grams, an early end token
 //! ```
 //!
-//! Nothing here knows a model. [`NextToken`] is asked for the best tokens behind each row's prefix; what a row attends to is
-//! named, not moved: `ancestors[row][step]` is the row that was fed this row's token of an earlier step.
+//! The search knows no model. [`NextToken`] returns the best next tokens of each row. Cached keys and values stay in place when
+//! beams are reordered: `ancestors[row][step]` is the row that was fed this row's token of an earlier step.
 
 mod bans;
 mod beams;
@@ -26,65 +26,61 @@ pub use crate::config::{
 use crate::error::TrainError;
 pub use config_json::{GENERATION_CONFIG, generation_config_json, read_generation_config};
 
-/// What a model says about the tokens that come next.
+/// A model that predicts the next token.
 pub trait NextToken {
-    /// Feeds one token to every row, and returns the best tokens behind them.
+    /// Feeds one token to every row, and returns the best next tokens.
     fn next(&mut self, asked: &Asked<'_>) -> Result<Candidates<'_>, TrainError>;
 }
 
-/// One token for every row.
+/// One step's input: a token for every row.
 pub struct Asked<'a> {
-    /// Its place in the sequence; BOS is at 0.
+    /// Position in the sequence; BOS is at 0.
     pub position: usize,
-    /// The token of each row.
     pub ids: &'a [i64],
-    /// `rows x max_tokens`: who was fed a row's token at earlier steps. `None`: each row itself, as ever.
+    /// `rows x max_tokens`: the row that was fed a row's token, for each earlier step. `None`: always the row itself.
     pub ancestors: Option<&'a [i64]>,
-    /// `rows x banned_width`: tokens that may not come next, -1 for none. `None` where no setting bans any.
+    /// `rows x banned_width`: tokens that may not come next, -1 for none. `None` if no setting bans tokens.
     pub banned: Option<&'a [i64]>,
 }
 
-/// The best tokens of each row, or all of them. There may be more rows than were asked for; those behind them mean nothing.
+/// Next-token logits of each row. There may be more rows than were fed; the extra rows are padding.
 pub struct Candidates<'a> {
-    /// Rows of the model.
     pub rows: usize,
-    /// What it says about them.
     pub logits: Logits<'a>,
 }
 
-/// Logits of every row.
 pub enum Logits<'a> {
-    /// One behind the other: `rows x count` logits in descending order, `rows x count` ids as whole numbers, and each row's
-    /// logarithm of the sum of exponentials over the vocabulary. Banned tokens are left out; where too few are left, the rest
-    /// has the id -1.
+    /// The best tokens, as three arrays one after another: `rows x count` logits in descending order, `rows x count` ids as
+    /// whole numbers, and each row's logarithm of the sum of exponentials over the vocabulary. Banned tokens are left out; if
+    /// fewer than `count` tokens remain, the rest has the id -1.
     Best(Cow<'a, [f32]>),
-    /// `rows x vocabulary` logits, banned ones included: sampling from all of them.
+    /// `rows x vocabulary` logits, those of banned tokens included: for sampling from the whole vocabulary.
     All(Cow<'a, [f32]>),
 }
 
-/// What the decoder fixes: tokens that mean something to the search, and the length.
+/// Special tokens and maximum length of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderTokens {
-    /// Begins every sequence.
+    /// First token of every sequence.
     pub bos: i64,
-    /// Each of them ends one; may be empty.
+    /// End tokens; may be empty.
     pub eos: Vec<i64>,
-    /// What a finished row is fed.
+    /// Input of a finished row.
     pub pad: i64,
-    /// Most tokens of a caption, the end included.
+    /// Longest caption in tokens, the end token included.
     pub longest: usize,
 }
 
-/// A finished sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
-    /// Behind BOS, up to and including EOS where it came.
+    /// Tokens after BOS, up to and including EOS if it came.
     pub tokens: Vec<i64>,
-    /// The beam's: the sum of log-probabilities by its length to the power of the length penalty.
+    /// Score of a beam search: the sum of log-probabilities over the length to the power of the length penalty.
     pub score: Option<f32>,
 }
 
-/// Generates a sequence for each of `samples`: numbers of their own, from which sampling draws, whatever batch they are in.
+/// Generates a sequence for each of `samples`. The sample numbers seed sampling, so that a result does not depend on the
+/// batch.
 pub fn search(
     forward: &mut dyn NextToken,
     settings: &Generation,
@@ -97,7 +93,7 @@ pub fn search(
     }
 }
 
-/// [`Candidates::Best`] as rows.
+/// [`Logits::Best`] by rows.
 struct Best<'a> {
     values: &'a [f32],
     ids: &'a [f32],
@@ -106,7 +102,7 @@ struct Best<'a> {
 }
 
 impl<'a> Best<'a> {
-    /// As many tokens of each row as there are: a vocabulary may have fewer than were asked for.
+    /// Splits the arrays. `count` may be less than requested, because a vocabulary may be smaller.
     fn of(flat: &'a [f32], rows: usize) -> Best<'a> {
         let count = (flat.len() / rows - 1) / 2;
         assert_eq!(flat.len(), rows * (2 * count + 1), "values, ids and sums");

@@ -30,7 +30,7 @@ pub(super) fn search(
         })?;
         for (row, tokens) in sequences.iter_mut().enumerate() {
             if is_finished[row] {
-                // It goes through the model with the others; nothing reads what comes of it.
+                // A finished row still runs with the others; its result is ignored.
                 ids[row] = special.pad;
                 continue;
             }
@@ -50,7 +50,7 @@ pub(super) fn search(
                 }
             }
             if row_candidates.is_empty() {
-                // Everything is banned: the sequence ends here.
+                // All tokens are banned: the sequence ends here.
                 is_finished[row] = true;
                 continue;
             }
@@ -81,7 +81,7 @@ pub(super) fn search(
 /// Tokens that may be drawn, with their probabilities up to a common factor. `candidates` are in descending order.
 pub(super) fn likely_tokens(candidates: &[(f32, i64)], settings: &Generation) -> Vec<(f64, i64)> {
     let best = f64::from(candidates[0].0);
-    // What equals the last of the top k stays, as in transformers.
+    // Tokens with the same logit as the k-th stay, as in transformers.
     let most = match settings.top_k {
         0 => candidates.len(),
         top_k => top_k.min(candidates.len()),
@@ -92,7 +92,7 @@ pub(super) fn likely_tokens(candidates: &[(f32, i64)], settings: &Generation) ->
         .filter(|(logit, _)| *logit >= least)
         .map(|&(logit, id)| (((f64::from(logit) - best) / settings.temperature).exp(), id))
         .collect();
-    // From the least likely on, tokens go as long as what has gone is no more than the rest may lack.
+    // The least likely tokens are dropped while their total probability is at most 1 - top_p.
     let total: f64 = likely.iter().map(|(share, _)| share).sum();
     let mut gone = 0.0;
     while settings.top_p < 1.0 && likely.len() > 1 {
@@ -105,7 +105,7 @@ pub(super) fn likely_tokens(candidates: &[(f32, i64)], settings: &Generation) ->
     likely
 }
 
-/// The token at a point of `[0, 1)`.
+/// The token at a point `at` in `[0, 1)` of the cumulative distribution.
 fn draw(likely: &[(f64, i64)], at: f64) -> i64 {
     let total: f64 = likely.iter().map(|(share, _)| share).sum();
     let mut left = at * total;
@@ -118,7 +118,7 @@ fn draw(likely: &[(f64, i64)], at: f64) -> i64 {
     likely[likely.len() - 1].1
 }
 
-/// A function of seed, sample and position alone: batches and other samples change nothing.
+/// Random number in `[0, 1)` from seed, sample and position alone: batches and other samples do not change it.
 fn uniform(seed: u64, sample: u64, position: usize) -> f64 {
     let mut random = SplitMix64(mix(mix(seed.wrapping_add(GOLDEN)) ^ sample));
     random.skip(position as u64);

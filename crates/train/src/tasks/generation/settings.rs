@@ -3,7 +3,7 @@
 use super::{DecoderTokens, Generation, Method};
 
 impl Generation {
-    /// Rows per sample.
+    /// Cache rows per sample.
     pub fn rows_per_sample(&self) -> usize {
         match self.method {
             Method::Greedy | Method::Sample => 1,
@@ -11,23 +11,23 @@ impl Generation {
         }
     }
 
-    /// Tokens of each row that the search wants to see, the best first; `None`: all logits.
+    /// Number of best tokens per row that the search needs; `None`: all logits.
     pub fn candidates(&self, tokens: &DecoderTokens) -> Option<usize> {
         match self.method {
             Method::Greedy => Some(1),
-            // Every beam may end with each end token, and as many must be left to go on.
+            // Each beam may end with every end token, and as many candidates must remain to continue.
             Method::Beam => Some((1 + tokens.eos.len()).max(2) * self.beams),
             Method::Sample => (self.top_k > 0).then_some(self.top_k),
         }
     }
 
-    /// Tokens that a caption has at most.
+    /// Maximum number of tokens of a caption.
     pub fn num_steps(&self, tokens: &DecoderTokens) -> usize {
         let asked = self.max_tokens.unwrap_or(tokens.longest);
         asked.min(tokens.longest)
     }
 
-    /// Tokens of a row that may be banned at a time.
+    /// Maximum number of banned tokens per row.
     pub fn banned_width(&self, tokens: &DecoderTokens) -> usize {
         let repeated = match self.no_repeat_ngram {
             0 => 0,

@@ -1,4 +1,4 @@
-//! The same tokens as transformers, over a model that is a hash of the prefix.
+//! Comparison with tokens from transformers, for a model that hashes the prefix.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// Logits are a hash of a row's whole prefix, which it finds through its ancestors alone.
+/// A model whose logits are a hash of a row's whole prefix, which it looks up through the row's ancestors.
 struct HashModel<'a> {
     case: &'a Case,
     count: Option<usize>,
@@ -185,7 +185,7 @@ fn one_beam_that_stops_at_its_first_end_is_greedy_search() {
     }
 }
 
-/// As transformers' warpers leave them: temperature, then top k, then top p (their own figures, by hand).
+/// The order of transformers' warpers: temperature, then top k, then top p (expected shares computed by hand).
 #[test]
 fn sampling_draws_among_the_tokens_that_top_k_and_top_p_leave() {
     let logits = |probabilities: &[f64]| -> Vec<(f32, i64)> {
@@ -208,25 +208,25 @@ fn sampling_draws_among_the_tokens_that_top_k_and_top_p_leave() {
     };
     let five = logits(&[0.5, 0.2, 0.15, 0.1, 0.05]);
     assert_eq!(left(&five, &settings(2, 1.0, 1.0)), [(10, 71), (11, 29)]);
-    // 0.05 + 0.1 are no more than 1 - 0.8; with 0.15 they would be.
+    // 0.05 + 0.1 is at most 1 - 0.8; with 0.15 the sum is larger.
     let expected = [(10, 59), (11, 24), (12, 18)];
     assert_eq!(left(&five, &settings(0, 0.8, 1.0)), expected);
-    // After top k, shares are of what is left: 0.59, 0.24, 0.18.
+    // Top p uses the shares after top k: 0.59, 0.24, 0.18.
     assert_eq!(left(&five, &settings(3, 0.8, 1.0)), [(10, 71), (11, 29)]);
-    // At least one stays.
+    // At least one token stays.
     assert_eq!(left(&five, &settings(0, 0.01, 1.0)), [(10, 100)]);
-    // Squares of probabilities.
+    // A temperature of 0.5 squares the probabilities.
     let halves = settings(0, 1.0, 0.5);
     assert_eq!(
         left(&logits(&[0.6, 0.3, 0.1]), &halves),
         [(10, 78), (11, 20), (12, 2)]
     );
-    // What equals the last of the top k stays.
+    // Tokens with the same logit as the k-th stay.
     let equal = logits(&[0.4, 0.2, 0.2, 0.2]);
     assert_eq!(left(&equal, &settings(2, 1.0, 1.0)).len(), 4);
 }
 
-/// The first token of many samples follows the probabilities; a sample's tokens depend on nothing but seed and number.
+/// The first token of many samples follows the probabilities; a sample's tokens depend only on the seed and its number.
 #[test]
 fn sampling_follows_probabilities_and_repeats_itself() {
     let case = &cases()[0];

@@ -1,12 +1,12 @@
-//! Every key of a config has an effect in every task, or is refused, or is warned of.
+//! Every key of a config has an effect in every task, or is refused, or gets a warning.
 //!
 //! ```text
-//! seen in the plan    another fingerprint of what is prepared: samples, rows, losses, rates, optimizer, request, model
+//! seen in the plan    another fingerprint of the prepared run: samples, rows, losses, rates, optimizer, request, model
 //! seen in the run     other losses, scores, files or lines of a run of two steps
 //! ```
 //!
 //! Keys that only a command reads, or that need a second process, a GPU or a broken picture, are in [`READ_ELSEWHERE`], each with
-//! the test that sees it.
+//! the test that covers it.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::engine::schedule::LearningRates;
 use crate::planning::digest::data_digest;
 use crate::planning::prepare::Prepared;
 
-/// Keys that no run of one process on whole pictures can show, and where they are seen.
+/// Keys without a visible effect in a run of one process on intact pictures, and the tests that cover them.
 const READ_ELSEWHERE: &[(&str, &str)] = &[
     ("out", "cli: out_folder"),
     ("run_name", "cli: config"),
@@ -71,7 +71,7 @@ const READ_ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Another value for each key.
+/// A value for each key that differs from the default.
 const EXAMPLES: &[(&str, &str)] = &[
     ("task", "\"clip\""),
     ("model", "\"video-text-small\""),
@@ -241,7 +241,7 @@ const TASKS: [TaskName; 4] = [
     TaskName::VideoText,
 ];
 
-/// Few small samples of every task.
+/// Draws a few small samples for every task.
 fn draw_all(folder: &Path) {
     let cars = CarsConfig {
         count: 16,
@@ -264,7 +264,7 @@ fn draw_all(folder: &Path) {
     moving_shapes::write(&folder.join("clips"), &clips, |_| true).unwrap();
 }
 
-/// A run of few steps from random weights, with one evaluation.
+/// A run of a few steps from random weights, with one evaluation.
 fn base(folder: &Path, task: TaskName) -> RunConfig {
     let (model, data) = match task {
         TaskName::Clip => ("small", "cars/image_labels.csv"),
@@ -287,12 +287,12 @@ fn base(folder: &Path, task: TaskName) -> RunConfig {
     config.train.effective_batch = Some(2);
     config.train.epochs = Some(1);
     config.evaluation.captions = 2;
-    // What is free differs from moment to moment.
+    // Fixed, because the free memory varies.
     config.memory = Memory::Bytes(2 << 30);
     config
 }
 
-/// The config with one key changed; why it is none.
+/// The config with one key changed, or the reason why it is refused.
 fn with_key(config: &RunConfig, key: &str, value: &Value) -> Result<RunConfig, String> {
     let mut tree = serde_json::to_value(config).unwrap();
     let mut at = &mut tree;
@@ -305,7 +305,7 @@ fn with_key(config: &RunConfig, key: &str, value: &Value) -> Result<RunConfig, S
     Ok(changed)
 }
 
-/// All that is known before a run is planned, as text.
+/// Everything that is known before planning, as text.
 fn fingerprint(prepared: &Prepared) -> String {
     let setup = &prepared.setup;
     let task = &setup.step.task;
@@ -333,7 +333,7 @@ fn fingerprint(prepared: &Prepared) -> String {
     )
 }
 
-/// What a run says, computes and leaves behind, as text.
+/// Events, losses and files of a run, as text.
 fn traces(config: RunConfig, folder: &Path) -> Result<String, TrainError> {
     let device = Device::on_cpu(Cpu::new(Some(1)));
     let planned = PlannedRun::new(config, device, None, Choosing::Predicted)?;
@@ -364,7 +364,7 @@ fn traces(config: RunConfig, folder: &Path) -> Result<String, TrainError> {
     Ok(text)
 }
 
-/// Leaves of the defaults, by their dotted names.
+/// Dotted names of all leaves of the default config.
 fn documented_keys() -> Vec<String> {
     fn collect(path: &str, value: &Value, keys: &mut Vec<String>) {
         match value {
@@ -425,7 +425,7 @@ fn every_key_has_an_effect_in_every_task_or_is_answered() {
             if elsewhere || is_same {
                 continue;
             }
-            // Refused.
+            // The value is refused.
             let Ok(config) = with_key(&base, key, &value) else {
                 continue;
             };
@@ -456,7 +456,7 @@ fn every_key_has_an_effect_in_every_task_or_is_answered() {
     assert!(without_effect.is_empty(), "{without_effect:#?}");
 }
 
-/// What others switch off is said, key by key.
+/// Each key that another setting switches off gets a warning.
 #[test]
 fn settings_that_others_switch_off_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
@@ -541,7 +541,7 @@ fn settings_that_others_switch_off_are_warned_of() {
     );
 }
 
-/// Layers without training that are held as they are never learn, however they are held.
+/// Frozen layers with random weights get a warning, whichever setting freezes them.
 #[test]
 fn random_layers_that_are_held_are_counted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Several processes as threads: the batches of one, one folder, and what is asked of any is done by all.
+//! Several processes as threads: the batches of a single process, one run folder, and requests to one process that all
+//! follow.
 
 use holdall_data::config::ImageSize;
 use holdall_data::moving_shapes::{self, MovingShapesConfig};
@@ -26,7 +27,7 @@ fn on_each<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// A process's trainer, of a new run or one that goes on; the first has the folder.
+/// The trainer of one process, for a new or a resumed run; the first process has the folder.
 fn one_of(
     folder: &std::path::Path,
     out: &str,
@@ -42,7 +43,7 @@ fn one_of(
         })
     };
     let is_begun = path.join("config.yml").exists();
-    // Nobody writes there before all have looked.
+    // All processes look before the first one writes.
     group.share(&[])?;
     let (held, checkpoint) = if is_begun {
         open_run(group, &path)?
@@ -58,7 +59,7 @@ fn one_of(
     Trainer::begin(planned, held, &mut |_| ())
 }
 
-/// Which samples each step saw.
+/// The samples that each step saw.
 fn seen(steps: &Steps) -> Vec<(u64, usize, String)> {
     let without_loss = |(number, samples, digest, _): &(u64, usize, String, u64)| {
         (*number, *samples, digest.clone())
@@ -66,7 +67,7 @@ fn seen(steps: &Steps) -> Vec<(u64, usize, String)> {
     steps.iter().map(without_loss).collect()
 }
 
-/// Losses are those of the other steps within rounding.
+/// Asserts that losses agree up to rounding.
 #[track_caller]
 fn assert_close(found: &Steps, expected: &Steps) {
     for ((number, .., found), (.., expected)) in found.iter().zip(expected) {
@@ -104,7 +105,7 @@ fn processes_without_a_sample_in_a_step_take_part_in_it() {
 }
 
 fn rows_of(list: &str) -> Vec<&str> {
-    // Without the reason, in which a row may differ that was broken after the plan was made.
+    // Without the reason, which may differ for a picture that was broken after planning.
     let mut rows: Vec<&str> = list
         .lines()
         .filter_map(|line| line.split(".jpg,").next())
@@ -162,7 +163,7 @@ fn several_processes_see_the_batches_of_one_and_list_what_none_can_read() {
     }
 }
 
-/// A signal to any process; then the run goes on, with as many processes or others, where it stopped.
+/// A signal to any process stops all; then the run resumes with the same or another number of processes.
 #[test]
 fn a_stop_of_one_saves_and_stops_all_and_any_number_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -203,7 +204,7 @@ fn a_stop_of_one_saves_and_stops_all_and_any_number_goes_on() {
     assert_eq!(found, seen(&expected));
 }
 
-/// A checkpoint that one process is asked for, and a bad picture that only one meets.
+/// A checkpoint that one process is asked for, and an unreadable picture that only one process reads.
 #[test]
 fn a_save_of_one_is_one_of_all_and_so_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +238,7 @@ fn a_save_of_one_is_one_of_all_and_so_is_a_failure() {
         assert_eq!(steps.len(), 2);
         outcome.unwrap_err().to_string()
     });
-    // Whoever is slower to see it hears it from the other.
+    // The slower process receives the error from the other.
     let [first, second] = [&errors[0], &errors[1]];
     assert!(first.ends_with(&**second) || second.ends_with(&**first));
     assert!(errors[0].contains("row "), "{}", errors[0]);
@@ -283,7 +284,7 @@ fn processes_that_mean_different_runs_are_refused_before_the_first_step() {
     assert!(error.contains("data.mixing"), "{error}");
 }
 
-/// The product of what each process has, where both are given.
+/// Batch size and accumulation, if both are given, apply to each process.
 #[test]
 fn batch_size_and_accumulation_are_those_of_each_process() {
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +306,7 @@ fn batch_size_and_accumulation_are_those_of_each_process() {
     assert_eq!(steps, [[12, 10, 12, 10], [12, 10, 12, 10]]);
 }
 
-/// Weights that do not move: what the processes find together is what one finds, to the last digit.
+/// With frozen weights, several processes compute the scores of a single process to the last digit.
 #[test]
 fn an_evaluation_by_several_processes_finds_what_one_finds() {
     let folder = tempfile::tempdir().unwrap();
@@ -348,7 +349,7 @@ fn an_evaluation_by_several_processes_finds_what_one_finds() {
     }
 }
 
-/// Numbers of two values of one shape, side by side.
+/// Pairs the numbers of two JSON values of the same shape.
 fn numbers_of(one: &serde_json::Value, other: &serde_json::Value, to: &mut Vec<(f64, f64)>) {
     use serde_json::Value;
     match (one, other) {
@@ -369,7 +370,7 @@ fn numbers_of(one: &serde_json::Value, other: &serde_json::Value, to: &mut Vec<(
     }
 }
 
-/// Scores and files of a run that evaluates weights which do not move, by one process and by several.
+/// Asserts that one process and several have the same scores and files, in a run that does not move the weights.
 fn assert_found_alike(
     folder: &std::path::Path,
     files: &[&str],
@@ -416,7 +417,7 @@ fn classes_are_counted_by_several_processes_as_by_one() {
     let folder = tempfile::tempdir().unwrap();
     draw(folder.path());
     let files = ["samples.json", "confusion.json"];
-    // Figures of the examples travel as decimal digits.
+    // Numbers of the examples are exchanged as decimal digits.
     assert_found_alike(folder.path(), &files, 1e-15, |config| {
         config.model = "vit-demo".to_owned();
         config.task = Some(TaskName::Classify);
@@ -441,7 +442,7 @@ fn masks_are_scored_by_several_processes_as_by_one() {
     });
 }
 
-/// The caption loss is added up batch by batch: its last digits depend on where they begin.
+/// The caption loss is summed batch by batch: its last digits depend on where batches begin.
 #[test]
 fn clips_are_scored_by_several_processes_as_by_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -461,7 +462,7 @@ fn clips_are_scored_by_several_processes_as_by_one() {
     });
 }
 
-/// However many compute them, steps have the losses of one process, but for the order of additions.
+/// Steps have the losses of a single process for any number of processes, up to the order of additions.
 #[test]
 fn several_processes_have_the_losses_of_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -492,7 +493,7 @@ fn several_processes_have_the_losses_of_one() {
     }
 }
 
-/// State in parts changes no bit, and checkpoints of either kind are gone on from by the other.
+/// Sharded optimizer state changes no bit, and a run may resume from a checkpoint of either kind.
 #[test]
 fn state_in_parts_is_saved_whole() {
     let folder = tempfile::tempdir().unwrap();

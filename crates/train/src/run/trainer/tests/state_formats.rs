@@ -1,4 +1,4 @@
-//! Moments in fewer bits, and averages of weights: what a run that is interrupted goes on with, and what it evaluates and exports.
+//! Tests of moments in fewer bits and of averaged weights: resuming, evaluation and export.
 
 use holdall_models::folder::{Elements, ModelFolder};
 use holdall_models::state_file::StateFile;
@@ -7,7 +7,7 @@ use super::*;
 use crate::config::OptimizerState;
 use crate::engine::optimizer::StatePart;
 
-/// Weights and state, bit for bit.
+/// Bits of weights and state.
 fn bits(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
     let step = &trainer.step;
     let floats = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
@@ -58,7 +58,7 @@ fn runs_with_state_in_fewer_bits_go_on_bit_for_bit() {
         assert!(2 * optimizer_bytes(&whole) < optimizer_bytes(&full) + 4096);
         let (steps, _, outcome) = run(&mut whole);
         outcome.unwrap();
-        // The first loss is before any update, the last is after updates with rounded moments.
+        // The first loss precedes all updates, the last one follows updates with rounded moments.
         assert_eq!(steps[0], full_steps[0]);
         assert_ne!(steps[5].3, full_steps[5].3, "{name} rounds");
         let mut cut = trainer(folder.path(), &format!("{name} cut"), change);
@@ -78,7 +78,7 @@ fn runs_with_state_in_fewer_bits_go_on_bit_for_bit() {
     }
 }
 
-/// The state of another format does not pass for it, even where nobody compared the configs.
+/// State in another format is refused, even if the configs were not compared.
 #[test]
 fn a_state_of_another_format_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn a_state_of_another_format_is_refused() {
     );
 }
 
-/// What is in the place of each average, of trained parameters by name.
+/// Averages of the trained parameters by name.
 fn averages(trainer: &Trainer) -> Vec<(String, Vec<f32>)> {
     let state = trainer.step.optimizer_state();
     let averages = state.filter(|(_, part, _)| *part == StatePart::Average);
@@ -127,7 +127,7 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
     let mut plain = trainer(folder.path(), "plain", evaluated);
     let (plain_steps, ..) = run(&mut plain);
     let mut whole = trainer(folder.path(), "whole", change);
-    // It begins at the weights.
+    // The average starts at the weights.
     for (name, average) in averages(&whole) {
         let mut parameters = whole.step.parameters().iter();
         let parameter = parameters.find(|one| one.name == name).unwrap();
@@ -138,7 +138,7 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
     assert_eq!(steps, plain_steps, "training does not see the average");
     let scores = |trainer: &Trainer| format!("{:?}", trainer.state.last_scores);
     assert_ne!(scores(&whole), scores(&plain), "evaluations do");
-    // The model of the last step, where no evaluation chose another.
+    // Without an evaluation, the model of the last step is exported.
     let unchosen = |config: &mut RunConfig| config.train.ema = Some(0.5);
     let mut last = trainer(folder.path(), "last", unchosen);
     run(&mut last).2.unwrap();
@@ -151,9 +151,9 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
         exported.read_f32(&name, &mut values).unwrap();
         assert_eq!(values, average, "{name}");
     }
-    // The weights of both go on from where they are.
+    // Training continues from the weights, not from the averages.
     assert!(bits(&last)[..] == bits(&whole)[..]);
-    // Cut between steps, and in the middle of an evaluation.
+    // Interrupted between steps, and in the middle of an evaluation.
     let mut cut = trainer(folder.path(), "cut", change);
     run_until(&mut cut, 2);
     let mut cut = again(folder.path(), cut, change);
@@ -185,7 +185,7 @@ fn the_average_over_steps_is_what_is_evaluated_and_exported() {
 fn weights_between_start_and_end_are_what_is_exported() {
     let folder = tempfile::tempdir().unwrap();
     draw(folder.path());
-    // A model in a folder, to begin from.
+    // A model folder to start from.
     let mut first = trainer(folder.path(), "first", |_| ());
     run(&mut first).2.unwrap();
     let start = folder.path().join("start");
@@ -227,9 +227,9 @@ fn weights_between_start_and_end_are_what_is_exported() {
         moved += usize::from(found != from);
     }
     assert!(moved > 10);
-    // Its checkpoint has no average: that is made again from the start.
+    // The checkpoint has no average, because it is computed from the start.
     assert_eq!(averages(&whole).len(), 0);
-    // Interrupted between steps: the starting weights are those of the start, not those of the checkpoint.
+    // Interrupted between steps: the starting weights are those of the first start, not those of the checkpoint.
     let mut evaluated_whole = trainer(folder.path(), "evaluated", change);
     run(&mut evaluated_whole).2.unwrap();
     let mut cut = trainer(folder.path(), "cut", change);
@@ -241,7 +241,7 @@ fn weights_between_start_and_end_are_what_is_exported() {
         lines(&cut.files().folder),
         lines(&evaluated_whole.files().folder)
     );
-    // A model that was changed meanwhile is noticed, and nothing is overwritten.
+    // A model folder that changed meanwhile is noticed, and nothing is overwritten.
     let mut cut = trainer(folder.path(), "other start", change);
     run_until(&mut cut, 2);
     let other = folder.path().join("plain/model/model.safetensors");
