@@ -32,7 +32,7 @@ impl DType {
     }
 }
 
-/// Where a storage lives.
+/// Memory of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemorySpace {
     /// The memory that the budget bounds (on the CPU, the memory of the process).
@@ -54,7 +54,7 @@ pub enum Role {
     Activation,
     /// Written from outside before a program runs: pixels, tokens, schedule scalars.
     Input,
-    /// What micro-batches hand to the whole step: features, their gradients, loss sums, norms.
+    /// Data that micro-batches hand to the whole step: features, their gradients, loss sums, norms.
     Feature,
     /// Data that forward programs beside the step leave for each other: alive from the first of them to the last. A step may
     /// overwrite it.

@@ -78,7 +78,7 @@ pub fn slice<'a, T>(address: u64, count: usize) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(address as usize as *const T, count) }
 }
 
-/// Like [`slice`], mutable.
+/// Like [`slice()`], mutable.
 pub fn slice_mut<'a, T>(address: u64, count: usize) -> &'a mut [T] {
     if count == 0 {
         return &mut [];

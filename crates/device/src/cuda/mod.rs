@@ -1,17 +1,17 @@
 //! NVIDIA GPUs. Every library is loaded at run time: the same binary runs on machines without CUDA.
 //!
 //! ```text
-//! libraries   where libcuda, NVRTC and cuBLASLt are
+//! libraries   finds and opens libcuda, NVRTC and cuBLASLt
 //! driver      the driver's calls, checked
 //! compile     kernels/*.cu -> machine code, kept on disk
 //! product     matrix products: an algorithm per shape, timed once, kept on disk
 //! cudnn, convolution   the same for convolutions; opened by the first of them
 //! launch      an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
-//! target      the card as the planner sees it; profile: what it was measured to do
-//! ranks       retrieval's first products, and what they leave open in f64
-//! progress    a word to whoever waits meanwhile
-//! gpus        every card as the driver sees it, for people who watch
+//! target      the card as a target of the planner; profile: its measured rates
+//! ranks       retrieval's counts of scores: on tensor cores, then undecided ones in f64
+//! progress    messages about slow preparations
+//! gpus        status of every card, as nvidia-smi shows it
 //! ```
 //!
 //! There are no floating-point atomics, and no order of additions depends on timing: the same program on the same numbers gives the

@@ -580,7 +580,7 @@ impl Target for CudaTarget {
 
     fn replay_bytes(&self, node: NodeView<'_>) -> u64 {
         match &node.node.op {
-            // Neighbouring gradients are cleared by one launch, and this target exchanges nothing.
+            // Neighbouring gradients are cleared by one launch; `Cuda::exchange_bytes` counts exchanges.
             Op::Fill(_) | Op::Collective(_) => 0,
             Op::Linear(op) => (1 + op.low_rank_terms().count() as u64) * REPLAY_BYTES,
             plain_operations!()

@@ -117,7 +117,7 @@ const GROUP: usize = 3;
 const QUARTERS: usize = COLUMNS / 8;
 
 /// # Safety
-/// As for [`count_vnni`].
+/// Like [`count_vnni`].
 #[target_feature(enable = "avx2")]
 pub unsafe fn count_avx2(
     pairs: usize,
