@@ -1,35 +1,34 @@
-//! The dynamic map: 256 numbers for the moments of 8-bit optimizers, dense where moments are (Dettmers et al. 2022, block-wise
-//! quantisation).
+//! The dynamic map: 256 levels for the moments of 8-bit optimizers, dense where moments are frequent (Dettmers et al. 2022,
+//! block-wise quantisation).
 //!
-//! Magnitudes relative to the largest of a block are between 0 and 1. Each of seven decades from `1e-6` to 1 has twice as many levels
-//! as the one below, in the middle of equal parts of `[0.1, 1]` of it; 0 and 1 are levels too. Moments with a sign have `2^i` levels
-//! of either sign in decade `i`, those without have twice as many.
+//! Magnitudes relative to the largest of a block are between 0 and 1. Each of the seven decades from `1e-6` to 1 has twice as many
+//! levels as the decade below it: the midpoints of equal parts of `[0.1, 1]` of the decade. 0 and 1 are levels too. Signed moments have
+//! `2^i` levels of either sign in decade `i`, unsigned moments have twice as many.
 //!
-//! The nearest level is found without a search: the first 16 bits of a float, which cut a decade into parts that hold one midpoint
-//! between neighbouring levels at most, say how many midpoints lie below.
+//! The nearest level is found without a search: the first 16 bits of a float cut a decade into parts that contain at most one midpoint
+//! between neighbouring levels, and a table has the number of midpoints below each part.
 
 use std::sync::LazyLock;
 
-/// Decades.
 const DECADES: i32 = 7;
-/// The code of zero among codes with a sign.
+/// Code of zero in the signed map.
 pub(crate) const SIGNED_ZERO: u8 = 127;
-/// First 16 bits of 2^-23: magnitudes below are nearest to zero.
+/// First 16 bits of 2^-23: the nearest level of smaller magnitudes is zero.
 const LOWEST_KEY: u32 = 104 << 7;
-/// Parts from [`LOWEST_KEY`] to that of 1, rounded up to whole accesses of 16 bytes.
+/// Parts from [`LOWEST_KEY`] to the part of 1, rounded up to whole accesses of 16 bytes.
 pub(crate) const NUM_PARTS: usize = 2960;
 
-/// Levels of magnitude, with all that finding the nearest takes.
+/// Levels of magnitude, with the tables to find the nearest.
 pub(crate) struct DynamicMap {
-    /// The number that each code stands for.
+    /// The number of each code.
     pub numbers: [f32; 256],
-    /// Between neighbouring levels; infinite behind the last.
+    /// Midpoints between neighbouring levels; infinite after the last.
     pub midpoints: [f32; 256],
-    /// Midpoints below each part.
+    /// Number of midpoints below each part.
     pub first: [u8; NUM_PARTS],
 }
 
-/// For first moments: either sign.
+/// The signed map, for first moments.
 pub(crate) static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     let levels = levels(1);
     let mut map = DynamicMap::new(&levels);
@@ -44,7 +43,7 @@ pub(crate) static SIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     map
 });
 
-/// For second moments: no sign.
+/// The unsigned map, for second moments.
 pub(crate) static UNSIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     let levels = levels(2);
     let mut map = DynamicMap::new(&levels);
@@ -52,7 +51,7 @@ pub(crate) static UNSIGNED: LazyLock<DynamicMap> = LazyLock::new(|| {
     map
 });
 
-/// Ascending, from 0 to 1.
+/// Levels in ascending order, from 0 to 1.
 fn levels(in_first_decade: usize) -> Vec<f32> {
     let mut levels = vec![0.0];
     for decade in 0..DECADES {
@@ -85,7 +84,7 @@ impl DynamicMap {
         map
     }
 
-    /// The level nearest to a magnitude from 0 to 1; the lower one where two are as near.
+    /// The level nearest to a magnitude from 0 to 1; the lower level if two are equally near.
     #[inline(always)]
     pub fn level(&self, magnitude: f32) -> u8 {
         let key = magnitude.to_bits() >> 16;
@@ -97,7 +96,7 @@ impl DynamicMap {
         first + u8::from(magnitude > self.midpoints[usize::from(first)])
     }
 
-    /// The code of a number whose magnitude relative to the largest of its block is given. What is below zero stays below zero.
+    /// The code of a number, given its magnitude relative to the largest of its block. A negative number keeps its sign.
     #[inline(always)]
     pub fn signed_code(&self, is_negative: bool, magnitude: f32) -> u8 {
         let level = self.level(magnitude);
@@ -131,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Every float around every midpoint, and a walk over all magnitudes, against a search.
+    /// Compares the table lookup with a search: every float around every midpoint, and a walk over all magnitudes.
     #[test]
     fn the_level_is_the_nearest_of_all() {
         let nearest = |map: &DynamicMap, x: f32| map.midpoints.iter().filter(|&&m| x > m).count();
@@ -148,7 +147,7 @@ mod tests {
                 assert_eq!(usize::from(map.level(x)), nearest(map, x), "{x:e}");
             }
         }
-        // Below zero and nearest to zero: the sign stays.
+        // A negative number whose nearest level is zero keeps its sign.
         assert_eq!(SIGNED.signed_code(true, 1e-9), SIGNED_ZERO - 1);
         assert_eq!(SIGNED.signed_code(false, 1e-9), SIGNED_ZERO);
         assert_eq!(SIGNED.signed_code(true, 1.0), 0);

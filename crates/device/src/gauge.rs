@@ -1,10 +1,9 @@
-//! Memory and use of a device as they are now, for whoever looks at them all the time: cheap, from any thread, and never louder
-//! than `None`.
+//! Current memory and utilization of a device, for frequent polling from any thread: cheap, and a failed query is `None`.
 
 use crate::cpu;
 use crate::cuda::memory::{self, CardId, Holder};
 
-/// Looks at one device.
+/// Reads memory and utilization of one device.
 #[derive(Debug, Clone)]
 pub struct Gauge {
     kind: Source,
@@ -16,23 +15,23 @@ enum Source {
     Card {
         name: String,
         pci_bus_id: String,
-        /// In use beside this process when the gauge was made, where the driver tells no memory per process.
+        /// Memory of other processes when the gauge was created, for drivers that do not report memory per process.
         others_bytes: Option<u64>,
     },
 }
 
-/// What a look has shown.
+/// One reading of a [`Gauge`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Reading {
-    /// What everybody holds on the device.
+    /// Memory in use on the device, by all processes.
     pub used_bytes: Option<u64>,
-    /// What the device has.
+    /// Memory of the device.
     pub total_bytes: Option<u64>,
-    /// What this process holds on the device.
+    /// Memory of this process on the device.
     pub process_bytes: Option<u64>,
-    /// Percent of the last moments in which the GPU was busy.
+    /// Percentage of the driver's last sampling period in which the GPU was busy.
     pub gpu_utilization: Option<u32>,
-    /// What this process holds of the host's memory.
+    /// Resident host memory of this process.
     pub host_rss_bytes: Option<u64>,
 }
 
@@ -41,7 +40,7 @@ impl Gauge {
         Gauge { kind: Source::Cpu }
     }
 
-    /// `held_bytes` is what the process holds on the card now.
+    /// `held_bytes`: memory of the process on the card now.
     pub(crate) fn of_card(name: String, pci_bus_id: &str, held_bytes: Option<u64>) -> Gauge {
         let card = CardId::PciBusId(pci_bus_id);
         let others_bytes = match memory::process_bytes(card) {
@@ -58,7 +57,7 @@ impl Gauge {
         }
     }
 
-    /// `cpu`, or `cuda:0`.
+    /// `cpu`, or for example `cuda:0`.
     pub fn name(&self) -> &str {
         match &self.kind {
             Source::Cpu => "cpu",
@@ -66,7 +65,8 @@ impl Gauge {
         }
     }
 
-    /// Whether the process's memory on the card is the change in what is in use there: the driver does not tell it.
+    /// Whether the process's memory is computed as the change of the card's memory in use, since the driver does not report memory per
+    /// process.
     pub fn is_by_difference(&self) -> bool {
         matches!(
             self.kind,
@@ -77,7 +77,6 @@ impl Gauge {
         )
     }
 
-    /// Looks.
     pub fn read(&self) -> Reading {
         let host_rss_bytes = cpu::resident_bytes();
         match &self.kind {
@@ -114,7 +113,7 @@ impl Gauge {
         }
     }
 
-    /// The most that this process has held since it began, where the system keeps count; it does on the host alone.
+    /// Peak memory of this process, where the system records it: on the CPU alone.
     pub fn high_water_bytes(&self) -> Option<u64> {
         match self.kind {
             Source::Cpu => cpu::peak_resident_bytes(),
@@ -122,7 +121,7 @@ impl Gauge {
         }
     }
 
-    /// Other processes on the card, largest first.
+    /// Memory of other processes on the card, largest first.
     pub fn others(&self) -> Vec<Holder> {
         match &self.kind {
             Source::Cpu => Vec::new(),

@@ -1,7 +1,7 @@
-//! What runs a planned program.
+//! Devices: they run planned programs.
 //!
-//! A device replays instructions at addresses that the plan chose: it allocates one arena, and decides nothing.
-//! [`Device`] and [`Machine`] are what training sees; [`cpu`] and [`cuda`] are behind them.
+//! A device allocates one arena and replays instructions at the addresses that the plan chose; it decides nothing. Training uses
+//! [`Device`] and [`Machine`], which dispatch to [`cpu`] and [`cuda`].
 
 #[macro_use]
 mod plain_operations;

@@ -1,4 +1,4 @@
-//! One face for all devices: where programs run, and the memory that they run in.
+//! One interface to all devices: the device, and the memory and programs of a plan on it.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub enum Arithmetic {
     /// 32-bit floats.
     #[default]
     F32,
-    /// 32-bit floats, products with 10-bit factors.
+    /// 32-bit floats; products round their factors to 10 bits of mantissa.
     Tf32,
     /// 16-bit brain floats.
     Bf16,
@@ -35,7 +35,7 @@ impl Arithmetic {
         }
     }
 
-    /// As the user writes it.
+    /// Value of the option in the config.
     pub fn name(self) -> &'static str {
         match self {
             Arithmetic::F32 => "f32",
@@ -46,33 +46,32 @@ impl Arithmetic {
     }
 }
 
-/// Where the user wants to run.
+/// The user's choice of device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// A GPU where there is one, else the CPU.
+    /// The first GPU if there is one, else the CPU.
     #[default]
     Auto,
-    /// The CPU.
     Cpu,
-    /// The GPU with this number.
+    /// The GPU with this index.
     Cuda(usize),
 }
 
-/// Why a device cannot be had, or cannot go on.
+/// A device that cannot be opened, or that fails.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no such device, or something that it needs is missing.
+    /// The device, or a library that it needs, is missing.
     #[error("{0}")]
     Missing(String),
-    /// The memory that the plan asks for is not there.
+    /// The memory that the plan needs cannot be reserved.
     #[error("{found}\nhint: {hint}")]
     Memory {
-        /// What is asked for, and what there is.
+        /// Message: bytes that are needed and bytes that are free.
         found: String,
-        /// What helps.
+        /// Advice for the user.
         hint: String,
     },
-    /// The device failed.
+    /// The device failed while it worked.
     #[error("{0}")]
     Failed(String),
 }
@@ -86,18 +85,18 @@ impl From<ArenaError> for DeviceError {
     }
 }
 
-/// Threads and, where there is one, a GPU.
+/// A thread pool and an optional GPU.
 pub struct Device {
     cpu: Cpu,
     gpu: Option<Cuda>,
-    /// Why there is no GPU although there is a driver.
+    /// Why no GPU is used although there is a driver.
     notes: Vec<String>,
-    /// Processes of this machine that have this memory between them, this one among them.
+    /// Number of processes on this machine that share the device's memory, this process included.
     num_sharers: u64,
 }
 
 impl Device {
-    /// Opens what is wished for; `num_threads` for the pool, or one per core.
+    /// Opens the chosen device; `None` threads: one per core.
     pub fn open(wish: DeviceChoice, num_threads: Option<usize>) -> Result<Device, DeviceError> {
         let (gpu, notes) = match wish {
             DeviceChoice::Cpu => (None, Vec::new()),
@@ -105,7 +104,7 @@ impl Device {
             DeviceChoice::Auto => match cuda::count() {
                 Ok(0) => (None, Vec::new()),
                 Ok(_) => (Some(Cuda::open(0)?), Vec::new()),
-                // A driver without the libraries that computing needs: the CPU, and what to install.
+                // There is a driver, but not the libraries for computing: use the CPU, and note what to install.
                 Err(missing) => (None, vec![missing.to_string()]),
             },
         };
@@ -123,7 +122,7 @@ impl Device {
         })
     }
 
-    /// Programs run on a thread pool.
+    /// A device without a GPU.
     pub fn on_cpu(cpu: Cpu) -> Device {
         Device {
             cpu,
@@ -133,7 +132,7 @@ impl Device {
         }
     }
 
-    /// The same where so many processes of this machine have its memory between them.
+    /// The same device, its memory shared by this many processes of the machine.
     pub fn with_sharers(self, num_sharers: usize) -> Device {
         Device {
             num_sharers: num_sharers.max(1) as u64,
@@ -141,20 +140,21 @@ impl Device {
         }
     }
 
-    /// What the device's memory is divided by where nobody says how much this process may have.
+    /// Divisor of the device's memory if no budget is given.
     pub fn num_sharers(&self) -> u64 {
         self.num_sharers
     }
 
-    /// The threads: they decode, count ranks and, without a GPU, compute.
+    /// The thread pool: it decodes, counts ranks and, without a GPU, runs programs.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// The same as one of several processes that train together. What exchanges hold is held from here on, so that forecasts have it.
+    /// The same device as a member of a group of processes that train together. Reserves the buffers of exchanges, so that memory
+    /// forecasts include them.
     ///
     /// # Errors
-    /// If a process is lost, or their cards cannot be joined.
+    /// If a process is lost, or the GPUs cannot be connected.
     pub fn with_group(self, group: Group) -> Result<Device, DeviceError> {
         let gpu = self.gpu.map(|gpu| gpu.with_group(&group)).transpose()?;
         if gpu.is_none() {
@@ -168,12 +168,12 @@ impl Device {
         })
     }
 
-    /// The processes that train together: this one alone, where nobody said otherwise.
+    /// The processes that train together; by default this process alone.
     pub fn group(&self) -> &Group {
         self.cpu.group()
     }
 
-    /// What processes exchange through, with all that the order of additions depends on; `None` for one process.
+    /// Transport of exchanges between processes, with every setting that the order of additions depends on; `None` for one process.
     pub fn exchanges_through(&self) -> Option<String> {
         let transport = self.group().transport()?;
         Some(match &self.gpu {
@@ -182,22 +182,20 @@ impl Device {
         })
     }
 
-    /// The GPU that programs run on, if they do.
     pub fn gpu(&self) -> Option<&Cuda> {
         self.gpu.as_ref()
     }
 
-    /// Whether programs run on a GPU.
     pub fn is_gpu(&self) -> bool {
         self.gpu.is_some()
     }
 
-    /// `cpu`, or `cuda`: for JSON.
+    /// `cpu` or `cuda`, for JSON output.
     pub fn kind(&self) -> &'static str {
         if self.is_gpu() { "cuda" } else { "cpu" }
     }
 
-    /// For people: what it is, and what it was found with.
+    /// Description for people: model, memory, libraries.
     pub fn describe(&self) -> Vec<String> {
         match &self.gpu {
             Some(gpu) => gpu.describe(),
@@ -209,7 +207,7 @@ impl Device {
         }
     }
 
-    /// The number format that suits it when the user does not say.
+    /// Default number format of the device.
     pub fn best_arithmetic(&self) -> Arithmetic {
         match &self.gpu {
             Some(gpu) => gpu.best_arithmetic(),
@@ -217,7 +215,6 @@ impl Device {
         }
     }
 
-    /// Whether it computes in a number format.
     pub fn supports(&self, arithmetic: Arithmetic) -> bool {
         match &self.gpu {
             Some(gpu) => gpu.supports(arithmetic),
@@ -225,13 +222,13 @@ impl Device {
         }
     }
 
-    /// Whether gradients of equal token ids need the order in which they are added.
+    /// Whether the gradient of an embedding needs token ids in sorted order.
     pub fn wants_sorted_ids(&self) -> bool {
         self.is_gpu()
     }
 
-    /// The device as the planner sees it. `host_bytes` is what the run will hold on the host beside the arena, and
-    /// does not hold yet. On a GPU, everything that a run needs is loaded first.
+    /// The device as a target of the planner. `host_bytes` is host memory outside the arena that the run will allocate later. On a
+    /// GPU, loads everything that a run needs first.
     pub fn target(
         &self,
         arithmetic: Arithmetic,
@@ -240,7 +237,7 @@ impl Device {
         self.target_with_more(arithmetic, host_bytes, 0)
     }
 
-    /// The same, where the process was measured to hold `more_bytes` on a GPU beyond what was foreseen.
+    /// Like [`Device::target`], for a process that was measured to hold `more_bytes` on a GPU beyond the forecast.
     pub fn target_with_more(
         &self,
         arithmetic: Arithmetic,
@@ -259,7 +256,7 @@ impl Device {
         })
     }
 
-    /// Rows of host memory that inputs can be [taken from](Machine::input_rows); pinned where there is a GPU.
+    /// Rows of host memory that inputs can be [copied from](Machine::input_rows); page-locked if there is a GPU.
     pub fn host_rows(&self, count: usize, bytes: usize) -> Result<Vec<HostRow>, DeviceError> {
         if let Some(gpu) = &self.gpu {
             gpu.bind()?;
@@ -267,7 +264,7 @@ impl Device {
         rows::rows(count, bytes, self.is_gpu())
     }
 
-    /// Memory that budgets are shares of; `None` where the system does not tell.
+    /// Memory of the device, of which a budget may be a share; `None` where the system does not report it.
     pub fn total_bytes(&self) -> Option<u64> {
         match &self.gpu {
             Some(gpu) => gpu.total_bytes(),
@@ -275,7 +272,7 @@ impl Device {
         }
     }
 
-    /// Memory that this process holds or could have.
+    /// Memory that this process holds or could still allocate.
     pub fn available_bytes(&self) -> Option<u64> {
         match &self.gpu {
             Some(gpu) => gpu.available_bytes(),
@@ -283,7 +280,7 @@ impl Device {
         }
     }
 
-    /// What this process holds now, as a budget counts it.
+    /// Memory that this process holds now, by the same count as a budget.
     pub fn held_bytes(&self) -> Option<u64> {
         match &self.gpu {
             Some(gpu) => gpu.held_bytes(),
@@ -294,7 +291,7 @@ impl Device {
         }
     }
 
-    /// The most that this process has held, as a budget counts it.
+    /// Peak memory of this process, by the same count as a budget.
     pub fn peak_bytes(&self) -> Option<u64> {
         match &self.gpu {
             Some(gpu) => gpu.peak_bytes(),
@@ -302,7 +299,7 @@ impl Device {
         }
     }
 
-    /// What looks at its memory while a run goes on, from any thread.
+    /// A gauge of the device's memory, for use from any thread during a run.
     pub fn gauge(&self) -> Gauge {
         match &self.gpu {
             Some(gpu) => gpu.gauge(),
@@ -310,13 +307,13 @@ impl Device {
         }
     }
 
-    /// How the device computes what it computes, where there is a choice: a checkpoint remembers it, so that the same
-    /// bits follow.
+    /// Algorithms that the device chose among several, as text: a checkpoint stores them, so that a resumed run computes the same
+    /// bits.
     pub fn algorithms(&self) -> Option<String> {
         self.gpu.as_ref().map(Cuda::algorithms)
     }
 
-    /// Takes the choices of an earlier process, before a machine is made.
+    /// Sets the algorithms that a checkpoint stored; to be called before a machine is created.
     pub fn prefer_algorithms(&self, text: &str) {
         if let Some(gpu) = &self.gpu {
             gpu.prefer_algorithms(text);
@@ -324,7 +321,7 @@ impl Device {
     }
 }
 
-/// A plan's memory, and its programs made ready to run in it.
+/// The arena of a plan, and its programs ready to run in it.
 pub struct Machine {
     kind: Backend,
     arithmetic: Arithmetic,
@@ -337,7 +334,7 @@ enum Backend {
 }
 
 impl Machine {
-    /// Reserves the arena and makes the programs ready.
+    /// Reserves the arena and prepares the programs.
     pub fn new(
         device: &Device,
         plan: &StepPlan,
@@ -358,7 +355,6 @@ impl Machine {
         })
     }
 
-    /// Size of the arena, as reserved.
     pub fn arena_bytes(&self) -> u64 {
         match &self.kind {
             Backend::Cpu(arena) => arena.bytes(),
@@ -366,7 +362,7 @@ impl Machine {
         }
     }
 
-    /// A contiguous tensor that outlives programs; waits for what still runs.
+    /// Reads a contiguous tensor that outlives programs; waits for running programs.
     pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
         match &self.kind {
             Backend::Cpu(arena) => Ok(Cow::Borrowed(arena.read(place, 0))),
@@ -374,7 +370,7 @@ impl Machine {
         }
     }
 
-    /// Writes a contiguous tensor that outlives programs; waits for what still runs.
+    /// Writes a contiguous tensor that outlives programs; waits for running programs.
     pub fn write<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
         match &mut self.kind {
             Backend::Cpu(arena) => fill(arena.write(place, 0)),
@@ -382,7 +378,7 @@ impl Machine {
         }
     }
 
-    /// Writes an input for the next [`Machine::run`]; does not wait. What `fill` finds in it is arbitrary.
+    /// Writes an input of the next [`Machine::run`]; does not wait. The initial contents that `fill` gets are arbitrary.
     pub fn input<T: Element, R>(&mut self, place: &Place, fill: impl FnOnce(&mut [T]) -> R) -> R {
         match &mut self.kind {
             Backend::Cpu(arena) => fill(arena.write(place, 0)),
@@ -390,10 +386,10 @@ impl Machine {
         }
     }
 
-    /// Takes an input from rows, one behind the other; does not wait. The machine holds on to them until [`Machine::wait`].
+    /// Copies an input from rows, one behind the other; does not wait. The machine holds the rows until [`Machine::wait`].
     ///
     /// # Panics
-    /// If they are not as long together as the input.
+    /// If the total length of the rows differs from the input's.
     pub fn input_rows<'a>(&mut self, place: &Place, rows: impl Iterator<Item = &'a HostRow>) {
         let place = &place.as_bytes();
         match &mut self.kind {
@@ -413,14 +409,14 @@ impl Machine {
         }
     }
 
-    /// Lets inputs that were written travel to the device while it still computes; [`Machine::run`] does it otherwise.
+    /// Starts the copy of written inputs to the device while it still computes; otherwise [`Machine::run`] starts it.
     pub fn send(&mut self) {
         if let Backend::Cuda(machine) = &mut self.kind {
             machine.send();
         }
     }
 
-    /// Runs a program for a micro-batch and the slot it keeps its activations in; on a GPU, does not wait.
+    /// Runs a program for a micro-batch; `slot` selects the activations. Does not wait on a GPU.
     pub fn run(
         &mut self,
         device: &Device,
@@ -438,7 +434,7 @@ impl Machine {
         }
     }
 
-    /// Runs the last pass of a step, as [`Machine::run`] does; where several processes take part, GPUs let gradients travel meanwhile.
+    /// Like [`Machine::run`], for the last pass of a step: GPUs exchange gradients with other processes during the pass.
     pub fn run_last(
         &mut self,
         device: &Device,
@@ -453,15 +449,15 @@ impl Machine {
         }
     }
 
-    /// Keeps the host at most [`Machine::most_ahead`] calls of this ahead of the device: waits until what was launched before
-    /// the call that many calls ago is done.
+    /// Keeps the host at most [`Machine::most_ahead`] calls of this method ahead of the device: waits for the programs that were
+    /// launched before the call that many calls ago.
     pub fn keep_pace(&mut self) {
         if let Backend::Cuda(machine) = &mut self.kind {
             machine.keep_pace();
         }
     }
 
-    /// Programs that may still run when [`Machine::keep_pace`] returns.
+    /// Number of programs that may still run when [`Machine::keep_pace`] returns.
     pub fn most_ahead(&self) -> usize {
         match &self.kind {
             Backend::Cpu(_) => 0,
@@ -469,7 +465,7 @@ impl Machine {
         }
     }
 
-    /// Runs a program and tells how long each instruction took.
+    /// Runs a program and returns the time of each instruction.
     pub fn profile(
         &mut self,
         device: &Device,
@@ -491,7 +487,7 @@ impl Machine {
         }
     }
 
-    /// Waits for what still runs, and tells whether the device failed.
+    /// Waits for running programs; returns an error if the device failed.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         match &mut self.kind {
             Backend::Cpu(_) => match self.group.error() {

@@ -1,9 +1,9 @@
-//! Operations that the planner need not ask much about.
+//! The list of operations that need no planning beyond their operands.
 
 /// Pattern of the operations that are one pass over memory on every device: no product, no scratch, one kernel.
 ///
-/// Whoever answers for operations matches this and names every other one. A new operation compiles once it is either here or
-/// has an answer everywhere.
+/// Each target matches this pattern and lists every other operation, so that a new operation compiles once it is either in the
+/// pattern or in every target.
 macro_rules! plain_operations {
     () => {
         ::holdall_graph::Op::Activate(_)

@@ -1,19 +1,19 @@
-//! Host memory in rows: what reads pictures writes them there, and a device takes them from there, without a copy in between.
+//! Host memory in rows: readers of pictures write them and a device copies inputs from them, without a copy in between.
 
 use std::sync::Arc;
 
 use crate::DeviceError;
 use crate::cuda::Pinned;
 
-/// A row of host memory. Copies are the same row; it can be written while there is only one.
+/// A row of host memory. Clones are the same row; it is writable while there is only one.
 #[derive(Clone, Debug)]
 pub struct HostRow(Arc<Piece>);
 
-/// Part of a block that no other piece has.
+/// Bytes of a block that no other piece overlaps.
 struct Piece {
     start: *mut u8,
     bytes: usize,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     _block: Arc<Block>,
 }
 
@@ -28,28 +28,28 @@ impl std::fmt::Debug for Piece {
     }
 }
 
-/// Memory that pieces are of; only its end matters.
+/// Memory that pieces point into; kept to be freed last.
 enum Block {
     Plain(*mut [u8]),
     Pinned { _memory: Pinned },
 }
 
-// SAFETY: plain memory with one owner; only pieces reach into it.
+// SAFETY: plain memory with one owner; only pieces access it.
 unsafe impl Send for Block {}
-// SAFETY: nothing is reached through a shared block.
+// SAFETY: a shared block gives access to nothing.
 unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
         match self {
-            // SAFETY: it came from a box, and every piece is gone.
+            // SAFETY: the pointer came from a box, and every piece is gone.
             Block::Plain(memory) => drop(unsafe { Box::from_raw(*memory) }),
             Block::Pinned { .. } => {}
         }
     }
 }
 
-/// `count` rows of `bytes` each, one behind the other; pinned, so that a GPU can copy from them by itself.
+/// `count` rows of `bytes` each, one behind the other; page-locked if `is_pinned`, so that a GPU copies from them directly.
 pub(crate) fn rows(
     count: usize,
     bytes: usize,
@@ -63,7 +63,7 @@ pub(crate) fn rows(
             Block::Pinned { _memory: pinned },
         )
     } else {
-        // Not zeros: those the system would hand out one by one later, and a plan counts what is held.
+        // Not zeros: the system maps zero pages lazily, on first write, and a plan counts resident memory.
         let memory = Box::into_raw(vec![0x7f; all].into_boxed_slice());
         (memory.cast::<u8>(), Block::Plain(memory))
     };
@@ -80,7 +80,7 @@ pub(crate) fn rows(
 }
 
 impl From<&[u8]> for HostRow {
-    /// A row of its own, not pinned: a GPU takes it too, by a detour of the driver.
+    /// A row of its own in pageable memory, which a GPU copies through the driver's staging buffer.
     fn from(bytes: &[u8]) -> HostRow {
         let memory: Box<[u8]> = bytes.into();
         let memory = Box::into_raw(memory);
@@ -95,14 +95,14 @@ impl From<&[u8]> for HostRow {
 impl AsRef<[u8]> for HostRow {
     fn as_ref(&self) -> &[u8] {
         let Piece { start, bytes, .. } = &*self.0;
-        // SAFETY: in bounds by construction; written through `&mut` alone, so not now.
+        // SAFETY: in bounds by construction; written through `&mut` alone, so not during this borrow.
         unsafe { std::slice::from_raw_parts(*start, *bytes) }
     }
 }
 
 impl AsMut<[u8]> for HostRow {
     /// # Panics
-    /// If there are copies of it.
+    /// If the row has clones.
     fn as_mut(&mut self) -> &mut [u8] {
         let piece = Arc::get_mut(&mut self.0).expect("a row that is written has no copies");
         // SAFETY: in bounds by construction; no other piece overlaps it, and this one is borrowed exclusively.

@@ -1,12 +1,12 @@
-//! Low-rank adapters (LoRA): beside a frozen matrix, the product of two narrow ones learns.
+//! Low-rank adapters (LoRA): a trainable product of two narrow matrices is added to a frozen matrix.
 //!
 //! ```text
 //! y = x W^T + b + scale (x A^T) B^T        A [rank, inputs], B [outputs, rank]
 //! ```
 //!
-//! Which layers have one is said once, by name; whoever writes a linear layer need not know. Matrices that one product
-//! computes together (q, k and v) have their `A` in one storage, so that one narrow product serves them all; each `B` adds
-//! to its own columns within the wide product's node ([`crate::ops::linear`]).
+//! The graph holds the names of the layers with an adapter, so that the code that appends a linear layer need not know of them.
+//! Matrices that one product computes together (q, k and v) have their `A` in one storage, so that one narrow product serves
+//! them all; each `B` adds to its own columns within the wide product's node ([`crate::ops::linear`]).
 //!
 //! Legend: `n` rows, `i` inputs, `o` outputs, `r` rank.
 
@@ -16,41 +16,41 @@ use crate::ops::dropout::{Dropout, DropoutMode};
 use crate::ops::linear::LowRank;
 use crate::{Decay, Graph, Parameter, Section, Shape, Value, ValueId};
 
-/// Adapters beside the matrices of linear layers.
+/// Low-rank adapters of linear layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapters {
-    /// Rows of `A`, columns of `B`.
+    /// Number of rows of `A` and of columns of `B`.
     pub rank: usize,
-    /// Multiplies what they add.
+    /// Factor of the adapter's contribution.
     pub scale: f64,
-    /// Names of the layers: those of their weights without `.weight`.
+    /// Names of the layers: the names of their weights without `.weight`.
     pub modules: BTreeSet<String>,
-    /// What is dropped of `x` on its way to `A`, in the step alone.
+    /// Dropout of `x` before `A`, in the training step alone.
     pub dropout: Option<AdapterDropout>,
 }
 
-/// Dropout before `A`.
+/// Dropout of an adapter's input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdapterDropout {
-    /// Share of the numbers.
+    /// Share of elements that are dropped.
     pub rate: f64,
-    /// Numbers of the samples in the data set, `[b]`.
+    /// Index of each sample in the data set, `[b]`.
     pub sample_ids_b: ValueId,
     /// Seed and epoch, `[2]`.
     pub stream_2: ValueId,
 }
 
-/// Name of a layer's `A`, as peft has it.
+/// Name of a layer's `A`, as in peft.
 pub fn name_of_a(module: &str) -> String {
     format!("{module}.lora_A.weight")
 }
 
-/// Name of a layer's `B`.
+/// Name of a layer's `B`, as in peft.
 pub fn name_of_b(module: &str) -> String {
     format!("{module}.lora_B.weight")
 }
 
-/// The layer whose adapter a parameter belongs to.
+/// Name of the layer whose adapter a parameter belongs to.
 pub fn adapted_module(parameter: &str) -> Option<&str> {
     let suffixes = [".lora_A.weight", ".lora_B.weight"];
     suffixes
@@ -58,21 +58,21 @@ pub fn adapted_module(parameter: &str) -> Option<&str> {
         .find_map(|suffix| parameter.strip_suffix(suffix))
 }
 
-/// The layer that a weight belongs to.
+/// Name of the layer that a weight belongs to.
 pub fn module_of_weight(parameter: &str) -> Option<&str> {
     parameter.strip_suffix(".weight")
 }
 
-/// A matrix with an adapter, within the storage of a product.
+/// A matrix with an adapter, within the storage of a product's weight.
 struct Adapted {
     module: String,
-    /// Its first element in the storage.
+    /// Offset of its first element in the storage.
     offset: usize,
     outputs: usize,
 }
 
 impl Graph {
-    /// Layers that linear nodes of the step compute and that an adapter can stand beside.
+    /// Names of the layers that the step computes by linear nodes: an adapter can be added to each.
     pub fn linear_modules(&self) -> BTreeSet<String> {
         let is_linear = |node: &&crate::Node| {
             node.section == Section::Forward && matches!(node.op, crate::Op::Linear(_))
@@ -92,7 +92,7 @@ impl Graph {
         modules
     }
 
-    /// Writes `x A^T` for the adapters of a weight. Returns what the wide product's node reads of it, and where that goes.
+    /// Appends `x A^T` for the adapters of a weight. Returns the inputs that the wide product's node reads and where they go.
     pub(crate) fn adapt_linear(
         &mut self,
         name: &str,
@@ -133,7 +133,7 @@ impl Graph {
         (Some(LowRank { scale, columns }), read)
     }
 
-    /// Matrices with adapters in the storage of a weight, in their order there.
+    /// Matrices with adapters in the storage of a weight, in order of offset.
     fn adapted_in_storage(&self, weight: ValueId, adapters: &Adapters) -> Vec<Adapted> {
         let storage = self.value(weight).storage;
         let adapted = |parameter: &Parameter| {
@@ -148,8 +148,8 @@ impl Graph {
         self.parameters().iter().filter_map(adapted).collect()
     }
 
-    /// One mask for all adapters of a product. Its layer number is the first one's name, so that shorter texts and splits
-    /// have the same.
+    /// Appends one dropout mask for all adapters of a product. The number of its random stream comes from the name of the first
+    /// adapter, so that shorter texts and splits drop the same elements.
     fn drop_before_adapter(
         &mut self,
         name: &str,
@@ -165,7 +165,7 @@ impl Graph {
         }
         let samples = self.shape(dropout.sample_ids_b).num_elements();
         let shape = self.shape(x);
-        // Frames of a clip are rows of one sample.
+        // All frames of a clip belong to one sample.
         let x = if shape.dims()[0] == samples {
             x
         } else {
@@ -183,7 +183,7 @@ impl Graph {
 }
 
 impl Graph {
-    /// The rows of a value as `[samples, rows of each, width]`: a view, no work.
+    /// The rows of a value as `[samples, rows of one sample, width]`: a view, no work.
     fn rows_by_sample(&mut self, of: ValueId, samples: usize) -> ValueId {
         let base = *self.value(of);
         let row = base.row_stride();
@@ -197,7 +197,7 @@ impl Graph {
     }
 }
 
-/// FNV-1a of the name, above the numbers that layers of a model have.
+/// FNV-1a hash of the name with the top bit set: never the number of a model's own layer.
 fn layer_number(module: &str) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     module.bytes().fold(0xcbf2_9ce4_8422_2325, fold) | 1 << 63

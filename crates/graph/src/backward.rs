@@ -1,12 +1,11 @@
-//! The backward pass: reads nodes in reverse and appends those that carry gradients.
+//! The backward pass: reads nodes in reverse and appends the nodes that carry gradients.
 //!
-//! Gradients belong to storages, and the gradient of a view is the same view of the storage's gradient: the
-//! gradients of `q`, `k` and `v` land side by side in the gradient of `qkv` without a copy. The first
-//! contribution overwrites, later ones accumulate in place. Where only part of a storage is ever
-//! read (the class token of the last layer), its gradient is first filled with zero; not where the first contribution is to
-//! the whole of it (a skip join: the decoder reads all channels, the next encoder stage some).
+//! Gradients belong to storages, and the gradient of a view is the same view of the storage's gradient: the gradients of `q`, `k` and
+//! `v` land side by side in the gradient of `qkv` without a copy. The first contribution overwrites, later ones accumulate in
+//! place. If only part of a storage is read (the class token of the last layer), its gradient is first filled with zero, unless the
+//! first contribution covers the whole of it (a skip join: the decoder reads all channels, the next encoder stage some).
 //!
-//! What does not lead to a trainable parameter is pruned: a frozen branch has no backward nodes at all.
+//! Nodes that do not lead to a trainable parameter are pruned: a frozen branch has no backward nodes at all.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,28 +17,27 @@ use crate::{Graph, Node, NodeId, Op, Output, Section, Write};
 
 struct StorageGradient {
     gradient: StorageId,
-    /// Views that hold a contribution already.
+    /// Views that already hold a contribution.
     written: Vec<Value>,
-    /// The next contribution to any view adds: the storage was zeroed, seeded or donated as a whole.
+    /// The whole storage was zeroed, seeded or donated: the next contribution to any view adds.
     whole: bool,
-    /// Every view that is read is the whole storage, in one shape or another: they are one region.
+    /// Every view that is read covers the whole storage, in one shape or another: all views are one region.
     one_region: bool,
 }
 
-/// A backward pass in the making; operations write their rules against it.
+/// A backward pass under construction; the rules of operations append to it.
 pub struct Backward<'g> {
     graph: &'g mut Graph,
     gradients: HashMap<StorageId, StorageGradient>,
     needs: Vec<bool>,
-    /// Storage -> the different views of it that nodes on the way to a seed read.
+    /// Storage -> the different views of it that nodes on the path to a seed read.
     reads: HashMap<StorageId, Vec<Value>>,
 }
 
-/// Appends to section `into` the nodes that carry the given gradients through the nodes of section `of`.
+/// Appends to section `into` the nodes that carry the given gradients back through the nodes of section `of`.
 ///
-/// `seeds` pairs values with where their gradients are. `wanted` names values beside the trainable
-/// parameters whose gradients are asked for; where they are is returned in the same order. A seed's
-/// storage may be added to: it belongs to the pass from here on.
+/// `seeds` pairs values with their gradients. `wanted` names values other than trainable parameters whose gradients are needed;
+/// returns these gradients in the same order. The pass may add to the storage of a seed's gradient: the caller gives it up.
 pub fn backward(
     graph: &mut Graph,
     of: Section,
@@ -51,7 +49,7 @@ pub fn backward(
     wanted.iter().map(|&value| pass.upstream(value)).collect()
 }
 
-/// The same with places for the wanted gradients: `targets` pairs whole values with where their gradients go.
+/// Like [`backward`], with given destinations: `targets` pairs whole values with the tensors that receive their gradients.
 pub fn backward_into(
     graph: &mut Graph,
     of: Section,
@@ -129,18 +127,18 @@ impl<'g> Backward<'g> {
 }
 
 impl Backward<'_> {
-    /// The graph, to append nodes and values to.
+    /// The graph under construction.
     pub fn graph(&mut self) -> &mut Graph {
         self.graph
     }
 
-    /// Does a gradient of this value lead anywhere?
+    /// Whether a gradient of this value leads to a trainable parameter or a wanted value.
     pub fn wants(&self, value: ValueId) -> bool {
         let storage = self.graph.original(*self.graph.value(value)).storage;
         self.needs.get(storage.0).copied().unwrap_or(false)
     }
 
-    /// Where the gradient of a value is, if any node contributed to it.
+    /// The gradient of a value, if any node contributed to it.
     pub fn upstream(&mut self, value: ValueId) -> Option<ValueId> {
         let view = *self.graph.value(value);
         let gradient = self.gradients.get(&view.storage)?.gradient;
@@ -150,7 +148,7 @@ impl Backward<'_> {
         }))
     }
 
-    /// Where a node is to leave its contribution to the gradient of `value`, and whether it adds.
+    /// The tensor in which a node leaves its contribution to the gradient of `value`, and whether it overwrites or adds.
     pub fn target(&mut self, value: ValueId) -> Output {
         let view = self.graph.original(*self.graph.value(value));
         if self.graph.storage(view.storage).role == Role::Weight {
@@ -188,7 +186,8 @@ impl Backward<'_> {
         Output { value, mode }
     }
 
-    /// The same for a node that adds, and must leave something even where the parameter is frozen: scratch under this name.
+    /// Like [`Backward::target`], for a node that must write the output even if the parameter is frozen: then a scratch tensor with the
+    /// name `scrap`.
     pub fn target_or_scrap(&mut self, parameter: ValueId, scrap: &str) -> Output {
         if self.wants(parameter) {
             return self.target(parameter);
@@ -200,7 +199,7 @@ impl Backward<'_> {
         Output::accumulate(scrap)
     }
 
-    /// The same for a node that can only add: what is there before it is zero, or other contributions.
+    /// Like [`Backward::target`], for a node that can only add: the target is filled with zero first if it is empty.
     pub fn added(&mut self, value: ValueId) -> Output {
         let target = self.target(value);
         if target.mode == Write::Overwrite {
@@ -210,14 +209,14 @@ impl Backward<'_> {
         Output::accumulate(target.value)
     }
 
-    /// Whether a view is the whole of its storage.
+    /// Whether a view covers the whole of its storage.
     fn covers(&self, view: Value) -> bool {
         view.is_contiguous()
             && view.shape.num_elements() == self.graph.storage(view.storage).num_elements
     }
 
-    /// Makes the gradient storage of the storage that `first` is to be added to; zeroed unless that is all of it, or the views
-    /// that are read tile it.
+    /// Creates the gradient of the storage of `first`, the view that receives the first contribution. Fills it with zero unless `first`
+    /// covers the storage or the views that are read tile it.
     fn open_gradient(&mut self, first: Value) {
         let storage = first.storage;
         let forward = self.graph.storage(storage).clone();
@@ -229,7 +228,7 @@ impl Backward<'_> {
         );
         let views = &self.reads[&storage];
         let tiled = tile(views, forward.num_elements);
-        // Several shapes of the whole storage (a reshape) are one and the same region.
+        // Several shapes of the whole storage (a reshape) are one region.
         let each_whole = views
             .iter()
             .all(|view| view.shape.num_elements() == forward.num_elements);
@@ -252,7 +251,7 @@ impl Backward<'_> {
         );
     }
 
-    /// Whether [`Backward::donate`] would copy nothing.
+    /// Whether [`Backward::donate`] needs no copy.
     pub fn takes_over(&self, value: ValueId, gradient: ValueId) -> bool {
         let (view, given) = (*self.graph.value(value), *self.graph.value(gradient));
         !self.gradients.contains_key(&view.storage)
@@ -261,8 +260,7 @@ impl Backward<'_> {
             && self.covers(given)
     }
 
-    /// The gradient of `value` is `gradient`, which nobody else will read again: without a copy where no
-    /// other contribution is there yet.
+    /// Makes `gradient` the gradient of `value`; no later node may read it. There is no copy if this is the first contribution.
     pub fn donate(&mut self, value: ValueId, gradient: ValueId) {
         let (view, given) = (*self.graph.value(value), *self.graph.value(gradient));
         if self.takes_over(value, gradient) {
@@ -281,13 +279,13 @@ impl Backward<'_> {
         }
     }
 
-    /// Turns the gradient of `activation(z)` into the gradient of `z`, in place; within the product that made
-    /// it where that is possible, so that it does not visit memory twice.
+    /// Turns the gradient of `activation(z)` into the gradient of `z`, in place; within the product that computed the gradient where
+    /// that is possible, which saves a pass over memory.
     pub fn through_activation(&mut self, activation: Activation, gradient: ValueId, z: ValueId) {
         let view = *self.graph.value(gradient);
         let last = self.graph.nodes().len() - 1;
         let node = &self.graph.nodes()[last];
-        // Whether it replaced or added: this was the last contribution.
+        // Whether the product replaced or added does not matter: this was the last contribution.
         let fusable = matches!(&node.op, Op::LinearInputGrad(op) if op.activation.is_none())
             && self.graph.value(node.outputs[0].value).storage == view.storage
             && self.graph.value(node.outputs[0].value).shape.num_elements()
@@ -307,13 +305,13 @@ impl Backward<'_> {
         }
     }
 
-    /// A gradient input of a node whose forward output may be unused: `None` where nothing reached it.
+    /// The gradient of a node's output; `None` if the output is unused.
     pub fn reached(&mut self, node: &Node, output: usize) -> Option<ValueId> {
         self.upstream(node.outputs[output].value)
     }
 }
 
-/// By storage: does what the section's nodes write there depend on a trainable parameter?
+/// For each storage: whether it depends on a trainable parameter through the nodes of the section.
 pub fn needs_gradients(graph: &Graph, section: Section) -> Vec<bool> {
     what_needs_gradients(graph, &nodes_of(graph, section), &[])
 }
@@ -324,7 +322,7 @@ fn nodes_of(graph: &Graph, section: Section) -> Vec<usize> {
         .collect()
 }
 
-/// By storage: does it depend on a trainable parameter or a wanted value?
+/// For each storage: whether it depends on a trainable parameter or a wanted value.
 fn what_needs_gradients(graph: &Graph, forward: &[usize], wanted: &[ValueId]) -> Vec<bool> {
     let mut needs = vec![false; graph.storages().len()];
     for storage in graph.trainable_storages() {
@@ -348,7 +346,7 @@ fn what_needs_gradients(graph: &Graph, forward: &[usize], wanted: &[ValueId]) ->
     needs
 }
 
-/// Storage -> the views of it that lead to a seed.
+/// Storage -> the views of it that are read on the path to a seed.
 fn views_on_the_way(
     graph: &Graph,
     forward: &[usize],
@@ -375,7 +373,7 @@ fn views_on_the_way(
     reads
 }
 
-/// Whether the views cut a storage of `num_elements` into equal columns or equal runs of rows, none left out.
+/// Whether the views cut a storage of `num_elements` into equal columns or equal runs of rows, with none left out.
 fn tile(views: &[Value], num_elements: usize) -> bool {
     let first = views[0];
     let alike = views.iter().all(|view| {

@@ -1,8 +1,8 @@
-//! What a node costs: arithmetic and memory traffic, from shapes alone.
+//! Costs of a node: arithmetic and memory traffic, from shapes alone.
 
 use crate::{Graph, Node, Shape};
 
-/// Work of one node. A device profile turns it into time.
+/// Work of one node. A device profile converts it to time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Floating-point operations in matrix products.
@@ -25,27 +25,23 @@ impl std::ops::Add for Cost {
     }
 }
 
-/// A node with its graph at hand, for cost rules and workspace sizes.
+/// A node with its graph, for cost rules and workspace sizes.
 #[derive(Clone, Copy)]
 pub struct NodeView<'g> {
-    /// Where the node stands.
     pub graph: &'g Graph,
-    /// The node.
     pub node: &'g Node,
 }
 
 impl<'g> NodeView<'g> {
-    /// Shape of an input.
     pub fn input(&self, index: usize) -> Shape {
         self.graph.value(self.node.inputs[index]).shape
     }
 
-    /// Shape of an output.
     pub fn output(&self, index: usize) -> Shape {
         self.graph.value(self.node.outputs[index].value).shape
     }
 
-    /// Every operand once: the traffic of an operation that reads and writes each element once.
+    /// Bytes of all operands: the traffic of an operation that reads and writes each element once.
     pub fn operand_bytes(&self) -> u64 {
         let outputs = self.node.outputs.iter().map(|output| output.value);
         self.node
@@ -61,7 +57,7 @@ impl<'g> NodeView<'g> {
             .sum()
     }
 
-    /// An operation without products: traffic, and `flops_per_element` for each element of the first output.
+    /// Cost of an operation without products: its traffic, and `flops_per_element` for each element of the first output.
     pub fn element_wise(&self, flops_per_element: u64) -> Cost {
         Cost {
             product_flops: 0,

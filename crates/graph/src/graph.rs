@@ -1,4 +1,4 @@
-//! The graph of a step, and how one is written.
+//! The graph of a training step, and the methods that build it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,59 +10,54 @@ use crate::ops::cast::Cast;
 use crate::value::{DType, MemorySpace, Role, Shape, Storage, StorageId, Value, ValueId};
 use crate::{Cost, Op};
 
-/// Names a node: its place in [`Graph::nodes`].
+/// Index of a node in [`Graph::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub usize);
 
-/// Names a block: nodes that the planner may recompute together.
+/// Index of a block: nodes that the planner may recompute together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub usize);
 
-/// Names a parameter: its place in [`Graph::parameters`].
+/// Index of a parameter in [`Graph::parameters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParameterId(pub usize);
 
-/// Parts of a step, in the order in which they run, and what stands beside it.
+/// Sections of a step, in the order in which they run, and the programs beside the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Section {
-    /// Not part of the step: after weights were written from outside, their copies in the compute format.
+    /// Not part of the step: refreshes the weights' copies in the compute format after weights were written from outside.
     Refresh,
-    /// Once: loss sums to zero.
+    /// Once per step: loss sums are set to zero.
     Begin,
-    /// Per micro-batch: forward, up to what the whole step needs and the separable losses.
+    /// Per micro-batch: the forward pass, up to the features that the whole step needs and the separable losses.
     Forward,
-    /// Once: gradients to zero, then the losses that need the whole effective batch, and their gradients.
+    /// Once per step: gradients are set to zero, then the losses over the whole effective batch and their gradients are computed.
     Loss,
-    /// Per micro-batch: from the gradients of losses and features to parameter gradients.
+    /// Per micro-batch: from the gradients of losses and features to the gradients of parameters.
     Backward,
-    /// Once, where several processes take part: gradients and loss sums of all.
+    /// Once per step, in a run of several processes: gradients and loss sums are added over all processes.
     Reduce,
-    /// Once: gradient norm, overflow check, optimizer.
+    /// Once per step: gradient norm, overflow check, optimizer.
     Update,
-    /// Not part of the step: a forward program over the same weights, by its place in [`Graph::forward_programs`].
+    /// Not part of the step: a forward program over the same weights, by its index in [`Graph::forward_programs`].
     ForwardProgram(usize),
 }
 
-/// How a node leaves a result behind.
+/// Whether a node replaces an output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
-    /// Replaces what was there.
     Overwrite,
-    /// Adds to what is there.
     Accumulate,
 }
 
-/// One result of a node.
+/// One output of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Where it goes.
     pub value: ValueId,
-    /// Replacing or adding.
     pub mode: Write,
 }
 
 impl Output {
-    /// A result that replaces.
     pub fn overwrite(value: ValueId) -> Output {
         Output {
             value,
@@ -70,7 +65,6 @@ impl Output {
         }
     }
 
-    /// A result that adds.
     pub fn accumulate(value: ValueId) -> Output {
         Output {
             value,
@@ -79,24 +73,21 @@ impl Output {
     }
 }
 
-/// One operation at work on values.
+/// An operation with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What it does.
     pub op: Op,
-    /// What it reads, in the order that the operation defines.
+    /// Operands, in the order that the operation defines.
     pub inputs: Vec<ValueId>,
-    /// What it writes.
     pub outputs: Vec<Output>,
-    /// When it runs.
     pub section: Section,
-    /// The block it belongs to, if any.
+    /// The recomputation block that the node belongs to.
     pub block: Option<BlockId>,
-    /// The lane it belongs to, if any: nodes of different lanes that follow each other do not depend on one another.
+    /// An independent branch: nodes of different lanes that follow each other do not depend on one another.
     pub lane: Option<usize>,
 }
 
-/// Whether weight decay applies.
+/// Whether weight decay applies to a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decay {
     /// Matrices and embeddings.
@@ -105,34 +96,33 @@ pub enum Decay {
     No,
 }
 
-/// A tensor that training changes (or, frozen, reads).
+/// A weight tensor; training changes it unless it is frozen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// Hugging Face's name for it.
+    /// Name of the tensor in Hugging Face checkpoints.
     pub name: String,
-    /// Its place in a weight storage; several parameters may share one storage (q, k and v).
+    /// View of a weight storage; several parameters may share one storage (q, k and v).
     pub value: ValueId,
     /// Frozen parameters get no gradient and no optimizer state.
     pub trainable: bool,
-    /// Optimizer group: decay or not.
     pub decay: Decay,
-    /// Optimizer group: which entry of the learning-rate schedule moves it.
+    /// Optimizer group: index of its learning rate in the schedule.
     pub rate: usize,
-    /// The optimizer keeps it at or below this (`logit_scale`).
+    /// Upper bound that the optimizer keeps (`logit_scale`).
     pub maximum: Option<f64>,
 }
 
-/// Where products find weights in a compute format that is not the weights' own.
+/// Lifetime of the weights' copies in a compute format that is narrower than the weights' own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Copies {
-    /// In a copy that stays, which the optimizer writes along.
+    /// The copy stays in memory; the optimizer writes it along with the weight.
     #[default]
     Resident,
-    /// In a copy of each matrix that is made for each use and forgotten: less memory, more traffic.
+    /// Each use of a matrix makes its copy and drops it: less memory, more traffic.
     PerUse,
 }
 
-/// A step, written down.
+/// A training step: its storages, values, nodes and parameters.
 #[derive(Clone, Debug)]
 pub struct Graph {
     storages: Vec<Storage>,
@@ -149,28 +139,27 @@ pub struct Graph {
     copies: Copies,
     /// Weight storage -> its resident copy in the compute format.
     resident: HashMap<StorageId, StorageId>,
-    /// Copy in the compute format -> the view of a weight storage that it is of.
+    /// Storage of a copy in the compute format -> the view of the weight that was copied.
     originals: HashMap<StorageId, Value>,
     /// Names of the forward programs beside the step.
     forward_programs: Vec<String>,
-    /// What is fed and read from outside, by name.
+    /// Values that are written or read from outside, by name.
     endpoints: BTreeMap<String, ValueId>,
-    /// What the first pass over the micro-batches leaves for the losses of the whole effective batch.
+    /// Storages that the first pass over the micro-batches writes for the losses of the whole effective batch.
     left_by_first_pass: HashSet<StorageId>,
-    /// The same step over shorter texts, by their length.
+    /// The same step for shorter texts, by the length of the texts.
     shorter: Arc<Vec<(usize, Graph)>>,
-    /// Which linear layers have low-rank adapters.
+    /// Low-rank adapters of the linear layers.
     adapters: Option<Arc<Adapters>>,
 }
 
 impl Graph {
-    /// An empty graph whose activations have the given number format. Parameters, their gradients, statistics and sums
-    /// are never narrower than f32.
+    /// An empty graph with this number format of activations. Parameters, their gradients, statistics and sums are at least f32.
     pub fn new(compute: DType) -> Graph {
         Graph::with_copies(compute, Copies::default())
     }
 
-    /// The same, with a say in where products find weights in a narrower format.
+    /// Like [`Graph::new`], with the lifetime of the weights' copies in a narrower format.
     pub fn with_copies(compute: DType, copies: Copies) -> Graph {
         Graph {
             copies,
@@ -194,12 +183,11 @@ impl Graph {
         }
     }
 
-    /// Linear layers that are written from here on have these adapters.
+    /// Linear layers that are appended from here on have these adapters.
     pub fn adapt(&mut self, adapters: Adapters) {
         self.adapters = Some(Arc::new(adapters));
     }
 
-    /// Which linear layers have adapters.
     pub(crate) fn adapters(&self) -> Option<Arc<Adapters>> {
         self.adapters.clone()
     }
@@ -217,47 +205,41 @@ impl Graph {
         }
     }
 
-    /// Every storage.
     pub fn storages(&self) -> &[Storage] {
         &self.storages
     }
 
-    /// Every node, in the order of execution within its section.
+    /// Nodes in the order of execution within each section.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Every parameter.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// Names of the blocks.
+    /// Names of the recomputation blocks.
     pub fn blocks(&self) -> &[String] {
         &self.blocks
     }
 
-    /// A storage by id.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.0]
     }
 
-    /// A value by id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0]
     }
 
-    /// The shape of a value.
     pub fn shape(&self, id: ValueId) -> Shape {
         self.values[id.0].shape
     }
 
-    /// The number format of a value.
     pub fn dtype(&self, id: ValueId) -> DType {
         self.storages[self.values[id.0].storage.0].dtype
     }
 
-    /// Cost of a node by its operation's rule.
+    /// Cost of a node by the rule of its operation.
     pub fn cost(&self, node: &Node) -> Cost {
         node.op.rules().cost(NodeView { graph: self, node })
     }
@@ -267,13 +249,12 @@ impl Graph {
         self.section = section;
     }
 
-    /// The section that appended nodes belong to.
     pub fn section(&self) -> Section {
         self.section
     }
 
-    /// Nodes appended by `write` form a block that the planner may recompute as a whole. Forward programs beside the step
-    /// have no backward pass, so no blocks.
+    /// Nodes appended by `write` form a block that the planner may recompute as a whole. In a forward program beside the step,
+    /// nodes have no block: there is no backward pass.
     pub fn block<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
         if let Section::ForwardProgram(_) = self.section {
             return write(self);
@@ -285,7 +266,7 @@ impl Graph {
         result
     }
 
-    /// Nodes appended by `write` belong to a lane: an independent branch, which a device may run beside others.
+    /// Nodes appended by `write` belong to a lane: an independent branch that a device may run in parallel with other lanes.
     pub fn in_lane<T>(&mut self, lane: usize, write: impl FnOnce(&mut Graph) -> T) -> T {
         let outer = self.lane.replace(lane);
         let result = write(self);
@@ -298,7 +279,6 @@ impl Graph {
         (self.block, self.lane) = (block, lane);
     }
 
-    /// A new piece of memory.
     pub fn add_storage(
         &mut self,
         name: impl Into<String>,
@@ -316,13 +296,12 @@ impl Graph {
         StorageId(self.storages.len() - 1)
     }
 
-    /// A new view.
     pub fn add_value(&mut self, value: Value) -> ValueId {
         self.values.push(value);
         ValueId(self.values.len() - 1)
     }
 
-    /// A new storage and the value that covers it.
+    /// Adds a storage and the value that covers it.
     pub fn tensor(
         &mut self,
         name: impl Into<String>,
@@ -335,42 +314,42 @@ impl Graph {
         self.add_value(Value::whole(storage, shape))
     }
 
-    /// An activation in the compute format.
+    /// Adds an activation in the compute format.
     pub fn activation(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let compute = self.compute;
         self.tensor(name, dims, compute, Role::Activation)
     }
 
-    /// An activation that must not lose digits: a mean, a norm, a logarithm of a sum.
+    /// Adds an activation that keeps full precision: a mean, a norm, a logarithm of a sum.
     pub fn statistic(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let full = self.full();
         self.tensor(name, dims, full, Role::Activation)
     }
 
-    /// Something written from outside before the program runs: an endpoint of that name.
+    /// Adds an endpoint that is written from outside before the program runs.
     pub fn input(&mut self, name: &str, dims: &[usize], dtype: DType) -> ValueId {
         let value = self.tensor(name, dims, dtype, Role::Input);
         self.name_endpoint(name, value);
         value
     }
 
-    /// A tensor that outlives programs, in f32, to be read from outside or by the whole step: an endpoint of that name.
+    /// Adds an f32 endpoint that outlives programs: it is read from outside or by the whole step.
     pub fn output(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let value = self.tensor(name, dims, DType::F32, Role::Feature);
         self.name_endpoint(name, value);
         value
     }
 
-    /// A tensor in the compute format that forward programs leave for each other, until a step runs: an endpoint of that name. It
-    /// lies where the step has its activations.
+    /// Adds an endpoint in the compute format in which forward programs leave data for each other, until a step runs: it shares memory
+    /// with the activations of the step.
     pub fn forward_cache(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let value = self.tensor(name, dims, self.compute, Role::Cache);
         self.name_endpoint(name, value);
         value
     }
 
-    /// Names a value that is fed or read from outside. The name survives planning; within a forward program, the program's
-    /// name and a slash come first.
+    /// Names a value that is written or read from outside. The name survives planning; within a forward program, it is prefixed with
+    /// the program's name and a slash.
     ///
     /// # Panics
     /// If the name is taken.
@@ -384,18 +363,17 @@ impl Graph {
         }
     }
 
-    /// What is fed and read from outside, by name.
+    /// The value of an endpoint.
     pub fn endpoint(&self, name: &str) -> Option<ValueId> {
         self.endpoints.get(name).copied()
     }
 
-    /// Every endpoint with its name.
     pub fn endpoints(&self) -> impl Iterator<Item = (&str, ValueId)> {
         let endpoints = self.endpoints.iter();
         endpoints.map(|(name, &value)| (name.as_str(), value))
     }
 
-    /// Nodes appended by `write` are a forward program of that name beside the step.
+    /// Nodes appended by `write` form a forward program with this name beside the step.
     pub fn forward_program<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
         self.forward_programs.push(name.to_owned());
         let program = Section::ForwardProgram(self.forward_programs.len() - 1);
@@ -405,30 +383,30 @@ impl Graph {
         result
     }
 
-    /// Names of the forward programs beside the step.
     pub fn forward_programs(&self) -> &[String] {
         &self.forward_programs
     }
 
-    /// The losses of the whole effective batch need what micro-batches write here: the first pass computes it. What replaces
-    /// (features: rows of their own) may be written again by a second pass; what is added (sums) is added once.
+    /// Marks the storage of a value that the losses of the whole effective batch read: the first pass over the micro-batches
+    /// writes it. An output that replaces (features: each micro-batch has its own rows) may be written again by a second pass;
+    /// an output that adds (sums) is computed once.
     pub fn leave_by_first_pass(&mut self, value: ValueId) {
         let storage = self.value(value).storage;
         self.left_by_first_pass.insert(storage);
     }
 
-    /// Adds the same step over texts of another length: micro-batches of short texts run it instead. The same nodes in the same
-    /// order; only what has a length of text in its shape is smaller.
+    /// Adds the same step for texts of another length, which micro-batches of short texts run instead. It has the same nodes in the
+    /// same order; only dimensions that are a length of text are smaller.
     pub fn add_shorter(&mut self, length: usize, graph: Graph) {
         Arc::make_mut(&mut self.shorter).push((length, graph));
     }
 
-    /// The same step over shorter texts, by their length.
+    /// The same step for shorter texts, by the length of the texts.
     pub fn shorter(&self) -> &[(usize, Graph)] {
         &self.shorter
     }
 
-    /// Whether [`Graph::leave_by_first_pass`] was said of a storage.
+    /// Whether the storage was passed to [`Graph::leave_by_first_pass`].
     pub fn is_left_by_first_pass(&self, storage: StorageId) -> bool {
         self.left_by_first_pass.contains(&storage)
     }
@@ -470,7 +448,7 @@ impl Graph {
         })
     }
 
-    /// The rows of `of` that belong to the micro-batch at hand: `count` rows, moving on by `count` each time.
+    /// The `count` rows of `of` that belong to the current micro-batch; the view advances by `count` rows from one to the next.
     pub fn micro_rows(&mut self, of: ValueId, count: usize) -> ValueId {
         let rows = self.rows(of, 0, count);
         self.values[rows.0].micro_stride = count * self.values[rows.0].strides.dims()[0];
@@ -492,8 +470,8 @@ impl Graph {
         })
     }
 
-    /// Pictures that lie within rows of bytes `[n, row_bytes]`, from `byte_offset` on: a view `[n, height, width, channels]`, or
-    /// `[n, height, width]`, as `dims` has it.
+    /// Pictures within rows of bytes `[n, row_bytes]`, from `byte_offset` on: a view `[n, height, width, channels]` or
+    /// `[n, height, width]`, where `dims` is all but `n`.
     pub fn picture_view(&mut self, rows: ValueId, byte_offset: usize, dims: &[usize]) -> ValueId {
         let base = *self.value(rows);
         let ([n, row_bytes], DType::U8) = (base.shape.dims(), self.dtype(rows)) else {
@@ -553,13 +531,13 @@ impl Graph {
         })
     }
 
-    /// One parameter in a storage of its own; the same storage when it is named again.
+    /// A parameter in a storage of its own. The same name again returns the same storage.
     pub fn parameter(&mut self, name: &str, dims: &[usize], decay: Decay) -> ValueId {
         self.packed_parameters(&[(name.to_owned(), dims.to_vec())], decay)
     }
 
-    /// Several parameters of the same width one behind the other in one storage. Returns a value that covers
-    /// them all, stacked along the first dimension: one product computes q, k and v. Named again, they are the same.
+    /// Several parameters of the same width one behind the other in one storage. Returns a value that covers them all, stacked along
+    /// the first dimension: one product computes q, k and v. The same names again return the same storage.
     pub fn packed_parameters(
         &mut self,
         parameters: &[(String, Vec<usize>)],
@@ -611,7 +589,7 @@ impl Graph {
         self.add_value(Value::whole(storage, Shape::new(&dims)))
     }
 
-    /// A weight as a product with operands of format `dtype` reads it: itself, or a copy in that format.
+    /// A weight in the format `dtype`, as a product reads it: the weight itself, or a copy in that format.
     pub(crate) fn weight_as(&mut self, weight: ValueId, dtype: DType) -> ValueId {
         if self.dtype(weight) == dtype {
             return weight;
@@ -649,7 +627,7 @@ impl Graph {
         copy
     }
 
-    /// The part of a weight that a value is a copy of, or the value itself.
+    /// The view of a weight that `value` copies; `value` itself if it is not a copy.
     pub(crate) fn original(&self, value: Value) -> Value {
         match self.originals.get(&value.storage) {
             Some(of) => Value {
@@ -661,20 +639,20 @@ impl Graph {
         }
     }
 
-    /// Every copy with the weight storage that it is of.
+    /// Storages of copies in the compute format, each with the weight storage it copies.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (StorageId, StorageId)> {
         let originals = self.originals.iter();
         originals.map(|(&copy, of)| (copy, of.storage))
     }
 
-    /// Where a parameter's resident copy in the compute format is, if it has one.
+    /// A parameter's resident copy in the compute format.
     pub fn parameter_copy(&self, parameter: &Parameter) -> Option<Value> {
         let value = self.values[parameter.value.0];
         let storage = *self.resident.get(&value.storage)?;
         Some(Value { storage, ..value })
     }
 
-    /// Weight storages whose rows tokens are, or get added: token, position and class embeddings.
+    /// Weight storages of token, position and class embeddings.
     pub fn embeddings(&self) -> HashSet<StorageId> {
         let is_of_embedding = |node: &&Node| {
             matches!(
@@ -690,15 +668,14 @@ impl Graph {
             .collect()
     }
 
-    /// Whether a node only brings a weight into the compute format: it is recomputed for every use.
+    /// Whether a node only casts weights to the compute format: the planner recomputes it for every use.
     pub fn is_weight_copy(&self, node: &Node) -> bool {
         let reads_weight =
             |&input: &ValueId| self.storage(self.value(input).storage).role == Role::Weight;
         matches!(node.op, Op::Cast(_)) && node.inputs.iter().all(reads_weight)
     }
 
-    /// Changes a parameter's flags before the backward pass is written. Parameters that share a storage are
-    /// frozen together.
+    /// Changes the flags of parameters before the backward pass is appended. Parameters that share a storage are frozen together.
     pub fn configure_parameters(&mut self, mut configure: impl FnMut(&mut Parameter)) {
         for parameter in &mut self.parameters {
             configure(parameter);
@@ -728,7 +705,7 @@ impl Graph {
         storages
     }
 
-    /// The storage that gradients of a weight storage are added to; made on first use.
+    /// The gradient storage of a weight storage; created on first use.
     pub fn weight_gradient(&mut self, weight: StorageId) -> StorageId {
         if let Some(&gradient) = self.weight_gradients.get(&weight) {
             return gradient;
@@ -740,7 +717,6 @@ impl Graph {
         gradient
     }
 
-    /// Where a parameter's gradient is, if it has one.
     pub fn parameter_gradient(&self, parameter: &Parameter) -> Option<Value> {
         let value = self.values[parameter.value.0];
         self.weight_gradients
@@ -748,12 +724,12 @@ impl Graph {
             .map(|&storage| Value { storage, ..value })
     }
 
-    /// Moves a storage to another memory, before anything is planned.
+    /// Moves a storage to another memory, before planning.
     pub(crate) fn set_space(&mut self, storage: StorageId, space: MemorySpace) {
         self.storages[storage.0].space = space;
     }
 
-    /// Appends a node to the current section and block.
+    /// Appends a node to the current section, block and lane.
     pub fn push(
         &mut self,
         op: impl Into<Op>,
@@ -771,7 +747,7 @@ impl Graph {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Appends a node whose results replace.
+    /// Appends a node whose outputs replace.
     pub fn push_new(
         &mut self,
         op: impl Into<Op>,
@@ -782,8 +758,8 @@ impl Graph {
         self.push(op, inputs, outputs)
     }
 
-    /// Stores the gradients of matrices in bf16. Each product leaves its share in f32, from where it is added and rounded. A gradient
-    /// that anything but whole products writes stays in f32.
+    /// Stores the gradients of matrices in bf16. Each product writes its contribution in f32, from where it is added and rounded. A
+    /// gradient that any node other than a whole product writes stays in f32.
     pub fn round_gradients(&mut self) {
         let is_product = |node: &Node| matches!(&node.op, Op::LinearWeightGrad(op) if op.weight);
         // Clearing and exchanging work on any format.
@@ -829,7 +805,7 @@ impl Graph {
         }
     }
 
-    /// For rewriting passes: takes nodes out, by their place.
+    /// For rewriting passes: removes the nodes whose index satisfies `removed`.
     pub fn remove_nodes(&mut self, mut removed: impl FnMut(usize) -> bool) {
         let mut index = 0;
         self.nodes.retain(|_| {
@@ -838,7 +814,7 @@ impl Graph {
         });
     }
 
-    /// For rewriting passes: a node that is still open to change.
+    /// For rewriting passes: mutable access to a node.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.0]
     }

@@ -1,22 +1,22 @@
-//! What a training step computes.
+//! The graph of a training step: which operations it runs on which tensors.
 //!
-//! A step is written down before it runs: [`Graph`] holds values (views of storages), nodes (operations the
-//! size of a layer) and parameters. [`backward()`] appends the nodes that carry gradients back, so that the planner
-//! sees the whole step, and nothing here knows about a device.
+//! The whole step is built before it runs: [`Graph`] holds values (views of storages), nodes (operations the size of a layer)
+//! and parameters. [`backward()`] appends the nodes of the backward pass, so that the planner sees the whole step. Nothing in
+//! this crate knows about a device.
 //!
 //! ```text
 //!  storage --< value --< node >-- value >-- storage
 //!  (bytes)    (a view)   (work)
 //! ```
 //!
-//! Nodes belong to a [`Section`] of the step. Micro-batch sections run once per micro-batch, the others once
-//! per step:
+//! Each node belongs to a [`Section`] of the step. Micro-batch sections run once per micro-batch, the other sections once per
+//! step:
 //!
 //! ```text
 //! Begin -> Forward x k -> Loss -> Backward x k -> Update
 //! ```
 //!
-//! Forward programs (evaluation, encoders) stand beside the step, over the same weights. What is fed and read from outside
+//! Forward programs (evaluation, encoders) use the same weights beside the step. A value that is written or read from outside
 //! has a name: an endpoint, which planning keeps.
 
 #![forbid(unsafe_code)]

@@ -1,43 +1,40 @@
-//! The operations, as one closed set: a device that lacks one does not compile.
+//! The operations, as one closed enum: a device that does not implement one of them does not compile.
 
 use crate::ops;
 use crate::{Backward, Cost, Node, NodeView};
 
-/// What the planner and the backward pass ask of an operation. Nothing has a default: every operation says it.
+/// Rules of an operation for the planner and the backward pass. No rule has a default: every operation states all of them.
 pub trait Operation {
     /// For people: reports and errors.
     fn name(&self) -> &'static str;
 
-    /// Appends the nodes that carry the gradients of the outputs to the inputs; `no_backward` where there is no rule.
+    /// Appends the nodes that carry the gradients of the outputs to the inputs; panics by `no_backward` where there is no rule.
     fn backward(&self, node: &Node, pass: &mut Backward<'_>);
 
-    /// Arithmetic and traffic.
     fn cost(&self, node: NodeView<'_>) -> Cost;
 
-    /// Whether the kernel can leave an output unwritten where nobody reads it.
+    /// Whether the kernel can leave an output unwritten if no node reads it.
     fn skippable(&self, output: usize) -> bool;
 
-    /// How an output can be recomputed without repeating a product. `None`: it has to be kept.
+    /// How an output can be recomputed without repeating a product. `None`: it has to be kept in memory.
     fn recompute(&self) -> Option<RecomputeRule>;
 }
 
-/// How outputs are recomputed in the backward pass: [`Operation::recompute`].
+/// How an output is recomputed in the backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecomputeRule {
     /// Run the same node again: it holds no product.
     SameNode,
-    /// Output `output` is this operation of output `from`.
+    /// Output `output` is computed from output `from` by one operation.
     Derived {
-        /// Which output is recomputed.
         output: usize,
-        /// From which (kept) output.
+        /// The output that is kept.
         from: usize,
-        /// By which operation.
         op: Box<Op>,
     },
 }
 
-/// For an operation without a backward rule.
+/// Panics for an operation without a backward rule.
 pub(crate) fn no_backward(operation: &dyn Operation, node: &Node) -> ! {
     panic!(
         "{} has no backward rule: it reached the backward pass with inputs {:?}",
@@ -46,8 +43,8 @@ pub(crate) fn no_backward(operation: &dyn Operation, node: &Node) -> ! {
     );
 }
 
-/// The rules of an operation of the backward pass or of the update: nothing is differentiated through it, all its outputs
-/// are written, and none is recomputed.
+/// Implements [`crate::Operation`] for an operation of the backward pass or of the update: it is not differentiated, all its
+/// outputs are written, and none is recomputed.
 macro_rules! undifferentiated {
     ($operation:ident, $name:literal, |$op:pat_param, $node:ident| $cost:expr) => {
         impl crate::Operation for $operation {
@@ -89,14 +86,12 @@ macro_rules! operations {
             /// Every variant's name, for tests that must not leave one out.
             pub const VARIANTS: &'static [&'static str] = &[$(stringify!($variant)),*];
 
-            /// The name among [`Op::VARIANTS`].
             pub fn variant(&self) -> &'static str {
                 match self {
                     $(Op::$variant(_) => stringify!($variant)),*
                 }
             }
 
-            /// The rules of this operation.
             pub fn rules(&self) -> &dyn Operation {
                 match self {
                     $(Op::$variant(operation) => operation),*

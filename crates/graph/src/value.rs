@@ -1,29 +1,27 @@
 //! Values: typed, strided views of storages.
 //!
-//! The storage is what the planner places; a value only says where in it to look. `qkv` is one storage and
-//! `q`, `k`, `v` three values of it; a gradient that several nodes add to is one storage written several times.
+//! The planner places storages; a value says which elements of a storage to read. `qkv` is one storage and `q`, `k`, `v` are three
+//! values of it; a gradient that several nodes add to is one storage written several times.
 
 use std::fmt;
 
 /// Number format of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// 64-bit float, for gradient checks.
+    /// For gradient checks.
     F64,
-    /// 32-bit float.
     F32,
     /// 16-bit brain float.
     Bf16,
-    /// 16-bit IEEE float.
     F16,
-    /// 64-bit index: token ids, labels, lengths.
+    /// Token ids, labels, lengths.
     I64,
-    /// Raw pixels.
+    /// Raw pixels, class masks.
     U8,
 }
 
 impl DType {
-    /// Bytes of one element.
+    /// Size of one element.
     pub fn bytes(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
@@ -34,16 +32,16 @@ impl DType {
     }
 }
 
-/// Where a storage lives.
+/// Memory of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemorySpace {
-    /// The memory that the budget bounds (on the CPU, the process's own).
+    /// The memory that the budget bounds (on the CPU, the memory of the process).
     Device,
-    /// Page-locked host memory that a device can read by itself.
+    /// Page-locked host memory that the device reads directly.
     PinnedHost,
 }
 
-/// What a storage is for: decides how long it lives and under which heading its bytes are reported.
+/// Purpose of a storage: decides its lifetime and the heading under which its bytes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// Parameters: always alive.
@@ -56,14 +54,14 @@ pub enum Role {
     Activation,
     /// Written from outside before a program runs: pixels, tokens, schedule scalars.
     Input,
-    /// What micro-batches hand to the whole step: features, their gradients, loss sums, norms.
+    /// Data that micro-batches hand to the whole step: features, their gradients, loss sums, norms.
     Feature,
-    /// What forward programs beside the step leave for each other: alive from the first of them to the last. A step may overwrite
-    /// it.
+    /// Data that forward programs beside the step leave for each other: alive from the first of them to the last. A step may
+    /// overwrite it.
     Cache,
 }
 
-/// Dimensions that a shape may have: `[batch, frames, height, width, channels]` and one to spare.
+/// Highest rank of a shape: `[batch, frames, height, width, channels]` and one dimension to spare.
 const MAX_RANK: usize = 6;
 
 /// Up to six dimensions, outermost first.
@@ -74,7 +72,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape of at most six dimensions.
     pub fn new(dims: &[usize]) -> Shape {
         assert!(
             dims.len() <= MAX_RANK,
@@ -89,7 +86,6 @@ impl Shape {
         }
     }
 
-    /// The dimensions.
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank as usize]
     }
@@ -120,7 +116,7 @@ impl Shape {
         if strides[last] != 1 && dims[last] != 1 {
             return None;
         }
-        // Dimensions of one element have no say in the spacing.
+        // Dimensions of one element do not matter for the spacing.
         let mut leading = (0..last).rev().filter(|&axis| dims[axis] != 1);
         let Some(innermost) = leading.next() else {
             return Some(dims[last]);
@@ -136,7 +132,6 @@ impl Shape {
         Some(row)
     }
 
-    /// Strides of a contiguous layout.
     pub fn contiguous_strides(&self) -> Shape {
         let mut strides = *self;
         let mut step = 1;
@@ -154,31 +149,26 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// Names a [`Storage`] of a graph.
+/// Index of a [`Storage`] in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StorageId(pub usize);
 
-/// Names a [`Value`] of a graph.
+/// Index of a [`Value`] in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub usize);
 
 /// A piece of memory that the planner places as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Storage {
-    /// For people: reports, plans, errors.
+    /// Appears in reports, plans and errors.
     pub name: String,
-    /// Size in elements of `dtype`.
     pub num_elements: usize,
-    /// Number format of every element.
     pub dtype: DType,
-    /// Which memory it lives in.
     pub space: MemorySpace,
-    /// Lifetime and heading.
     pub role: Role,
 }
 
 impl Storage {
-    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.num_elements as u64 * self.dtype.bytes() as u64
     }
@@ -187,21 +177,19 @@ impl Storage {
 /// A strided view of a storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// What it looks at.
     pub storage: StorageId,
-    /// First element.
+    /// Offset of the first element, in elements.
     pub offset: usize,
-    /// Extent.
     pub shape: Shape,
     /// Elements between neighbours along each dimension.
     pub strides: Shape,
-    /// Elements that the view moves on from one micro-batch to the next: features of the whole effective
-    /// batch are one storage, and each micro-batch sees its own rows. Zero for everything else.
+    /// Elements that the view advances from one micro-batch to the next: features of the whole effective batch are one storage, and
+    /// each micro-batch sees its own rows. Zero for all other values.
     pub micro_stride: usize,
 }
 
 impl Value {
-    /// The whole of a storage in a contiguous layout.
+    /// A contiguous view of a whole storage.
     pub fn whole(storage: StorageId, shape: Shape) -> Value {
         Value {
             storage,

@@ -1,8 +1,8 @@
-//! libcudnn: a convolution or one of its gradients, through the graph interface of version 9.
+//! libcudnn: convolutions and their gradients, through the graph interface of version 9.
 //!
-//! Descriptors are bags of attributes; what one refers to is copied into it, so that callers may drop theirs. The heuristic proposes
-//! several engines: plain ones with and without a workspace, one in TF32, one whose sums have no fixed order, one that makes no plan, and
-//! a slow one.
+//! Descriptors are maps of attributes; a descriptor that an attribute refers to is copied, so that the caller may destroy the original.
+//! The heuristic proposes several engines: plain engines with and without a workspace, one in TF32, one whose sums have no fixed order, one
+//! that fails to make a plan, and a slow one.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -22,7 +22,7 @@ const NOT_SUPPORTED: c_int = 3000;
 const ALLOCATION_FAILED: c_int = 4000;
 const EXECUTION_FAILED: c_int = 5000;
 
-/// What the library takes of the card's memory once it is opened, as measured on a real one.
+/// Card memory that the library takes when it is opened, as measured on a real card.
 const LIBRARY_BYTES: u64 = (65 << 20) / 10;
 
 const ENGINE: c_int = 2;
@@ -55,27 +55,26 @@ const KNOB: c_int = 9;
 const NOTE: c_int = 11;
 const DESCRIPTOR: c_int = 15;
 
-/// Engines by their number.
+/// Engine numbers.
 const PLAIN: i64 = 0;
 const TENSOR_CORE: i64 = 1;
 const UNORDERED: i64 = 5;
 const SLOW: i64 = 7;
 const PLANLESS: i64 = 9;
 
-/// The knob of the tensor cores' engine: parts that sums are split into.
+/// Knob of the tensor cores' engine: number of parts that sums are split into.
 const SPLIT_KNOB: i32 = 11;
 
-/// Workspace of an engine that has one.
+/// Workspace of the engine with a workspace.
 const WORKSPACE_BYTES: i64 = 1 << 20;
 
 #[derive(Clone, Debug)]
 enum Value {
-    /// As bytes, with the size of one.
+    /// Bytes of the values, and the size of one value.
     Plain(Vec<u8>, usize),
     Descriptors(Vec<Arc<Descriptor>>),
 }
 
-/// A descriptor's contents.
 #[derive(Clone, Debug)]
 struct Descriptor {
     kind: c_int,
@@ -143,7 +142,7 @@ impl Descriptor {
     }
 }
 
-/// A descriptor as callers hold it.
+/// The object behind a caller's descriptor handle.
 struct Held {
     contents: Mutex<Arc<Descriptor>>,
 }
@@ -162,7 +161,7 @@ impl Held {
 }
 
 fn held(handle: Handle) -> Result<&'static Held, c_int> {
-    // SAFETY: made in `cudnnBackendCreateDescriptor`, and alive until the caller destroys it.
+    // SAFETY: created in `cudnnBackendCreateDescriptor`, and alive until the caller destroys it.
     unsafe { handle.cast::<Held>().as_ref() }.ok_or(BAD_PARAMETER)
 }
 
@@ -180,7 +179,7 @@ pub extern "C" fn cudnnGetLastErrorString(to: *mut c_char, room: usize) {
     put_text(to, room, "the software card does not do this");
 }
 
-/// A handle: the stream that work goes to.
+/// A library handle, with the stream of its work.
 struct Library {
     stream: Mutex<u64>,
 }
@@ -208,13 +207,13 @@ pub extern "C" fn cudnnDestroy(handle: Handle) -> c_int {
     if let Ok((mut machine, card)) = current_card() {
         machine.cards[card].memory.give_small(LIBRARY_BYTES);
     }
-    // SAFETY: made in `cudnnCreate`, and destroyed once.
+    // SAFETY: created in `cudnnCreate`, and destroyed once.
     drop(unsafe { Box::from_raw(handle.cast::<Library>()) });
     SUCCESS
 }
 
 fn library(handle: Handle) -> Result<&'static Library, c_int> {
-    // SAFETY: made in `cudnnCreate`, and alive until the caller destroys it.
+    // SAFETY: created in `cudnnCreate`, and alive until the caller destroys it.
     unsafe { handle.cast::<Library>().as_ref() }.ok_or(BAD_PARAMETER)
 }
 
@@ -242,12 +241,12 @@ pub extern "C" fn cudnnBackendDestroyDescriptor(handle: Handle) -> c_int {
     if handle.is_null() {
         return BAD_PARAMETER;
     }
-    // SAFETY: made in `cudnnBackendCreateDescriptor`, and destroyed once.
+    // SAFETY: created in `cudnnBackendCreateDescriptor`, and destroyed once.
     drop(unsafe { Box::from_raw(handle.cast::<Held>()) });
     SUCCESS
 }
 
-/// Bytes of one value of an attribute's type.
+/// Size of one value of an attribute's type.
 fn size_of_type(of: c_int) -> Result<usize, c_int> {
     match of {
         // Formats, modes, knobs and notes are C's enums.
@@ -318,7 +317,7 @@ pub extern "C" fn cudnnBackendFinalize(handle: Handle) -> c_int {
     status(finalize())
 }
 
-/// Numerical notes of an engine: tensor cores 0, fewer digits of inputs 1, no fixed order 4.
+/// Numerical notes of an engine: 0 tensor cores, 1 inputs rounded to fewer digits, 4 no fixed order.
 fn notes(engine: i64) -> Option<&'static [i32]> {
     match engine {
         PLAIN | SLOW | PLANLESS => Some(&[]),
@@ -328,7 +327,7 @@ fn notes(engine: i64) -> Option<&'static [i32]> {
     }
 }
 
-/// What the heuristic proposes for a graph, best first.
+/// Engine configurations that the heuristic proposes for a graph, best first.
 fn proposals(graph: &Arc<Descriptor>, mode: i64) -> Result<Vec<Descriptor>, c_int> {
     const FALLBACK: i64 = 2;
     let convolution = Convolution::new(graph)?;
@@ -346,7 +345,7 @@ fn proposals(graph: &Arc<Descriptor>, mode: i64) -> Result<Vec<Descriptor>, c_in
         ]
     };
     let config = |&(index, split): &(i64, Option<i64>)| {
-        // Inputs of 16 bits lose none on tensor cores.
+        // 16-bit inputs lose no digits on tensor cores.
         let notes: Vec<i32> = notes(index)
             .unwrap_or_default()
             .iter()
@@ -392,7 +391,7 @@ pub extern "C" fn cudnnBackendGetAttribute(
         };
         match value {
             Value::Descriptors(all) => {
-                // Callers hand over descriptors to be filled.
+                // The caller passes descriptors to be filled.
                 let to = list(values.cast_const().cast::<Handle>(), room.min(all.len()));
                 for (to, one) in to.into_iter().zip(&all) {
                     held(to)?.replace((**one).clone());
@@ -413,7 +412,7 @@ pub extern "C" fn cudnnBackendGetAttribute(
     status(fetch())
 }
 
-/// `[n, c, h, w]` and its strides, in elements.
+/// Dimensions `[n, c, h, w]` and their strides, in elements.
 #[derive(Clone, Copy, Debug)]
 struct Tensor {
     format: Format,
@@ -462,7 +461,7 @@ impl Tensor {
         address + (at * self.format.bytes()) as u64
     }
 
-    /// A sample's pixels one after the other, `[h, w, c]`.
+    /// Reads a sample's pixels in order, `[h, w, c]`.
     fn read(&self, address: u64, n: usize, in_tf32: bool) -> Vec<f32> {
         let [_, c, h, w] = self.dims;
         let mut values = vec![0f32; c * h * w];
@@ -476,7 +475,7 @@ impl Tensor {
         values
     }
 
-    /// Writes a sample, or adds it to what is there.
+    /// Writes `alpha values + beta previous` to a sample.
     fn write(&self, address: u64, n: usize, values: &[f32], [alpha, beta]: [f32; 2]) {
         let [_, c, _, w] = self.dims;
         let mut old = vec![0f32; c];
@@ -509,7 +508,7 @@ struct Convolution {
 impl Convolution {
     fn new(graph: &Descriptor) -> Result<Convolution, c_int> {
         let operation = graph.descriptor(GRAPH_OPERATIONS)?;
-        // Alpha, beta, convolution, x, weight, y.
+        // In order: alpha, beta, convolution, x, weight, y.
         let names: [c_int; 6] = match operation.kind {
             FORWARD => [700, 701, 702, 704, 703, 705],
             INPUT_GRAD => [706, 707, 708, 710, 709, 711],
@@ -522,7 +521,7 @@ impl Convolution {
             let all: Vec<usize> = all.into_iter().map(|one| one as usize).collect();
             all.try_into().map_err(|_| NOT_SUPPORTED)
         };
-        // Undilated, and padded by the same on both sides.
+        // Only undilated convolutions with equal padding on both sides are supported.
         if two(102)? != [1, 1] || two(104)? != two(105)? || settings.number(101)? != 1 {
             return Err(NOT_SUPPORTED);
         }
@@ -563,7 +562,7 @@ impl Convolution {
         [self.x, self.weight, self.y]
     }
 
-    /// Calls `work` for each place of a picture that a weight meets: offset in columns, offset in the picture.
+    /// Calls `work` for each element of a picture under a window: offset in the columns, offset in the picture.
     fn for_places(&self, mut work: impl FnMut(usize, usize)) {
         let [_, c, h, w] = self.x.dims;
         let [_, _, kh, kw] = self.weight.dims;
@@ -587,14 +586,14 @@ impl Convolution {
 
 struct ConvolutionTask {
     convolution: Convolution,
-    /// Of x, weight and y.
+    /// Addresses of x, weight and y.
     addresses: [u64; 3],
     engine: i64,
     split: i64,
 }
 
 impl ConvolutionTask {
-    /// A picture's pixels as rows of what each place of y sees.
+    /// im2col: the elements of a picture under each window, one row per pixel of y.
     fn columns(&self, picture: &[f32], width: usize, rows: usize) -> Vec<f32> {
         let c = self.convolution.x.dims[1];
         let mut columns = vec![0f32; rows * width];
@@ -666,7 +665,7 @@ impl Task for ConvolutionTask {
                 }
             }
             _ => {
-                // Samples in as many sums as the knob says, added at the end.
+                // Samples are split over as many sums as the knob says, which are added at the end.
                 let parts = self.split.max(1) as usize;
                 let mut sums = vec![vec![0f32; o * width]; parts];
                 for sample in 0..n {

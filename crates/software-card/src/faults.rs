@@ -1,8 +1,8 @@
-//! Signals that a kernel raises, as errors of the card: a guard's page touched, or a trap that the compiler put where behaviour is
-//! undefined.
+//! Signals that a kernel raises become errors of the card: an access to a guard page, or a trap that the compiler inserted for undefined
+//! behaviour.
 //!
-//! The handler sends the thread out of the kernel, to a function of the kernel's library that goes back to whoever ran the block. Signals
-//! of anything else are handed on to whoever handled them before.
+//! The signal handler jumps out of the kernel, to a function of the kernel's library that returns to the caller of the block. A signal
+//! outside of kernels goes to the previously installed handler.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
@@ -10,17 +10,17 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Once;
 
-/// A signal of a kernel.
+/// A signal that a kernel raised.
 #[derive(Clone, Copy, Debug)]
 pub struct Trap {
-    /// What it touched; `None` where it did something undefined.
+    /// Address that the kernel accessed; `None` for undefined behaviour.
     pub address: Option<u64>,
     pub instruction: u64,
 }
 
 const SIGNALS: [c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// Bytes of the stack that the way out of a kernel has.
+/// Bytes of the stack for the function that leaves a kernel.
 const WAY_OUT_BYTES: usize = 16 << 10;
 
 thread_local! {
@@ -31,14 +31,14 @@ thread_local! {
         const { UnsafeCell::new([0; WAY_OUT_BYTES / 8]) };
 }
 
-/// Who handled the signals before.
+/// Previously installed signal handlers.
 static mut BEFORE: [Option<libc::sigaction>; SIGNALS.len()] = [None; SIGNALS.len()];
 
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let abandon = ABANDON.get();
     let place = SIGNALS.iter().position(|&one| one == signal).unwrap_or(0);
     if abandon.is_null() {
-        // SAFETY: written once, before any signal is handled here; what handled it before is restored and meets the signal again.
+        // SAFETY: written once, before this handler is installed; restores the previous handler, which receives the repeated signal.
         unsafe {
             let before = (&raw const BEFORE[place]).read();
             if let Some(before) = before {
@@ -47,7 +47,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         }
         return;
     }
-    // SAFETY: the system gives a siginfo and a context that are this handler's to read and to change.
+    // SAFETY: the system passes a siginfo and a context that this handler may read and change.
     unsafe {
         let context = context.cast::<libc::ucontext_t>();
         let registers = &mut (*context).uc_mcontext.gregs;
@@ -58,7 +58,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
             instruction,
         }));
         registers[libc::REG_RIP as usize] = abandon as i64;
-        // As after a call: 8 bytes off a multiple of 16.
+        // Stack alignment as after a call: 8 bytes off a multiple of 16.
         let top = WAY_OUT.with(|stack| stack.get() as u64) + WAY_OUT_BYTES as u64;
         registers[libc::REG_RSP as usize] = ((top & !15) - 8) as i64;
     }
@@ -68,7 +68,7 @@ fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (place, signal) in SIGNALS.into_iter().enumerate() {
-            // SAFETY: all zeros is a valid action; the handler has the type that SA_SIGINFO wants.
+            // SAFETY: all zeros is a valid action; the handler has the type that SA_SIGINFO requires.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 let mut before: libc::sigaction = std::mem::zeroed();
@@ -80,7 +80,7 @@ fn install() {
         }
     });
     if !HAS_STACK.replace(true) {
-        // SAFETY: asks for this thread's stack for signals, and gives it one where there is none; that is kept for good.
+        // SAFETY: queries this thread's signal stack, and installs one if there is none; the new stack is never freed.
         unsafe {
             let mut stack: libc::stack_t = std::mem::zeroed();
             libc::sigaltstack(std::ptr::null(), &mut stack);
@@ -96,7 +96,7 @@ fn install() {
     }
 }
 
-/// Runs kernels: what they raise meanwhile on this thread goes to `abandon`.
+/// Runs kernels; a signal that they raise on this thread continues at `abandon`.
 pub fn with_traps(abandon: *const c_void, work: impl FnOnce()) {
     install();
     TRAP.set(None);
@@ -105,16 +105,16 @@ pub fn with_traps(abandon: *const c_void, work: impl FnOnce()) {
     ABANDON.set(std::ptr::null());
 }
 
-/// The signal that ended a block on this thread.
+/// Takes the signal that ended a block on this thread.
 pub fn take_trap() -> Option<Trap> {
     TRAP.take()
 }
 
-/// `, at FILE:LINE` of an instruction, as the debugging information of its library tells; nothing where that cannot be had.
+/// `, at FILE:LINE` of an instruction, from the debugging information of its library; empty if that is not available.
 pub fn source_line(image: &[u8], instruction: u64, in_library: *const c_void) -> String {
     let find = || -> Option<String> {
         let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: only looks the address up, and fills `info`, which is all zeros, a valid value, until then.
+        // SAFETY: looks up the address and fills `info`, which is all zeros, a valid value, before the call.
         let base = unsafe {
             libc::dladdr(in_library, info.as_mut_ptr());
             info.assume_init().dli_fbase as u64

@@ -1,67 +1,65 @@
-//! Memory that callers hand over by address. They are C's callers: what they say of a pointer is trusted, as the real libraries trust it.
+//! Access to memory that C callers pass by address. What a caller states about a pointer is trusted, as in the real libraries.
 
 use std::ffi::{CStr, c_char, c_void};
 
-/// A handle as callers hold it: a number that they take for an address.
+/// An opaque handle of a caller: a number in the type of a pointer.
 pub type Handle = *mut c_void;
 
-/// The handle for a number.
 pub fn handle(number: u64) -> Handle {
     number as usize as Handle
 }
 
-/// The number of a handle.
 pub fn number(handle: Handle) -> u64 {
     handle as usize as u64
 }
 
-/// Writes to an address of the caller's; nothing where it is null.
+/// Writes to an address of the caller; does nothing if it is null.
 pub fn put<T>(to: *mut T, value: T) {
     if !to.is_null() {
-        // SAFETY: not null, and the caller has room for a T there.
+        // SAFETY: not null, and the caller provides memory for a T.
         unsafe { to.write_unaligned(value) };
     }
 }
 
-/// Reads from an address of the caller's.
+/// Reads from an address of the caller; `None` if it is null.
 pub fn get<T: Copy>(from: *const T) -> Option<T> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: not null, and the caller has a T there.
+    // SAFETY: not null, and the caller stores a T there.
     Some(unsafe { from.read_unaligned() })
 }
 
-/// As many values as the caller says that there are.
+/// Reads `count` values.
 pub fn list<T: Copy>(from: *const T, count: usize) -> Vec<T> {
     if from.is_null() {
         return Vec::new();
     }
-    // SAFETY: the caller has so many values there.
+    // SAFETY: the caller stores `count` values there.
     (0..count)
         .map(|index| unsafe { from.add(index).read_unaligned() })
         .collect()
 }
 
-/// Writes values one after the other.
+/// Writes consecutive values.
 pub fn put_list<T: Copy>(to: *mut T, values: &[T]) {
     for (index, &value) in values.iter().enumerate() {
         put(to.wrapping_add(index), value);
     }
 }
 
-/// A text that ends with a zero byte.
+/// Reads a zero-terminated text.
 pub fn text(from: *const c_char) -> String {
     if from.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's texts end with a zero.
+    // SAFETY: the texts of callers are zero-terminated.
     unsafe { CStr::from_ptr(from) }
         .to_string_lossy()
         .into_owned()
 }
 
-/// Writes a text with a zero at its end, cut to the room that there is.
+/// Writes a zero-terminated text, truncated to `room` bytes.
 pub fn put_text(to: *mut c_char, room: usize, text: &str) {
     if room == 0 {
         return;
@@ -71,26 +69,26 @@ pub fn put_text(to: *mut c_char, room: usize, text: &str) {
     put(to.wrapping_add(bytes.len()), 0);
 }
 
-/// Memory at an address as a slice. Whoever calls has checked that it lies within memory of the card, or is the caller's own.
+/// Memory at an address as a slice. The caller must have checked that it is within memory of the card or of the caller.
 pub fn slice<'a, T>(address: u64, count: usize) -> &'a [T] {
     if count == 0 {
         return &[];
     }
-    // SAFETY: the range was checked against allocations, or handed over by the caller; work on the card is run by one thread at a time.
+    // SAFETY: the range was checked against allocations, or passed by the caller; one thread at a time runs work of the card.
     unsafe { std::slice::from_raw_parts(address as usize as *const T, count) }
 }
 
-/// The same, to be written.
+/// Like [`slice()`], mutable.
 pub fn slice_mut<'a, T>(address: u64, count: usize) -> &'a mut [T] {
     if count == 0 {
         return &mut [];
     }
-    // SAFETY: as above; nobody else reads or writes it while work is run.
+    // SAFETY: as in `slice`; nothing else reads or writes the range while work runs.
     unsafe { std::slice::from_raw_parts_mut(address as usize as *mut T, count) }
 }
 
 /// Copies bytes that may overlap.
 pub fn copy(to: u64, from: u64, bytes: usize) {
-    // SAFETY: both ranges were checked, or handed over by the caller.
+    // SAFETY: both ranges were checked, or passed by the caller.
     unsafe { std::ptr::copy(from as usize as *const u8, to as usize as *mut u8, bytes) };
 }

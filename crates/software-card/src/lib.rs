@@ -1,9 +1,9 @@
-//! A card made of software, for tests: one library that answers for NVIDIA's driver, NVRTC, cuBLASLt, cuDNN, NVML and NCCL.
+//! A GPU in software, for tests: one library that replaces NVIDIA's driver, NVRTC, cuBLASLt, cuDNN, NVML and NCCL.
 //!
-//! The program finds it where it finds the real ones, under their names, and calls the same functions with the same kernels. Work that is
-//! put into a stream waits there until somebody waits for it, and streams take turns in an order drawn from a seed: a missing event or
-//! wait shows up as a wrong result. Kernels are compiled by the machine's C++ compiler, threads of a block run as fibers, and memory that
-//! nobody wrote holds NaNs.
+//! The program finds the library under the names of the real ones, and calls the same functions with the same kernels. Work that is
+//! enqueued in a stream runs only when the program waits, and streams take turns in an order drawn from a seed: a missing event or wait
+//! shows up as a wrong result. The machine's C++ compiler compiles the kernels, threads of a block run as fibers, and uninitialised memory
+//! holds NaNs.
 //!
 //! ```text
 //! model      which card: HOLDALL_SOFTWARE_GPU
@@ -21,8 +21,8 @@
 //! numbers    number formats, and the product of two matrices
 //! ```
 //!
-//! Time is that of a model card, not this machine's: a product takes its operations over a rate. What people measure with events is
-//! therefore the same in every run.
+//! Time is that of a model card, not of this machine: a product takes its number of operations divided by a rate. Times between events
+//! are therefore the same in every run.
 
 #![cfg(target_os = "linux")]
 #![allow(non_snake_case)] // exported functions have the names that NVIDIA's headers give them

@@ -1,34 +1,33 @@
-//! Which card this is: `HOLDALL_SOFTWARE_GPU=rtx-4060`, or with what differs, `rtx-4060,memory=4096,capability=7.5,count=2`.
+//! The simulated card: `HOLDALL_SOFTWARE_GPU=rtx-4060`, or with overrides, `rtx-4060,memory=4096,capability=7.5,count=2`.
 //!
-//! `wddm` is a card as Windows runs it: its free memory counts host memory, what does not fit goes there and is slow, nobody is told what
-//! each process holds, and pinned memory has a limit (`pinned=MiB`) and is charged against the card. `neighbour=6000@5` is another process
-//! that takes 6,000 MiB when this one has asked five times how much is free.
+//! `wddm` is a card under Windows: its free memory includes host memory, allocations beyond the card's memory go to the host and are slow,
+//! memory per process is not reported, and pinned memory has a limit (`pinned=MiB`) and is charged against the card. `neighbour=6000@5` is
+//! another process that takes 6,000 MiB after this process has queried the free memory five times.
 
 use std::sync::OnceLock;
 
-/// Names the card; without it there is none.
+/// Environment variable with the card; if it is unset, there is no card.
 pub const CARD_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU";
 
-/// The number that orders are drawn from.
+/// Environment variable with the seed of the random orders.
 const SEED_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_SEED";
 
-/// A card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// As people read it.
+    /// Name as the driver reports it.
     pub name: String,
     pub total_bytes: u64,
     /// 89 for compute capability 8.9.
     pub capability: u32,
     pub num_processors: i32,
-    /// Shared memory that a block may ask for.
+    /// Maximum shared memory of a block.
     pub shared_bytes: i32,
-    /// Cards of this kind in the machine.
+    /// Number of such cards in the machine.
     pub count: usize,
     pub seed: u64,
-    /// As under Windows.
+    /// Whether the card behaves as under Windows.
     pub is_wddm: bool,
-    /// Host memory that may be pinned; under Linux there is no limit.
+    /// Maximum pinned host memory; under Linux there is no limit.
     pub pinned_bytes: u64,
     /// Another process, which takes memory while this one runs.
     pub neighbour: Option<Neighbour>,
@@ -38,20 +37,20 @@ pub struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     pub bytes: u64,
-    /// It comes when this process has asked so often how much memory is free.
+    /// Number of this process's queries of free memory before it starts.
     pub after: u64,
 }
 
-/// Host memory that a card under Windows may use as its own: half of a small machine's.
+/// Host memory that a card under Windows may use as its own: half of a small machine's memory.
 pub const SHARED_BYTES: u64 = 8 << 30;
 
-/// How much longer work takes on a card whose memory spilled into the host's.
+/// Slowdown of work on a card whose memory spilled to the host.
 pub const SPILLED_SLOWDOWN: f64 = 20.0;
 
-/// What the driver's context takes of a card's memory.
+/// Card memory of the driver's context.
 pub const CONTEXT_BYTES: u64 = 256 << 20;
 
-/// Operations and bytes per second, and seconds that a kernel takes at least.
+/// Operations and bytes per second, and minimum seconds of a kernel.
 pub const FLOPS_PER_SECOND: f64 = 15e12;
 pub const BYTES_PER_SECOND: f64 = 272e9;
 pub const SECONDS_PER_KERNEL: f64 = 3e-6;
@@ -125,7 +124,7 @@ impl Model {
     }
 }
 
-/// The card that the environment names, or why there is none.
+/// The card that the environment names, or the reason why there is none.
 pub fn model() -> Result<&'static Model, &'static str> {
     static MODEL: OnceLock<Result<Model, String>> = OnceLock::new();
     let model = MODEL.get_or_init(|| {
@@ -142,7 +141,7 @@ pub fn model() -> Result<&'static Model, &'static str> {
     model.as_ref().map_err(String::as_str)
 }
 
-/// Numbers drawn from a seed.
+/// Pseudo-random numbers from a seed.
 pub struct Draws(u64);
 
 impl Draws {
@@ -157,7 +156,7 @@ impl Draws {
         self.0
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() >> 11) as usize % end
     }

@@ -1,4 +1,4 @@
-//! libnccl: exchanges between the cards of several processes, through files that they share.
+//! libnccl: exchanges between the cards of several processes, through shared files.
 //!
 //! ```text
 //! FOLDER/join-1       who joined as rank 1: host, card, process
@@ -6,9 +6,10 @@
 //! FOLDER/left-1       rank 1 has gone as it should
 //! ```
 //!
-//! A communicator is nonblocking: joining is in progress until all are there, and what was called may be in progress for a while. Exchanges
-//! come in the order of the calls, captured graphs included, as NCCL has it; a sum begins at another rank in each part of the data, as
-//! the sums of a ring do.
+//! A communicator is nonblocking: initialisation is in progress until all processes have joined, and a call may be in progress for a while.
+//! Exchanges run in the order of the calls, captured graphs included, as in NCCL; like the sums of a ring, a sum starts with a different
+//! rank
+//! in each part of the data.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ const IN_PROGRESS: c_int = 7;
 /// Device memory of a communicator.
 const COMMUNICATOR_BYTES: u64 = 24 << 20;
 
-/// Further device memory once exchanges are captured: 1.0 to 3.4 MiB were seen on a card.
+/// Additional device memory once exchanges are captured: 1.0 to 3.4 MiB were measured on a card.
 const CAPTURED_BYTES: u64 = 3_560_000;
 
 /// `ncclUniqueId`: the name of the folder.
@@ -46,7 +47,7 @@ const CAPTURED_BYTES: u64 = 3_560_000;
 #[derive(Clone, Copy)]
 pub struct UniqueId([c_char; 128]);
 
-/// `ncclConfig_t` as far as it is read.
+/// The fields of `ncclConfig_t` that are read.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Config {
@@ -65,7 +66,7 @@ enum Kind {
     Broadcast { root: usize },
 }
 
-/// Exchanges whose data is not f32, f16 or bf16 are copied, never added.
+/// NCCL's number of a data type. Data other than f32, f16 or bf16 is copied, never added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DataType(c_int);
 
@@ -90,16 +91,16 @@ impl DataType {
     }
 }
 
-/// This process's place among those that exchange.
+/// This process's end of a communicator.
 struct Communicator {
     folder: PathBuf,
     rank: usize,
     size: usize,
     card: usize,
-    /// Tickets that were handed out, and exchanges that are over.
+    /// Number of issued tickets, and number of completed exchanges.
     num_issued: AtomicU64,
     num_done: AtomicU64,
-    /// The last ticket whose own part lies in the folder.
+    /// The last ticket whose contribution of this process is in the folder.
     brought: Mutex<Option<u64>>,
     has_joined: AtomicBool,
     is_captured: AtomicBool,
@@ -116,7 +117,7 @@ impl Communicator {
         self.folder.join(format!("{kind}-{rank}"))
     }
 
-    /// Written whole or not at all.
+    /// Writes a file that other processes see completely or not at all.
     fn write(&self, kind: &str, bytes: &[u8]) -> std::io::Result<()> {
         let part = self.folder.join(format!("part-{}", self.rank));
         fs::write(&part, bytes)?;
@@ -129,7 +130,7 @@ impl Communicator {
         status
     }
 
-    /// `SUCCESS` once all others have joined.
+    /// `SUCCESS` once all other processes have joined.
     fn join(&self) -> c_int {
         if self.has_joined.load(Ordering::SeqCst) {
             return SUCCESS;
@@ -181,7 +182,7 @@ impl Communicator {
         self.join()
     }
 
-    /// Gives back what it took, and leaves its folder; the last one removes that.
+    /// Frees its device memory and leaves its folder; the last process removes the folder.
     fn leave(&self) {
         let taken = [
             (&self.has_joined, COMMUNICATOR_BYTES),
@@ -194,7 +195,7 @@ impl Communicator {
                 machine.cards[self.card].memory.give_small(bytes);
             }
         }
-        // Where nothing can be written, nothing was.
+        // If the file cannot be written, the folder does not exist.
         let _ = self.write("left", b"");
         if (0..self.size).all(|rank| self.path("left", rank).exists()) {
             let _ = fs::remove_dir_all(&self.folder);
@@ -202,7 +203,7 @@ impl Communicator {
     }
 }
 
-/// A call, to be run when its stream gets there.
+/// A call that runs when its stream reaches it.
 struct Call {
     communicator: Arc<Communicator>,
     kind: Kind,
@@ -213,7 +214,7 @@ struct Call {
 }
 
 impl Call {
-    /// This process's file: the call itself, then its data.
+    /// Contents of this process's file: a header that describes the call, then the data.
     fn contribution(&self) -> Vec<u8> {
         let mut bytes = self.header();
         let is_silent =
@@ -234,7 +235,7 @@ impl Call {
         self.count * self.data_type.bytes().unwrap_or(0)
     }
 
-    /// Puts together what all have brought.
+    /// Combines the contributions of all processes.
     fn finish(&self, parts: &[Vec<u8>]) -> Result<(), String> {
         let bytes = self.num_bytes();
         match self.kind {
@@ -265,7 +266,7 @@ impl Call {
     }
 }
 
-/// Adds up equally long rows. The rows of a ring are added part by part, each part beginning with another row.
+/// Adds rows of equal length part by part; like in a ring, each part starts with a different row.
 fn ring_sum(rows: &[Vec<f32>]) -> Vec<f32> {
     let count = rows[0].len();
     let part = count.div_ceil(rows.len()).max(1);
@@ -333,7 +334,7 @@ impl Exchange for Call {
             parts.push(part[header.len()..].to_vec());
         }
         self.finish(&parts).map_err(fault)?;
-        // All have brought their part of this one, so all are done with the one before.
+        // All processes have contributed to this exchange, so all have completed the previous one.
         if let Some(before) = ticket.checked_sub(1) {
             let _ = fs::remove_file(own.path(&before.to_string(), own.rank));
         }
@@ -352,11 +353,11 @@ fn find(communicator: Handle) -> Option<Arc<Communicator>> {
 }
 
 thread_local! {
-    /// Calls since the group began, with their streams; `None` outside of a group.
+    /// Calls since the start of the group, with their streams; `None` outside of a group.
     static GROUP: RefCell<Option<Vec<(Call, u64)>>> = const { RefCell::new(None) };
 }
 
-/// Puts a call into its stream, now or when the group ends.
+/// Enqueues a call in its stream, now or at the end of the group.
 fn issue(call: Call, stream: Handle) -> c_int {
     let Ok((machine, card)) = current_card() else {
         return INVALID_USAGE;
@@ -431,7 +432,7 @@ pub extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
     SUCCESS
 }
 
-/// Folders whose process was killed would stay for good.
+/// Removes folders whose processes were killed and that would remain for good.
 fn remove_abandoned(folder: &std::path::Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -646,7 +647,7 @@ pub extern "C" fn ncclGetErrorString(status: c_int) -> *const c_char {
     text.as_ptr()
 }
 
-/// The text stays as long as the communicator.
+/// The text lives as long as the communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(communicator: Handle) -> *const c_char {
     let Some(found) = find(communicator) else {
@@ -665,7 +666,7 @@ mod tests {
     #[test]
     fn parts_of_a_sum_begin_at_different_ranks() {
         let rows = vec![vec![1e8, 1e8, 1.0], vec![1.0; 3], vec![-1e8, -1e8, 1.0]];
-        // (1e8 + 1) - 1e8 loses the 1; (1 - 1e8) + 1e8 keeps none of it either; the last part has nothing to lose.
+        // (1e8 + 1) - 1e8 loses the 1, and so does (1 - 1e8) + 1e8; the last part has nothing to lose.
         let expected = [
             (1e8f32 + 1.0) - 1e8,
             (1.0f32 - 1e8) + 1e8,

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use crate::foreign::{slice, slice_mut};
 
-/// How numbers lie in memory.
+/// Storage format of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     F32,
@@ -44,7 +44,7 @@ impl Format {
         }
     }
 
-    /// Writes numbers one after the other.
+    /// Writes consecutive numbers.
     pub fn write(self, address: u64, values: &[f32]) {
         match self {
             Format::F32 => slice_mut::<f32>(address, values.len()).copy_from_slice(values),
@@ -62,7 +62,7 @@ impl Format {
     }
 }
 
-/// Rounds to the 10 bits of TF32, to the nearest.
+/// Rounds to the 10 bits of mantissa of TF32, to nearest.
 pub fn round_to_tf32(values: &mut [f32]) {
     for value in values {
         let bits = value.to_bits();
@@ -72,7 +72,7 @@ pub fn round_to_tf32(values: &mut [f32]) {
     }
 }
 
-/// A matrix in f32: where its number at `[row, column]` is.
+/// A matrix in f32, with the strides of its rows and columns.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     pub values: &'a [f32],

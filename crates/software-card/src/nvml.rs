@@ -1,4 +1,4 @@
-//! libnvidia-ml: what the driver says of the card and its memory. Its calls are answered from the same counts as the driver's.
+//! libnvidia-ml: the driver's report on the card and its memory, from the same counts as the driver's.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -16,7 +16,7 @@ const DRIVER_NOT_LOADED: c_int = 9;
 /// NVML_VALUE_NOT_AVAILABLE.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
-/// Memory that the driver keeps for itself.
+/// Memory that the driver reserves for itself.
 const RESERVED_BYTES: u64 = 0;
 
 fn card_of(device: Handle) -> Result<usize, c_int> {
@@ -155,7 +155,7 @@ pub extern "C" fn nvmlDeviceGetCudaComputeCapability(
     }))
 }
 
-/// As `nvml.h` has it.
+/// `nvmlMemory_v2_t` of `nvml.h`.
 #[repr(C)]
 pub struct MemoryReading {
     version: c_uint,
@@ -183,7 +183,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Handle, to: *mut MemoryRead
     }))
 }
 
-/// As `nvml.h` has it.
+/// `nvmlProcessInfo_t` of `nvml.h`.
 #[repr(C)]
 pub struct ProcessReading {
     pid: c_uint,

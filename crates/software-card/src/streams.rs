@@ -1,8 +1,8 @@
-//! Streams, events and captured graphs, and the order in which work is done.
+//! Streams, events and captured graphs, and the order in which work runs.
 //!
-//! Nothing runs when it is put into a stream. When somebody waits, or asks whether something is done, work is run piece by piece: each time
-//! a stream is drawn among those whose next piece waits for nothing. A captured graph is drawn from in the same way, node by node. So
-//! every order that the card could have chosen comes up, and a result that depends on the order differs from seed to seed.
+//! Nothing runs when it is enqueued. When the program waits, or queries whether work is done, work runs piece by piece: each time a
+//! stream is drawn at random among those whose next piece has no unmet dependency. The nodes of a captured graph are drawn in the same way.
+//! So every order that a real card could choose may occur, and a result that depends on the order differs from seed to seed.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::memory::Memory;
 use crate::model::{Draws, Model, SHARED_BYTES, SPILLED_SLOWDOWN, model};
 
-/// Codes of the driver.
+/// Status codes of the driver.
 pub mod code {
     pub const SUCCESS: i32 = 0;
     pub const INVALID_VALUE: i32 = 1;
@@ -36,7 +36,7 @@ pub mod code {
     pub const CAPTURED_EVENT: i32 = 907;
 }
 
-/// What ends a card's work for good.
+/// An error that ends a card's work for good.
 #[derive(Debug)]
 pub struct Fault {
     pub code: i32,
@@ -45,33 +45,32 @@ pub struct Fault {
 
 /// A piece of work: a kernel, a copy, a product.
 pub trait Task: Send + Sync {
-    /// Does it.
     fn run(&self, memory: &Memory) -> Result<(), Fault>;
 
-    /// How long the model card takes for it.
+    /// Duration on the model card.
     fn seconds(&self) -> f64;
 
-    /// Where other processes have a part in it: it is then never run by itself.
+    /// The task as an exchange, if other processes take part: then `run` is never called.
     fn exchange(&self) -> Option<&dyn Exchange> {
         None
     }
 
-    /// Two tasks with one key, the second right after the first, leave what the first left: the second is not run.
+    /// If two consecutive tasks have the same key, the second has no effect and is skipped.
     fn key(&self) -> Option<&[u64]> {
         None
     }
 }
 
-/// Work that several processes do together.
+/// Work of several processes.
 pub trait Exchange {
-    /// Its place in the order of exchanges, taken when it is put into a stream, or when a graph that has it is launched.
+    /// Takes the next index in the order of exchanges, when the exchange is enqueued or a graph that contains it is launched.
     fn take_ticket(&self) -> u64;
 
-    /// Does what can be done by now; whether that was the last of it.
+    /// Does as much as is possible now; returns whether the exchange is complete.
     fn advance(&self, ticket: u64) -> Result<bool, Fault>;
 }
 
-/// The ticket of an exchange; of other work there is none.
+/// The ticket of an exchange; `None` for other work.
 fn ticket_of(task: &dyn Task) -> Option<u64> {
     task.exchange().map(Exchange::take_ticket)
 }
@@ -79,9 +78,9 @@ fn ticket_of(task: &dyn Task) -> Option<u64> {
 /// Outcome of one attempt to run work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// A piece of work was done.
+    /// A piece of work ran.
     Made,
-    /// All work that is left waits for another process.
+    /// All remaining work waits for another process.
     WaitsForOthers,
     NothingToDo,
 }
@@ -91,12 +90,12 @@ enum Work {
         task: Arc<dyn Task>,
         ticket: Option<u64>,
     },
-    /// An event's record, by its number.
+    /// Records an event.
     Record {
         event: u64,
         record: u64,
     },
-    /// Until a record has passed.
+    /// Waits for a record of an event.
     Wait {
         record: u64,
     },
@@ -106,7 +105,7 @@ enum Work {
 struct Node {
     task: Arc<dyn Task>,
     after: Vec<usize>,
-    /// Nodes that come after this one; known once the capture has ended.
+    /// Nodes that depend on this one; known once the capture has ended.
     before: Vec<usize>,
 }
 
@@ -119,7 +118,7 @@ pub struct Graph {
 struct Replay {
     graph: Arc<Graph>,
     tickets: Vec<Option<u64>>,
-    /// Nodes that each one still waits for.
+    /// Number of unmet dependencies of each node.
     missing: Vec<usize>,
     ready: Vec<usize>,
     num_left: usize,
@@ -161,7 +160,7 @@ struct Capture {
 struct Stream {
     card: usize,
     queue: VecDeque<Work>,
-    /// The capture that it takes part in, and the nodes that the next one comes after.
+    /// The capture that the stream takes part in, and the nodes that the next node depends on.
     captured: Option<(u64, Vec<usize>)>,
 }
 
@@ -172,19 +171,18 @@ struct Event {
     captured: Option<(u64, Vec<usize>)>,
 }
 
-/// A card of this machine.
 pub struct Card {
     pub memory: Memory,
-    /// The driver's answer to every call after a fault.
+    /// The driver's status for every call after a fault.
     pub fault: Option<i32>,
     pub num_retained: usize,
 }
 
-/// All cards, and what programs have made on them.
+/// All cards, and the objects that programs have created on them.
 pub struct Machine {
     pub model: &'static Model,
     pub cards: Vec<Card>,
-    /// Host memory that cards reach: start to bytes.
+    /// Host memory that cards can access: start -> bytes.
     pub pinned: BTreeMap<u64, u64>,
     pub draws: Draws,
     next_number: u64,
@@ -193,12 +191,12 @@ pub struct Machine {
     pending_records: HashSet<u64>,
     captures: HashMap<u64, Capture>,
     graphs: HashMap<u64, Arc<Graph>>,
-    /// The model card's clock.
+    /// Clock of the model card, in seconds.
     seconds: f64,
     last_key: Option<Vec<u64>>,
 }
 
-/// What is waited for.
+/// Condition of a wait.
 #[derive(Clone, Copy)]
 pub enum Goal {
     Stream(u64),
@@ -206,7 +204,7 @@ pub enum Goal {
     Card(usize),
 }
 
-/// The machine; `Err` where the environment names no card.
+/// The machine; `Err` if the environment names no card.
 pub fn machine() -> Result<MutexGuard<'static, Machine>, i32> {
     static MACHINE: OnceLock<Option<Mutex<Machine>>> = OnceLock::new();
     let machine = MACHINE.get_or_init(|| {
@@ -246,12 +244,12 @@ impl Machine {
         self.next_number
     }
 
-    /// Forgets what the last task left: memory was freed or allocated.
+    /// Forgets the key of the last task, because memory was freed or allocated.
     pub fn forget_last(&mut self) {
         self.last_key = None;
     }
 
-    /// Whether work may read or write so many bytes there: on the card, or in host memory that it reaches.
+    /// Whether work may access this range: on the card, or in pinned host memory.
     pub fn reaches(&self, card: usize, address: u64, bytes: u64) -> bool {
         self.cards[card].memory.contains(address, bytes) || self.is_pinned(address, bytes)
     }
@@ -261,7 +259,7 @@ impl Machine {
         before.is_some_and(|(start, size)| address + bytes <= start + size)
     }
 
-    /// Pins host memory; false where that would be more than the system lets a program pin.
+    /// Pins host memory; false if that exceeds the system's limit.
     pub fn pin(&mut self, address: u64, bytes: u64) -> bool {
         let pinned: u64 = self.pinned.values().sum();
         if pinned + bytes > self.model.pinned_bytes {
@@ -307,7 +305,7 @@ impl Machine {
         stream.is_some_and(|stream| stream.captured.is_some())
     }
 
-    /// Puts work into a stream, or into the graph that it is captured for.
+    /// Enqueues work in a stream, or in the graph of the stream's capture.
     pub fn put(&mut self, stream: u64, task: Arc<dyn Task>) -> Result<(), i32> {
         let stream = self.streams.get_mut(&stream);
         let stream = stream.ok_or(code::INVALID_HANDLE)?;
@@ -347,7 +345,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The graph that was captured since the stream began.
+    /// Ends a stream's capture and returns the number of its graph.
     pub fn end_capture(&mut self, number: u64) -> Result<u64, i32> {
         let (capture, last) = self
             .stream(number)?
@@ -384,7 +382,7 @@ impl Machine {
         Ok(number)
     }
 
-    /// Another handle of a graph, for launching.
+    /// A second handle of a graph, for launching.
     pub fn instantiate(&mut self, graph: u64) -> Result<u64, i32> {
         let graph = self.graph(graph)?;
         let number = self.new_number();
@@ -440,7 +438,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets a stream wait for an event as it was last recorded.
+    /// Makes a stream wait for the last record of an event.
     pub fn wait_for_event(&mut self, stream: u64, event: u64) -> Result<(), i32> {
         let event = self.events.get(&event).ok_or(code::INVALID_HANDLE)?;
         let (captured, last_record) = (event.captured.clone(), event.last_record);
@@ -474,7 +472,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What waiting for an event waits for.
+    /// The condition of a wait for an event.
     pub fn goal_of_event(&self, event: u64) -> Result<Option<Goal>, i32> {
         let event = self.events.get(&event).ok_or(code::INVALID_HANDLE)?;
         if event.captured.is_some() {
@@ -516,7 +514,7 @@ impl Machine {
         }
     }
 
-    /// Runs a piece of work of a stream that is drawn.
+    /// Runs a piece of work of a randomly drawn stream.
     pub fn step(&mut self) -> Progress {
         let is_ready = |stream: &Stream| match stream.queue.front() {
             None => false,
@@ -540,7 +538,7 @@ impl Machine {
         progress
     }
 
-    /// Runs the next piece of a stream's work; false where that waits for another process.
+    /// Runs the next piece of a stream's work; false if the piece waits for another process.
     fn step_of(&mut self, number: u64) -> bool {
         let Some(stream) = self.streams.get_mut(&number) else {
             return true;
@@ -594,7 +592,7 @@ impl Machine {
         }
     }
 
-    /// False where the task waits for another process, and has to be tried again.
+    /// Runs a task; false if the task waits for another process and has to be tried again.
     fn run(&mut self, card: usize, task: &dyn Task, ticket: Option<u64>) -> bool {
         if self.cards[card].fault.is_some() {
             return true;
@@ -629,7 +627,7 @@ impl Graph {
     }
 }
 
-/// Runs work until something is reached.
+/// Runs work until a condition is met.
 pub fn run_until(
     mut machine: MutexGuard<'static, Machine>,
     goal: Goal,
@@ -651,17 +649,17 @@ pub fn run_until(
     Ok(machine)
 }
 
-/// A copy of bytes between any two places.
+/// A copy of bytes between any two addresses.
 pub struct Copy {
     pub to: u64,
     pub from: Source,
     pub bytes: usize,
 }
 
-/// Where a copy reads.
+/// Source of a copy.
 pub enum Source {
     Address(u64),
-    /// Pageable memory, as it was when the copy was asked for.
+    /// Contents of pageable memory at the time of the call.
     Snapshot(Vec<u8>),
 }
 
@@ -680,12 +678,12 @@ impl Task for Copy {
     }
 }
 
-/// Bytes or words set to one value.
+/// Sets bytes or words to one value.
 pub struct Fill {
     pub to: u64,
     pub value: u32,
     pub count: usize,
-    /// Whether each is 4 bytes.
+    /// Whether each value has 4 bytes.
     pub is_wide: bool,
 }
 

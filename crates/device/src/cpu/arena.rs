@@ -1,35 +1,32 @@
-//! The one allocation.
+//! The single allocation that holds every tensor of a run.
 
 use holdall_plan::Place;
 use memmap2::MmapMut;
 
 use super::real::Element;
 
-/// Why there is no arena.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// The system refused.
+    /// The system refused the allocation.
     #[error("could not reserve {bytes} bytes of memory: {source}")]
     Refused {
-        /// What was asked for.
         bytes: u64,
-        /// What the system said.
         source: std::io::Error,
     },
 }
 
-/// Memory in which every tensor of a run has its place.
+/// Memory that holds every tensor of a run.
 pub struct Arena {
     map: MmapMut,
 }
 
 impl Arena {
-    /// Reserves and touches every page, so that the memory is there before step 0 and nothing can run out later.
+    /// Reserves the memory and touches every page, so that no allocation can fail after step 0.
     pub fn new(bytes: u64) -> Result<Arena, ArenaError> {
         let refused = |source| ArenaError::Refused { bytes, source };
         let mut map = MmapMut::map_anon((bytes as usize).max(1)).map_err(refused)?;
         #[cfg(target_os = "linux")]
-        // Fewer page-table walks where the system offers large pages; where not, nothing is lost.
+        // Large pages save page-table walks; the advice has no effect on systems without them.
         let _ = map.advise(memmap2::Advice::HugePage);
         for page in map.chunks_mut(4096) {
             page[0] = 0;
@@ -37,7 +34,6 @@ impl Arena {
         Ok(Arena { map })
     }
 
-    /// Size.
     pub fn bytes(&self) -> u64 {
         self.map.len() as u64
     }
@@ -63,15 +59,15 @@ impl Arena {
         (start, elements)
     }
 
-    /// A contiguous tensor, between programs.
+    /// Reads a contiguous tensor, between programs.
     pub fn read<T: Element>(&self, place: &Place, micro_batch: usize) -> &[T] {
         let (start, elements) = self.range::<T>(place, micro_batch);
-        // SAFETY: `range` checked bounds, alignment and size of the element; every bit pattern of an `Element` is
-        // valid; the borrow of `self` keeps programs from running meanwhile.
+        // SAFETY: `range` checked bounds, alignment and size of the element; every bit pattern of an `Element` is valid; no program runs
+        // during the borrow of `self`.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start).cast(), elements) }
     }
 
-    /// A contiguous tensor, between programs, to write.
+    /// Mutable access to a contiguous tensor, between programs.
     pub fn write<T: Element>(&mut self, place: &Place, micro_batch: usize) -> &mut [T] {
         let (start, elements) = self.range::<T>(place, micro_batch);
         // SAFETY: as in `read`, with the borrow exclusive.
@@ -79,14 +75,14 @@ impl Arena {
     }
 }
 
-/// The arena as kernels see it: they share it, each at the addresses that its instruction names.
+/// Address of the arena for kernels, which share it; each accesses the addresses of its instruction.
 #[derive(Clone, Copy)]
 pub(super) struct ArenaPointer {
     pub base: *mut u8,
     pub bytes: usize,
 }
 
-// SAFETY: the pointer is only followed at places that the plan keeps apart; see `operands`.
+// SAFETY: kernels dereference the pointer only at operands that the plan keeps apart; see `operands`.
 unsafe impl Send for ArenaPointer {}
 // SAFETY: as above.
 unsafe impl Sync for ArenaPointer {}

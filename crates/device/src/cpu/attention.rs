@@ -11,10 +11,10 @@ use super::packing::Packing;
 use super::product::{Factor, small_product};
 use super::real::{Real, dot, exp_in_place, largest, sum, vectorised};
 
-/// Queries of a tile.
+/// Queries per tile.
 pub(super) const QUERY_TILE: usize = 128;
 
-/// Shapes that forward and backward share.
+/// Shapes for both the forward and the backward pass.
 struct Heads {
     num_heads: usize,
     head_width: usize,
@@ -24,7 +24,7 @@ struct Heads {
     scale: f64,
 }
 
-/// Masks of probabilities, drawn from the numbers of the samples and the stream.
+/// Dropout masks of probabilities, drawn from sample ids and the random stream.
 pub(super) struct Masks<'o> {
     pub op: &'o Dropout,
     samples: Rows<i64>,
@@ -32,7 +32,7 @@ pub(super) struct Masks<'o> {
 }
 
 impl<'o> Masks<'o> {
-    /// The last two inputs, where probabilities are dropped.
+    /// Reads the last two inputs; `None` without dropout.
     pub fn new(op: &'o Attention, o: &Operands<'_>) -> Option<Masks<'o>> {
         let op = op.dropout.as_ref()?;
         let [samples, stream] = [2, 1].map(|from_end| {
@@ -47,12 +47,12 @@ impl<'o> Masks<'o> {
         })
     }
 
-    /// What the masks of a sample are drawn from.
+    /// Seed of the masks of a sample.
     pub fn seed(&self, sample: usize) -> u64 {
         self.op.key(self.stream, self.samples.row(0)[sample])
     }
 
-    /// What the numbers of a row are multiplied by, from its first key on.
+    /// Dropout factors of a row of probabilities, from the first key on.
     #[inline(always)]
     fn row<T: Real>(&self, sample: usize, head: usize, query: usize) -> impl Iterator<Item = T> {
         let key = self.seed(sample);
@@ -68,7 +68,7 @@ impl<'o> Masks<'o> {
     }
 }
 
-/// One sample's share of a matrix, one head's columns.
+/// Rows of one sample and columns of one head.
 fn head<T: Real>(all: Rows<T>, sample: usize, head: usize, tokens: usize, width: usize) -> Rows<T> {
     all.slice(sample * tokens, tokens)
         .columns(head * width, width)
@@ -99,7 +99,7 @@ impl Heads {
         })
     }
 
-    /// How many keys a query sees.
+    /// Number of keys that a query attends to.
     fn visible(&self, query: usize, length: usize) -> usize {
         let keys = length.min(self.keys);
         if self.causal {
@@ -110,12 +110,12 @@ impl Heads {
     }
 }
 
-/// Elements of scratch: this many matrices of scores per thread.
+/// Elements of scratch for this many matrices of scores per thread.
 pub(super) fn scratch_elements(num_threads: usize, num_matrices: usize, keys: usize) -> usize {
     num_threads * num_matrices * QUERY_TILE * keys
 }
 
-/// Matrices of scores that the backward pass needs: probabilities, their gradient, and what dropout leaves of the former.
+/// Matrices of scores that the backward pass needs: probabilities, their gradient and, with dropout, probabilities after dropout.
 pub(super) fn backward_matrices(op: &Attention) -> usize {
     match op.dropout {
         Some(_) => 3,
@@ -123,8 +123,8 @@ pub(super) fn backward_matrices(op: &Attention) -> usize {
     }
 }
 
-/// Scratch of the thread that runs this task: matrices of scores (the last is repeated where there are fewer), and where its products
-/// pack.
+/// Scratch of the thread that runs this task: matrices of scores (the last is repeated if there are fewer), and the scratch that its
+/// products pack into.
 fn thread_scratch<T: Real>(
     o: &Operands<'_>,
     num_matrices: usize,
@@ -218,8 +218,8 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
 
 /// `ds = p (dp - sum of p dp)`, in place.
 ///
-/// Rows of `ds` add up to zero, and with them the gradient of the key bias. The rounding of the sum would be the
-/// same in every place and add up instead: what is left over is taken out once more.
+/// Rows of `ds` add up to zero, and so does the gradient of the key bias. The rounding error of the sum would be the same at each
+/// key and add up: a second pass removes what is left of the sum.
 #[inline(always)]
 fn score_gradients<T: Real>(p: &[T], dp: &mut [T]) {
     let along = dot(p, dp);
@@ -265,7 +265,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
             for (start, rows) in heads.tiles() {
                 let first = |mode| if start == 0 { mode } else { Write::Accumulate };
                 let (p, dp) = (p.slice(0, rows), dp.slice(0, rows));
-                // What values are weighted by: the probabilities, or what dropout leaves of them.
+                // Weights of the values: the probabilities, after dropout if there is any.
                 let shares = match masks {
                     Some(_) => left.slice(0, rows),
                     None => p,

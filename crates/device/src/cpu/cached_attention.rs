@@ -46,7 +46,7 @@ pub(super) fn forward<T: Real>(op: &CachedAttention, o: &Operands<'_>) {
             );
             from as usize * longest + step
         };
-        // Nobody else reads this step of this row.
+        // No other task reads this step of this row.
         keys.row_mut(place(position)).copy_from_slice(k.row(row));
         values.row_mut(place(position)).copy_from_slice(v.row(row));
         vectorised(|| {

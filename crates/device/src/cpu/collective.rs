@@ -1,5 +1,4 @@
-//! What several processes do together, through their [`Group`]. What goes wrong there is remembered by the group: a machine tells
-//! it when it is waited for.
+//! Exchanges between processes, through their [`Group`]. The group stores an error; the machine returns it from its wait.
 
 use holdall_graph::DType;
 use holdall_graph::ops::collective::{Collective, Exchange};
@@ -13,7 +12,7 @@ pub(super) fn run(group: &Group, op: &Collective, o: &Operands<'_>) {
         (group.rank(), group.size()),
         "a program is of the process that runs it"
     );
-    // The group keeps its first error, and every later call returns it at once.
+    // The group keeps its first error, and every later call returns that error at once.
     let _ = match &op.exchange {
         Exchange::AllGather => (0..o.num_inputs()).try_for_each(|index| {
             assert_eq!(
@@ -31,7 +30,7 @@ pub(super) fn run(group: &Group, op: &Collective, o: &Operands<'_>) {
 fn slices<'a>(o: &Operands<'_>) -> Vec<&'a mut [f32]> {
     let slice = |index: usize| {
         let flat = o.input::<f32>(index).flat();
-        // SAFETY: operands of a collective are contiguous, apart from each other, and this instruction's alone.
+        // SAFETY: operands of a collective are contiguous, do not overlap, and belong to this instruction alone.
         unsafe { std::slice::from_raw_parts_mut(flat.pointer(), flat.width) }
     };
     (0..o.num_inputs()).map(slice).collect()
@@ -39,6 +38,6 @@ fn slices<'a>(o: &Operands<'_>) -> Vec<&'a mut [f32]> {
 
 #[allow(clippy::mut_from_ref)] // the arena is shared memory; the instruction owns its outputs
 fn as_bytes<'a>(flat: Rows<f32>) -> &'a mut [u8] {
-    // SAFETY: within the arena for as long as the instruction runs, and written by nobody else; any bytes are floats.
+    // SAFETY: within the arena for as long as the instruction runs, and written by nothing else; any bytes are valid floats.
     unsafe { std::slice::from_raw_parts_mut(flat.pointer().cast(), flat.width * size_of::<f32>()) }
 }

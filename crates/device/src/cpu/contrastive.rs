@@ -1,4 +1,4 @@
-//! The contrastive loss in tiles: scores of a tile are made, used and forgotten.
+//! The contrastive loss in tiles: the scores of a tile are computed, used and dropped.
 //!
 //! A tile is a product on all threads; its rows and then its columns are folded into running maxima and sums.
 //! Legend: `i` image rows, `j` text rows.
@@ -16,10 +16,10 @@ use super::packing::Packing;
 use super::product::{Factor, product};
 use super::real::{Real, exp_in_place, largest, sum, vectorised};
 
-/// Columns that one thread folds at a time.
+/// Columns per thread at a time.
 const TASK_COLUMNS: usize = 64;
 
-/// Elements of scratch: two tiles, and per row of the batch a diagonal, a maximum and a sum per direction.
+/// Elements of scratch: two tiles, and per row of the batch a diagonal, and a maximum and a sum per direction.
 pub(super) fn scratch_elements(rows: usize, tile: usize) -> usize {
     let tile = tile.min(rows);
     2 * tile * tile + 5 * rows
@@ -54,7 +54,7 @@ fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
     }
 }
 
-/// Tiles along the rows, none of them partly of this process: first row, number of rows, and whether they are its own.
+/// Tiles along the rows, cut at the borders of this process's rows: first row, number of rows, and whether this process owns them.
 fn tiles(
     rows: usize,
     tile: usize,
@@ -70,7 +70,7 @@ fn tiles(
     parts.into_iter().flat_map(of_part)
 }
 
-/// Scores of a tile, as the top-left corner of the tile buffer.
+/// Scores of a tile, in the top-left corner of the tile buffer.
 fn scores<T: Real>(
     s: &Scratch<T>,
     scale: f64,
@@ -90,14 +90,14 @@ fn scores<T: Real>(
     tile
 }
 
-/// Which rows are positives of each other, where that is not each of itself alone.
+/// Groups of rows that are positives of each other; absent if the only positive of a row is its own pair.
 struct Groups<T> {
     groups: Rows<i64>,
     shares: Rows<T>,
 }
 
 impl<T: Real> Groups<T> {
-    /// `first`: the input that would be the groups.
+    /// `first` is the index that the groups would have among the inputs.
     fn new(o: &Operands<'_>, first: usize) -> Option<Groups<T>> {
         (o.num_inputs() > first).then(|| Groups {
             groups: o.input::<i64>(first).flat(),
@@ -105,7 +105,7 @@ impl<T: Real> Groups<T> {
         })
     }
 
-    /// Adds the scores of the positives that count in a tile to each row's sum.
+    /// Adds the scores of a tile's positives of nonzero weight to each row's sum.
     fn add_positives(&self, tile: Rows<T>, sums: Rows<T>, weights: &[T], [i, j]: [usize; 2]) {
         let groups = self.groups.row(0);
         let sums = sums.row_per_element();
@@ -189,7 +189,7 @@ pub(super) fn forward<T: Real>(op: &Contrastive, o: &Operands<'_>) {
     sum.row_mut(0)[0] = T::of(sum.scalar().f64() + total);
 }
 
-/// Padding takes part in nothing: its scores are minus infinity.
+/// Sets the scores of padding to minus infinity.
 fn mask<T: Real>(tile: Rows<T>, row_weights: &[T], column_weights: &[T]) {
     let masked = |weights: &[T], count: usize| weights[..count].contains(&T::ZERO);
     if !masked(row_weights, tile.rows) && !masked(column_weights, tile.width) {
@@ -204,7 +204,7 @@ fn mask<T: Real>(tile: Rows<T>, row_weights: &[T], column_weights: &[T]) {
     });
 }
 
-/// Folds each row into its running maximum and sum; the tile is used up.
+/// Folds each row into its running maximum and sum; destroys the tile.
 fn fold_rows<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
     let (peaks, sums) = (peaks.row_per_element(), sums.row_per_element());
     for_rows(tile.rows, |row| {
@@ -275,7 +275,7 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
             }
             let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
             let gradient = s.again.slice(0, num_rows).columns(0, num_columns);
-            // Per row, its share of the temperature's gradient; added up in order below.
+            // Each row's contribution to the gradient of the temperature; the contributions are added in order below.
             let shares = s.row_sum.row_per_element();
             let half = seed * T::of(0.5);
             for_rows(num_rows, |row| {
@@ -290,8 +290,8 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
                 let counts = &weights.row(0)[j..j + num_columns];
                 let own = (i == j && groups.is_none())
                     .then(|| (scores[row] - along) + (scores[row] - across[row]));
-                // Each direction's probabilities add up to one, so scores may be taken relative to their logarithm:
-                // the rounding of the logarithms drops out of the temperature's gradient.
+                // Each direction's probabilities add up to one, so scores may be taken relative to their log-sum-exp: the rounding of the
+                // log-sum-exps cancels in the gradient of the temperature.
                 let columns = across.iter().zip(counts);
                 let places = gradient.iter_mut().zip(scores.iter_mut());
                 let terms = |score: T, across: T| {

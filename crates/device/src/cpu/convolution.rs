@@ -1,11 +1,12 @@
 //! Convolutions and their gradients: two kernels for six operations.
 //!
-//! Forward, transposed, and the gradients by the input all gather: a pixel of the result is a sum over windows of a source
-//! ([`gather`]). Both gradients by the weight are sums over pixels ([`weight_gradient`]). What differs is which pixel lies under which
-//! place of a window ([`geometry`]).
+//! Forward, transposed and input-gradient operations all gather: a pixel of the result is a sum over a window of the source ([`gather`]).
+//! Both weight gradients are sums over pixels ([`weight_gradient`]). The operations differ in which source pixel lies under which position
+//! of
+//! a window ([`geometry`]).
 //!
-//! Lines of the source are copied into bands with zeros around them, so that a row of a window is one run of numbers. Every sum
-//! has one order: rows of the window, columns, channels; and parts of a batch in the order of their numbers.
+//! Lines of the source are copied into bands padded with zeros, so that a row of a window is one run of numbers. Every sum has a fixed
+//! order: rows of the window, columns, channels; parts of a batch are added in order of their index.
 
 mod gather;
 mod geometry;
@@ -24,12 +25,12 @@ use gather::Gather;
 use geometry::{AllWindows, Windows};
 use weight_gradient::WeightGradient;
 
-/// Elements of scratch, in whole units: what follows is aligned for vectors.
+/// Elements of scratch, rounded up to whole units: the scratch that follows is aligned for vectors.
 fn padded(elements: usize) -> usize {
     elements.next_multiple_of(UNIT)
 }
 
-/// The kernel's height and width, of `[_, height, width, _]`.
+/// Height and width of a kernel or a picture, `[_, height, width, _]`.
 fn sides(shape: Shape) -> [usize; 2] {
     [shape.dims()[1], shape.dims()[2]]
 }
@@ -76,7 +77,7 @@ pub(super) fn scratch_bytes(node: NodeView<'_>, num_threads: usize) -> usize {
     }
 }
 
-/// `y` gathers windows of `x`; of the weight, channels in are neighbours.
+/// Forward: `y` gathers windows of `x`; neighbouring weights belong to neighbouring input channels.
 fn gather_forward(op: &Conv2d, [x, weight, y]: [Shape; 3]) -> Gather {
     let kernel = sides(weight);
     let windows = Windows::sliding(kernel, op.stride, op.padding, sides(y));
@@ -91,7 +92,7 @@ fn gather_forward(op: &Conv2d, [x, weight, y]: [Shape; 3]) -> Gather {
     }
 }
 
-/// `dx` gathers windows of `dy`, for each place within the stride those places of the kernel that reach it.
+/// Input gradient: `dx` gathers windows of `dy`; each offset within the stride has its own kernel positions.
 fn gather_input_grad(op: &Conv2dInputGrad, [dy, weight, dx]: [Shape; 3]) -> Gather {
     let kernel = sides(weight);
     let channels = dx.width();
@@ -110,7 +111,7 @@ fn gather_input_grad(op: &Conv2dInputGrad, [dy, weight, dx]: [Shape; 3]) -> Gath
     }
 }
 
-/// A pixel of `x` makes a tile of `y`.
+/// Transposed forward: each pixel of `x` produces a tile of `y`.
 fn gather_transposed(stride: [usize; 2], [x, y]: [Shape; 2]) -> Gather {
     let out = y.width();
     Gather {
@@ -128,7 +129,7 @@ fn gather_transposed(stride: [usize; 2], [x, y]: [Shape; 2]) -> Gather {
     }
 }
 
-/// A tile of `dy` makes a pixel of `dx`.
+/// Transposed input gradient: each tile of `dy` produces a pixel of `dx`.
 fn gather_transposed_input_grad(stride: [usize; 2], [dy, dx]: [Shape; 2]) -> Gather {
     let out = dy.width();
     Gather {
@@ -149,7 +150,7 @@ fn weight_gradient_of(op: &Conv2dWeightGrad, [dy, x, weight]: [Shape; 3]) -> Wei
     }
 }
 
-/// The roles are changed: windows are of `dy`, one for each pixel of `x`.
+/// Transposed weight gradient: windows are in `dy`, one for each pixel of `x`.
 fn transposed_weight_gradient_of(stride: [usize; 2], [dy, x]: [Shape; 2]) -> WeightGradient {
     WeightGradient {
         pixels: x,

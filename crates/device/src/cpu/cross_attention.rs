@@ -1,9 +1,9 @@
-//! Attention of a few queries over many keys of something else: one sample and head per task, scores with a row per key.
+//! Attention of a few queries over the many keys of another sequence: one sample and head per task, scores with a row per key.
 //!
-//! Queries lie side by side in vectors, so that a softmax is the same arithmetic in every lane, products need no packing, and keys that
-//! do not exist are not looked at. Of what lanes behind the last query hold, nothing is used.
+//! Queries are side by side in vectors, so that a softmax is the same arithmetic in every lane, products need no packing, and missing
+//! keys are skipped. Lanes after the last query hold arbitrary numbers that nothing reads.
 //!
-//! Legend: `s` keys, `t` queries, `l` lanes (`t`, filled up to whole vectors), `w` width of a head.
+//! Legend: `s` keys, `t` queries, `l` lanes (`t` rounded up to whole vectors), `w` width of a head.
 
 use holdall_graph::ops::attention::{Attention, mask_index};
 use holdall_graph::ops::dropout::Dropout;
@@ -17,10 +17,11 @@ use super::product::Factor;
 use super::real::{Real, vectorised};
 use super::vectors::UNIT;
 
-/// Queries, at most: with more of them, packing is worth its cost.
+/// Maximum number of queries: with more of them, packing is worth its cost.
 const MOST_QUERIES: usize = 64;
 
-/// Whether an attention is computed here. One query and self-attention are not: the order of their sums is part of every CLIP.
+/// Whether this module computes an attention. A single query and self-attention stay with `attention`, whose order of sums the results
+/// of existing CLIP models depend on.
 pub(super) fn takes(op: &Attention, [q, k]: [Shape; 2]) -> bool {
     let (queries, keys) = (q.dims()[1], k.dims()[1]);
     (2..=MOST_QUERIES).contains(&queries)
@@ -29,7 +30,7 @@ pub(super) fn takes(op: &Attention, [q, k]: [Shape; 2]) -> bool {
         && (q.width() / op.num_heads).is_multiple_of(UNIT)
 }
 
-/// Elements of scratch: per thread, this many matrices of scores, and queries (and their gradient) with a row per column.
+/// Elements of scratch per thread: matrices of scores, and queries (and their gradient) with a row per column.
 pub(super) fn scratch_elements(
     op: &Attention,
     [q, k]: [Shape; 2],
@@ -41,7 +42,7 @@ pub(super) fn scratch_elements(
     num_threads * lanes * (num_matrices * k.dims()[1] + 2 * width)
 }
 
-/// What both directions share.
+/// Operands and sizes for both the forward and the backward pass.
 struct Heads<'o> {
     op: &'o Attention,
     queries: usize,
@@ -55,14 +56,14 @@ struct Heads<'o> {
 
 /// Scratch of the thread that runs a task.
 struct Scratch<T> {
-    /// `[s, l]` each; the last is repeated where there are fewer.
+    /// `[s, l]` each; the last is repeated if there are fewer.
     matrices: [Rows<T>; 3],
     /// `[w, l]`.
     columns: [Rows<T>; 2],
 }
 
 impl<'o> Heads<'o> {
-    /// `first`: the input that is `q`; `lengths`: the one that would be the key lengths.
+    /// `first` is the index of input `q`; `lengths` is the index that the key lengths would have.
     fn new(
         op: &'o Attention,
         o: &Operands<'_>,
@@ -83,7 +84,7 @@ impl<'o> Heads<'o> {
         }
     }
 
-    /// Sample, head, and how many keys there are.
+    /// Sample, head and number of keys of a task.
     fn task(&self, task: usize) -> (usize, usize, usize) {
         let (sample, head) = (task / self.op.num_heads, task % self.op.num_heads);
         let length = self.lengths.map_or(self.keys, |lengths| {
@@ -107,7 +108,7 @@ impl<'o> Heads<'o> {
         }
     }
 
-    /// One head's columns of one sample's rows.
+    /// Rows of one sample and columns of one head.
     fn of<T: Real>(&self, all: Rows<T>, sample: usize, head: usize, tokens: usize) -> Rows<T> {
         all.slice(sample * tokens, tokens)
             .columns(head * self.width, self.width)
@@ -138,7 +139,7 @@ impl<'o> Heads<'o> {
         );
     }
 
-    /// Multiplies rows by their masks; `each` is told the number of a key, a lane, and the factor.
+    /// Multiplies rows by their dropout masks; `each` gets the index of a key, a lane and the factor.
     fn with_masks<T: Real>(
         &self,
         sample: usize,
@@ -159,7 +160,7 @@ impl<'o> Heads<'o> {
     }
 }
 
-/// Sixteen lanes of a row.
+/// Sixteen lanes of a row, from `first` on.
 #[inline(always)]
 fn unit<T: Real>(row: &[T], first: usize) -> [T; UNIT] {
     std::array::from_fn(|lane| row[first + lane])
@@ -222,8 +223,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
         });
 }
 
-/// `ds = p (dp - sum of p dp)` in place on `dp`, lane by lane; what the rounding of the sum leaves over is taken out once more, as in
-/// self-attention.
+/// `ds = p (dp - sum of p dp)` in place on `dp`, lane by lane. As in self-attention, a second pass removes the rounding error of the sum.
 #[inline(always)]
 fn score_gradients<T: Real>(p: Rows<T>, dp: Rows<T>, keys: usize, first: usize) {
     let (mut along, mut left) = ([T::ZERO; UNIT], [T::ZERO; UNIT]);
@@ -267,7 +267,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
             let [k, v, all_dk, all_dv] =
                 [k, v, dk, dv].map(|all| heads.of(all, sample, head, heads.keys));
             for (gradient, mode) in [(all_dk, dk_mode), (all_dv, dv_mode)] {
-                // Keys that do not exist have none.
+                // Missing keys have a gradient of zero.
                 for key in keys..heads.keys {
                     if mode == Write::Overwrite {
                         gradient.row_mut(key).fill(T::ZERO);
@@ -291,7 +291,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     dp.row_mut(key)[query] *= mask;
                 });
             });
-            // What values are weighted by: the probabilities, or what dropout leaves of them.
+            // Weights of the values: the probabilities, after dropout if there is any.
             let shares = if heads.masks.is_some() { left } else { p };
             let of_queries = |matrix: Rows<T>| matrix.columns(0, heads.queries);
             direct_product(dv, dv_mode, 1.0, Factor::Plain(of_queries(shares)), dout);

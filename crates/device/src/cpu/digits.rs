@@ -1,19 +1,19 @@
-//! First products of retrieval: rows as whole numbers of 16 bits, their dot products in 32 bits, and nothing rounded.
+//! First pass of retrieval: rows as 16-bit integers ("digits"), with exact dot products in 32 bits.
 //!
 //! ```text
 //! x = 2^e d + residual     d whole, |d_k| < 2^15, |d| <= 46340     (| | is the 2-norm)
 //! ```
 //!
-//! By Cauchy and Schwarz no sum of products, nor any part of it, leaves 32 bits; and the dot product of two rows is
+//! By Cauchy and Schwarz no sum of products, and no partial sum, exceeds 32 bits; and the dot product of two rows is
 //!
 //! ```text
 //! | q.g - 2^(e+f) d.c |  <=  |residual of q| |g|  +  |2^e d| |residual of g|
 //! ```
 //!
-//! [`count`] takes a tile of such products, compares each with the thresholds of its row and of its column, counts what is
-//! certainly above them and lists what is too close to say.
+//! [`count`] computes a tile of such products, compares each with the thresholds of its row and of its column, counts those that are
+//! certainly above and lists those within the error bound.
 //!
-//! Legend: `ROWS` x `COLUMNS` is a tile; digits lie in pairs of neighbours, because the processor multiplies pairs.
+//! Legend: a tile is `ROWS` x `COLUMNS`; digits are stored in pairs of neighbours, because the processor multiplies pairs.
 
 mod split;
 #[cfg(target_arch = "x86_64")]
@@ -21,28 +21,29 @@ mod x86;
 
 pub use split::{Split, Survey, split, survey};
 
-/// Rows of a tile.
+/// Rows per tile.
 pub const ROWS: usize = 12;
-/// Columns of a tile.
+/// Columns per tile.
 pub const COLUMNS: usize = 32;
 
-/// What is known of `N` rows or columns, besides their digits, all in whole units of their digits.
+/// Scales, error bounds and thresholds of `N` rows or columns, in units of their digits.
 #[derive(Clone, Debug)]
 pub struct Lines<const N: usize> {
-    /// 2^e, relative to the largest of the side.
+    /// 2^e, relative to the largest of all rows (or columns).
     pub unit: [f32; N],
-    /// Factor of the error bound: the bound of a pair is the product of the two sides' sizes.
+    /// Size of the error: the error bound of a pair is the product of both sizes.
     pub size: [f32; N],
     /// `size * unit`.
     pub size_in_units: [f32; N],
-    /// Thresholds, divided by the own unit: the least that is above all doubt, and the most that is below it.
+    /// Threshold, in the line's own unit times the largest unit of the other side. A score above `high` by more than the error is certainly
+    /// above.
     pub high: [f32; N],
-    /// See `high`.
+    /// A score below `low` by more than the error is certainly below.
     pub low: [f32; N],
 }
 
 impl<const N: usize> Default for Lines<N> {
-    /// Lines that are not there: no comparison with a NaN holds.
+    /// Lines that do not exist: no comparison with a NaN holds.
     fn default() -> Self {
         Lines {
             unit: [f32::NAN; N],
@@ -55,7 +56,7 @@ impl<const N: usize> Default for Lines<N> {
 }
 
 impl<const N: usize> Lines<N> {
-    /// Line `index`, with thresholds in units of the digits of the other side.
+    /// Sets line `index`; for the unit of the thresholds see [`Lines::high`].
     pub fn set(&mut self, index: usize, unit: f32, size: f32, [low, high]: [f32; 2]) {
         self.unit[index] = unit;
         self.size[index] = size;
@@ -65,48 +66,48 @@ impl<const N: usize> Lines<N> {
     }
 }
 
-/// A pair that is too close to the threshold of its row, of its column, or of both.
+/// A pair whose score is within the error of the threshold of its row, of its column, or of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsure {
     /// Row of the tile.
     pub row: u8,
     /// Column of the tile.
     pub column: u8,
-    /// Against the row's threshold.
+    /// Undecided for the row's threshold.
     pub of_row: bool,
-    /// Against the column's.
+    /// Undecided for the column's threshold.
     pub of_column: bool,
 }
 
-/// What a tile adds up to.
+/// Results of a tile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Certainly above the row's threshold.
+    /// Pairs certainly above the threshold, per row.
     pub above_row: [u32; ROWS],
-    /// Certainly above the column's.
+    /// Pairs certainly above the threshold, per column.
     pub above_column: [u32; COLUMNS],
-    /// Too close to say, by row and column; each tile begins with an empty list.
+    /// Undecided pairs, by row and column; cleared at the start of each tile.
     pub unsure: Vec<Unsure>,
 }
 
-/// Which instructions count. One that is there can run here.
+/// Instruction set of a tile's computation. A value exists only for instructions that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel(Instructions);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instructions {
-    /// AVX-512 with VNNI: 32 products an instruction.
+    /// AVX-512 with VNNI: 32 products per instruction.
     #[cfg(target_arch = "x86_64")]
     Vnni,
-    /// AVX2: 16 products in two.
+    /// AVX2: 16 products in two instructions.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Whatever the compiler makes of it.
+    /// Portable code, vectorised by the compiler.
     Portable,
 }
 
 impl Kernel {
-    /// Those that run here, the fastest first.
+    /// Kernels that run on this processor, the fastest first.
     pub fn available() -> Vec<Kernel> {
         let mut kernels = vec![];
         #[cfg(target_arch = "x86_64")]
@@ -122,13 +123,13 @@ impl Kernel {
         kernels
     }
 
-    /// The fastest that runs here.
+    /// The fastest kernel that runs on this processor.
     pub fn best() -> Kernel {
         Kernel::available()[0]
     }
 }
 
-/// Digits of `N` lines, pair by pair: `[pair][line][2]`, as many pairs as half of the dimension, rounded up.
+/// Length of a panel, the digits of `N` lines pair by pair: `[pair][line][2]`, with half as many pairs as the dimension, rounded up.
 pub fn panel_len<const N: usize>(dimension: usize) -> usize {
     dimension.div_ceil(2) * 2 * N
 }
@@ -142,10 +143,10 @@ pub fn pack<const N: usize>(panel: &mut [i16], line: usize, digits: &[i16]) {
     }
 }
 
-/// One tile: products of two panels against thresholds.
+/// Compares the products of two panels with the thresholds of one tile.
 ///
 /// # Panics
-/// When the panels are not of one dimension.
+/// If the panels have different dimensions.
 pub fn count(
     kernel: Kernel,
     (row_panel, rows): (&[i16], &Lines<ROWS>),
@@ -162,8 +163,8 @@ pub fn count(
     match kernel.0 {
         #[cfg(target_arch = "x86_64")]
         Instructions::Vnni => {
-            // SAFETY: the processor has these instructions: only `available` gives this kernel out. Panels have the
-            // length that was checked above.
+            // SAFETY: the processor has these instructions: only `available` creates this kernel. The length of the panels was checked
+            // above.
             unsafe { x86::count_vnni(pairs, row_panel, rows, column_panel, columns, counts) }
         }
         #[cfg(target_arch = "x86_64")]
@@ -181,7 +182,7 @@ pub fn count(
 
 type Tile = [[i32; COLUMNS]; ROWS];
 
-/// Dot products of whole rows.
+/// Dot products of all pairs of rows and columns.
 #[inline(always)]
 fn products(row_panel: &[i16], column_panel: &[i16], tile: &mut Tile) {
     let row_pairs = row_panel.as_chunks::<{ 2 * ROWS }>().0;
@@ -196,15 +197,15 @@ fn products(row_panel: &[i16], column_panel: &[i16], tile: &mut Tile) {
     }
 }
 
-/// One product against the threshold of its row or its column.
+/// Compares one product with a threshold: whether it is certainly above, and whether it may be above.
 #[inline(always)]
 fn test(product: f32, other_unit: f32, error: f32, low: f32, high: f32) -> (bool, bool) {
-    // A unit is a power of two: this product is not rounded.
+    // A unit is a power of two: this multiplication does not round.
     let score = product * other_unit;
     (score - high > error, score - low >= -error)
 }
 
-/// Products against thresholds.
+/// Compares all products of a tile with their thresholds.
 #[inline(always)]
 fn compare(tile: &Tile, rows: &Lines<ROWS>, columns: &Lines<COLUMNS>, counts: &mut Counts) {
     for (row, products) in tile.iter().enumerate() {
@@ -262,7 +263,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        // Rows as long as they may be, so that sums reach the ends of 32 bits; thresholds anywhere among them, or missing.
+        // Rows have the maximum norm, so that sums reach the ends of 32 bits; thresholds are anywhere among the sums, or missing.
         #[test]
         fn every_kernel_counts_and_lists_the_same(
             dimension in 1usize..40,
@@ -278,7 +279,7 @@ mod tests {
                     let split = split(row, found.norm, found.exponent, &mut digits);
                     assert!(digits.iter().map(|&d| f64::from(d).powi(2)).sum::<f64>() <= 46340.0 * 46340.0);
                     pack::<N>(&mut panel, line, &digits);
-                    // The last line is not there.
+                    // The last line does not exist.
                     if line + 1 < N {
                         let at = threshold.map_or(f32::INFINITY, |t| (t * split.norm * 30_000.0) as f32);
                         lines.set(line, 1.0, split.norm as f32 * 1e-2, [at, at]);

@@ -1,8 +1,8 @@
-//! `y[a, ..] (+)= alpha * sum over i of x[a, i] r[i, ..]`, all where it lies: for products so small that packing would cost more than
+//! `y[a, ..] (+)= alpha * sum over i of x[a, i] r[i, ..]`, without packing: for products so small that packing would cost more than
 //! multiplying.
 //!
-//! The sums of several rows and sixteen (or twice sixteen) columns stay in registers; each number of `x` is multiplied with a vector
-//! of `r`. Terms are added in order, in runs of [`RUN`].
+//! The sums of several rows and sixteen (or thirty-two) columns stay in registers; each number of `x` is multiplied with a vector of
+//! `r`. Terms are added in order, in runs of [`RUN`].
 
 use holdall_graph::Write;
 use pulp::Simd;
@@ -12,10 +12,10 @@ use super::product::Factor;
 use super::real::Real;
 use super::vectors::{UNIT, Unit, load, store};
 
-/// Terms of a sum that are added before the next row is begun: as many rows of `r` stay in the cache.
+/// Terms per run: that many rows of `r` stay in the cache.
 const RUN: usize = 256;
 
-/// On this thread. `y` and `r` are a multiple of sixteen wide.
+/// Computes the product on this thread. The widths of `y` and `r` are multiples of sixteen.
 pub(super) fn direct_product<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -41,7 +41,7 @@ pub(super) fn direct_product<T: Real>(
             y,
             adds: start > 0 || mode == Write::Accumulate,
             alpha: T::of(alpha),
-            // SAFETY: column `start` of the left factor is one that it has.
+            // SAFETY: `start` is a column of the left factor.
             x: unsafe { x.offset(start as isize * inner_stride) },
             x_strides: [row_stride, inner_stride],
             right: right.slice(start, run),
@@ -50,13 +50,13 @@ pub(super) fn direct_product<T: Real>(
     }
 }
 
-/// Some terms of every sum.
+/// Operands of one run of terms of every sum.
 struct Run<T> {
     y: Rows<T>,
     adds: bool,
     alpha: T,
     x: *const T,
-    /// Between neighbouring rows of the result, and neighbouring terms.
+    /// Elements between neighbouring rows of the result, and between neighbouring terms.
     x_strides: [isize; 2],
     right: Rows<T>,
 }
@@ -66,7 +66,7 @@ impl<T: Real> pulp::WithSimd for Run<T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Vectors of a unit; sums of a tile must fit into registers and hide each other's latency.
+        // Tile by number of vectors per unit: its sums must fit into registers and hide each other's latency.
         match Unit::<T, S>::VECTORS {
             1 => self.units::<S, 16, 1>(simd),
             2 => self.units::<S, 6, 2>(simd),
@@ -78,7 +78,7 @@ impl<T: Real> pulp::WithSimd for Run<T> {
 }
 
 impl<T: Real> Run<T> {
-    /// `P` rows at a time, a unit of `V` vectors; where a unit is one vector, two units of half as many rows.
+    /// Processes `P` rows at a time with units of `V` vectors; if a unit is one vector, two units of half as many rows.
     #[inline(always)]
     fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {
         let mut column = 0;
@@ -122,8 +122,8 @@ impl<T: Real> Run<T> {
     ) {
         let lanes = Unit::<T, S>::LANES;
         let [by_row, by_term] = self.x_strides;
-        // SAFETY: a tile reads `P` rows of the left factor from `row` on and `U` units of the right one's columns from `column` on,
-        // which both have, and writes the same of the result: checked against each other when the product began.
+        // SAFETY: a tile reads `P` rows of the left factor from `row` on and `U` units of the right factor's columns from `column` on,
+        // which both contain, and writes the same rows and columns of the result: the shapes were compared before the product began.
         unsafe {
             let mut x = self.x.offset(row as isize * by_row);
             let mut right = self.right.pointer().cast_const().add(column);

@@ -1,4 +1,4 @@
-//! Dropout: a mask of each sample, by its number in the data set.
+//! Dropout: masks drawn from each sample's index in the data set.
 
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 
@@ -16,7 +16,7 @@ pub(super) fn dropout<T: Real>(op: &Dropout, o: &Operands<'_>) {
     for_rows(y.rows, |row| {
         let key = op.key(stream, samples.row(0)[row / per_sample]);
         let first = (row % per_sample * y.width) as u64;
-        // The backward pass works in place, where there may be no second view of a row.
+        // The backward pass works in place: a second view of the same row would alias.
         let out = y.row_mut(row);
         if x.pointer() != y.pointer() {
             out.copy_from_slice(x.row(row));

@@ -9,11 +9,11 @@ use super::linear::add_parts;
 use super::operands::{Operands, Rows};
 use super::real::{Element, Real, dot, vectorised};
 
-/// Elements that one thread handles at a time.
+/// Elements per thread at a time.
 const TASK_ELEMENTS: usize = 1 << 14;
-/// Rows that one thread finishes at a time.
+/// Rows per thread at a time.
 const TASK_ROWS: usize = 16;
-/// Partial sums of the gradient of columns' factors.
+/// Partial sums of the gradient of column factors.
 pub(super) const SCALE_PARTS: usize = 16;
 
 /// Calls `work` with each row, on all threads, vectorised.
@@ -195,7 +195,7 @@ pub(super) fn add_into<T: Real>(o: &Operands<'_>) {
     }
 }
 
-/// The bits of the nearest 16-bit brain float, the even one of two.
+/// The bits of the nearest 16-bit brain float; ties to even.
 #[inline(always)]
 fn to_bf16(number: f32) -> u16 {
     let bits = number.to_bits();
@@ -258,7 +258,7 @@ pub(super) fn scale_columns<T: Real>(o: &Operands<'_>) {
 
 pub(super) fn scale_columns_grad<T: Real>(op: &ScaleColumnsGrad, o: &Operands<'_>) {
     let (x, gamma) = (o.input::<T>(1), o.input::<T>(2).flat());
-    // In place: the gradient of x takes the place of dy.
+    // In place: the gradient of x overwrites dy.
     let dy = o.input::<T>(0);
     let parts = o.workspace::<T>(x.width);
     let per_part = x.rows.div_ceil(SCALE_PARTS);

@@ -1,4 +1,4 @@
-//! Embedding lookup; gradients column block by column block, so that equal ids add up in order on one thread.
+//! Embedding lookup. Its gradient is computed by column blocks, so that one thread adds all rows of equal ids, in order.
 
 use rayon::prelude::*;
 
@@ -6,7 +6,7 @@ use super::elements::for_rows;
 use super::operands::Operands;
 use super::real::{Real, vectorised};
 
-/// Columns that one thread handles at a time.
+/// Columns per thread at a time.
 const TASK_COLUMNS: usize = 64;
 
 pub(super) fn forward<T: Real>(o: &Operands<'_>) {

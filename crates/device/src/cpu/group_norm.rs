@@ -1,7 +1,7 @@
 //! Group norm with its activation, and its gradients.
 //!
-//! Channels are handled sixteen at a time, in registers, over a run of pixels. Sums are of numbered parts of a sample, in f64
-//! beyond a run, and the parts are added in order.
+//! Channels are processed sixteen at a time, in registers, over a run of pixels. A sample is cut into numbered parts; sums beyond a run
+//! are in f64, and the parts are added in order.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -14,23 +14,23 @@ use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve};
 use super::operands::{Operands, Rows};
 use super::real::{LANES, Pieces, Real, load, run_pieces, store};
 
-/// Partial sums of a sample.
+/// Parts that a sample is cut into.
 const PARTS: usize = 16;
 /// Pixels whose sums stay in registers.
 const RUN: usize = 128;
 
-/// Scratch of two sums of each channel in every part of every sample.
+/// Bytes of scratch for two sums of each channel in every part of every sample.
 pub(super) fn sum_bytes(x: Shape) -> usize {
     x.dims()[0] * PARTS * 2 * x.width() * size_of::<f64>()
 }
 
-/// The same, two totals of each channel, and two means of each group.
+/// Bytes of [`sum_bytes`], of two totals per channel and of two means per group.
 pub(super) fn gradient_bytes(x: Shape, groups: usize) -> usize {
     let totals = x.dims()[0] * 2 * (x.width() + groups);
     sum_bytes(x) + totals * size_of::<f64>()
 }
 
-/// Without an activation.
+/// The identity, for a norm without an activation.
 struct Straight;
 
 impl Curve for Straight {
@@ -49,7 +49,7 @@ impl Curve for Straight {
 #[derive(Clone, Copy)]
 struct Sizes {
     samples: usize,
-    /// Of a sample.
+    /// Pixels per sample.
     pixels: usize,
     channels: usize,
 }
@@ -69,7 +69,7 @@ impl Sizes {
         self.samples * PARTS
     }
 
-    /// The pixels of a part, as rows.
+    /// The pixels of a part, as a range of rows.
     #[inline(always)]
     fn range(&self, part: usize) -> Range<usize> {
         let each = self.pixels.div_ceil(PARTS);
@@ -79,7 +79,7 @@ impl Sizes {
     }
 }
 
-/// Pixels in runs.
+/// Cuts pixels into runs.
 #[inline(always)]
 fn runs(pixels: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = pixels.end;
@@ -88,7 +88,7 @@ fn runs(pixels: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         .map(move |start| start..(start + RUN).min(end))
 }
 
-/// Sums of each channel and of its squares, by part.
+/// Computes the sums of each channel and of its squares, by part.
 struct Sums<T> {
     x: Rows<T>,
     sizes: Sizes,
@@ -104,7 +104,7 @@ impl<T: Real> Pieces for Sums<T> {
         squares.fill(0.0);
         for run in runs(self.sizes.range(part)) {
             for start in (0..channels).step_by(LANES) {
-                // Around the run's first pixel: squares of numbers far from zero have no digits left for the variance.
+                // Relative to the run's first pixel: squares of numbers far from zero lose the digits of the variance.
                 let center = load(self.x.row(run.start), start);
                 let (mut sum, mut square) = ([T::ZERO; LANES], [T::ZERO; LANES]);
                 for pixel in run.clone() {
@@ -163,18 +163,18 @@ fn add_lanes<T: Real>(totals: &mut [f64], start: usize, lanes: [T; LANES]) {
     }
 }
 
-/// Group norm's operands beside `x`.
+/// Operands of a group norm other than `x`.
 struct Norm<T> {
     mean: Rows<T>,
     rstd: Rows<T>,
     gamma: Rows<T>,
     beta: Rows<T>,
     residual: Option<Rows<T>>,
-    /// Channels of a group.
+    /// Channels per group.
     each: usize,
 }
 
-/// What turns `x` into `z`, for sixteen channels.
+/// Factors of sixteen channels that turn `x` into `z`.
 struct Scales<T> {
     center: [T; LANES],
     rstd: [T; LANES],
@@ -207,7 +207,7 @@ impl<T: Real> Norm<T> {
         }
     }
 
-    /// A number of each group, for sixteen channels.
+    /// The value of each channel's group, for sixteen channels.
     #[inline(always)]
     fn of_groups(&self, groups: &[T], start: usize) -> [T; LANES] {
         let last = groups.len() - 1;
@@ -233,7 +233,7 @@ pub(super) fn forward<T: Real>(op: &GroupNorm, o: &Operands<'_>) {
     }
 }
 
-/// The norm itself.
+/// Computes the norm.
 struct Normalize<T, C> {
     x: Rows<T>,
     y: Rows<T>,
@@ -303,7 +303,7 @@ fn terms<T: Real, C: Curve>(
     (h, g)
 }
 
-/// Sums of `g` and of `g h` of each channel, by part.
+/// Computes the sums of `g` and of `g h` of each channel, by part.
 struct GradientSums<'a, T, C> {
     dy: Rows<T>,
     x: Rows<T>,
@@ -342,7 +342,7 @@ impl<T: Real, C: Curve + Sync> Pieces for GradientSums<'_, T, C> {
     }
 }
 
-/// Gradients of x and of the residual, from the means of `g gamma` and of `g gamma h` of each group.
+/// Computes the gradients of x and of the residual, from the means of `g gamma` and of `g gamma h` of each group.
 struct Gradients<'a, T, C> {
     dy: Rows<T>,
     x: Rows<T>,
@@ -479,7 +479,7 @@ fn write<T: Real>(y: Rows<T>, mode: Write, pixel: usize, start: usize, mut value
     store(y.row_mut(pixel), start, value);
 }
 
-/// A parameter's gradient from the totals of all samples.
+/// Adds the totals of all samples to a parameter's gradient.
 fn add_totals<T: Real>(
     gradient: Rows<T>,
     mode: Write,

@@ -42,7 +42,7 @@ pub(super) fn backward<T: Real>(o: &Operands<'_>) {
     let dx = o.output::<T>(2);
     let width = x.width;
     let inverse_width = T::of(1.0 / width as f64);
-    // Per part: sums for gamma, sums for beta, and one row of scratch.
+    // Each part has sums for gamma, sums for beta, and one row of scratch.
     let parts = o.workspace::<T>(3 * width);
     let per_part = x.rows.div_ceil(PARTS);
     (0..PARTS).into_par_iter().for_each(|part| {

@@ -1,24 +1,24 @@
-//! How much memory this process can have: the smallest of the machine, the containers it is in, and its own limits.
+//! Memory available to this process: the smallest of the machine's memory, the limits of its containers and its own limits.
 //!
-//! Linux tells all of it in files. Readers take the root folder that those files are under, so that tests can draw one.
+//! Linux reports all of these in files. Readers take the root folder of the files as a parameter, so that tests can provide a fake one.
 
 use std::path::{Path, PathBuf};
 
-/// Who says how much there is.
+/// Source of a memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// The machine has no more.
+    /// Physical memory of the machine.
     Machine,
-    /// A control group, as containers and batch systems set them.
+    /// A control group of a container or batch system.
     Container,
-    /// `ulimit -v`: what the process may map, used or not.
+    /// `ulimit -v`: the process's mapped memory, resident or not.
     AddressSpace,
-    /// `ulimit -d`: what the process may map to write.
+    /// `ulimit -d`: the process's writable mapped memory.
     Data,
 }
 
 impl Bound {
-    /// In a sentence for people.
+    /// Noun for messages.
     pub fn noun(self) -> &'static str {
         match self {
             Bound::Machine => "this machine",
@@ -29,7 +29,7 @@ impl Bound {
     }
 }
 
-/// One bound on what this process can have.
+/// One memory limit of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
     bound: Bound,
@@ -37,32 +37,32 @@ struct Room {
     available_bytes: u64,
 }
 
-/// Memory that this process can have.
+/// Memory available to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// What the machine has.
+    /// Memory of the machine.
     pub machine_bytes: u64,
-    /// What could be had of it without swapping, if nothing else limited it.
+    /// Memory of the machine that is available without swapping, ignoring all other limits.
     pub machine_available_bytes: u64,
-    /// The smallest bound.
+    /// The smallest limit.
     pub total_bytes: u64,
-    /// Who sets it.
+    /// Source of the smallest limit.
     pub bound: Bound,
-    /// What could be had now under every bound, beyond what the process holds already.
+    /// Memory that the process can still allocate under every limit.
     pub available_bytes: u64,
 }
 
-/// What this process can have; `None` where the system does not tell: where it is not Linux, budgets must be explicit.
+/// Memory available to this process; `None` on systems other than Linux, where budgets must be explicit.
 pub fn host_memory() -> Option<HostMemory> {
     host_memory_under(Path::new("/"))
 }
 
-/// The smallest bound; `None` where the system does not tell.
+/// The smallest limit; `None` where the system does not report it.
 pub fn total_bytes() -> Option<u64> {
     host_memory().map(|memory| memory.total_bytes)
 }
 
-/// What could be had now, beyond what the process holds already; `None` where the system does not tell.
+/// Memory that the process can still allocate; `None` where the system does not report it.
 pub fn available_bytes() -> Option<u64> {
     host_memory().map(|memory| memory.available_bytes)
 }
@@ -93,22 +93,22 @@ fn host_memory_under(root: &Path) -> Option<HostMemory> {
     })
 }
 
-/// `MemTotal:  24683520 kB` in bytes.
+/// Parses a line such as `MemTotal:  24683520 kB`; returns bytes.
 pub(super) fn kib_field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// Files of a group, by the version of the control groups.
+/// Names of a control group's files in one version of control groups.
 struct GroupFiles {
-    /// Kind of file system in `mountinfo`.
+    /// File system type in `mountinfo`.
     file_system: &'static str,
     limits: &'static [&'static str],
     used: &'static str,
-    /// In `memory.stat`: pages of files that nobody has used lately. They are given up before anything is refused.
+    /// Field of `memory.stat`: file pages that were not used lately. The kernel frees them before it refuses memory.
     reclaimable: &'static str,
-    /// In `memory.stat`: the limit with those of groups above, which may be out of sight.
+    /// Field of `memory.stat`: the smallest limit of the group and its ancestors, which may be invisible to the process.
     limit_in_stat: Option<&'static str>,
 }
 
@@ -128,14 +128,14 @@ const VERSION_1: GroupFiles = GroupFiles {
     limit_in_stat: Some("hierarchical_memory_limit"),
 };
 
-/// In version 1, "no limit" is a number near the largest.
+/// In version 1, "no limit" is a number close to the maximum.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Bounds of the groups that this process is in, and of all above them.
+/// Limits of the control groups of this process, and of all their ancestors.
 fn group_rooms(root: &Path, groups: &str, mounts: &str) -> Vec<Room> {
     let mut rooms = Vec::new();
     for line in groups.lines() {
-        // `0::/path` in version 2, `4:memory:/path` in version 1.
+        // The line is `0::/path` in version 2, `4:memory:/path` in version 1.
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())
@@ -149,7 +149,7 @@ fn group_rooms(root: &Path, groups: &str, mounts: &str) -> Vec<Room> {
         };
         let mounted = mounts.lines().filter_map(|line| Mount::parse(line, &files));
         for mount in mounted {
-            // Folders above the mount are not ours to see.
+            // Folders above the mount point are not control groups.
             let own = mount.folder_of(path);
             let folders = own.ancestors().take_while(|f| f.starts_with(&mount.point));
             rooms.extend(folders.filter_map(|folder| group_room(root, folder, &files)));
@@ -158,16 +158,16 @@ fn group_rooms(root: &Path, groups: &str, mounts: &str) -> Vec<Room> {
     rooms
 }
 
-/// Where groups are mounted.
+/// Mount of a control group file system.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Which group is at the mount point.
+    /// Path of the group at the mount point.
     root: PathBuf,
     point: PathBuf,
 }
 
 impl Mount {
-    /// `35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory`, if it is of that version.
+    /// Parses `35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory`; `None` for another version.
     fn parse(line: &str, files: &GroupFiles) -> Option<Mount> {
         let (mount, system) = line.split_once(" - ")?;
         let mut system = system.split(' ');
@@ -185,8 +185,8 @@ impl Mount {
         })
     }
 
-    /// The folder of a group. In a container the group's path may be the machine's, or lead above what is mounted: its own
-    /// group is then the mount point.
+    /// The folder of a group. In a container the group's path may be the path on the host, or lead above the mount: then the process's
+    /// own group is the mount point.
     fn folder_of(&self, group: &str) -> PathBuf {
         let below = Path::new(group).strip_prefix(&self.root);
         let below = below.unwrap_or(Path::new(""));
@@ -222,11 +222,11 @@ fn group_room(root: &Path, folder: &Path, files: &GroupFiles) -> Option<Room> {
     })
 }
 
-/// Bounds by `ulimit`. That on resident memory is not among them: no kernel of today enforces it.
+/// Limits set by `ulimit`, except the limit of resident memory: no current kernel enforces it.
 fn limit_rooms(limits: &str, status: &str) -> Vec<Room> {
     let room = |bound, limit: &str, used: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
-        // The soft limit comes first; `unlimited` is no number.
+        // The soft limit comes first; `unlimited` does not parse.
         let total_bytes: u64 = line.split_whitespace().next()?.parse().ok()?;
         let used = kib_field(status, used).unwrap_or(0);
         Some(Room {
@@ -248,7 +248,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A machine of 16 GiB, 12 of them available.
+    /// A fake machine of 16 GiB, 12 of them available.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo = "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 12582912 kB\n";
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(host_memory_under(Path::new("/no/such/folder")), None);
     }
 
-    /// What files hold that nobody has used lately can be had.
+    /// File pages that were not used lately count as available.
     #[test]
     fn a_group_of_version_2() {
         assert_eq!(
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(found(&files), (Bound::Container, 200, 200));
     }
 
-    /// The group above allows less than the own one, and has less left.
+    /// The parent group has a lower limit and less memory left than the process's own group.
     #[test]
     fn groups_above_bound_those_below() {
         assert_eq!(
@@ -332,7 +332,7 @@ mod tests {
         );
     }
 
-    /// In a container with the machine's groups in view, the mount shows the own group alone.
+    /// In a container that shows the host's group paths, the mount contains the process's own group alone.
     #[test]
     fn a_group_of_version_1_mounted_at_its_own_root() {
         let mounts = "30 23 0:27 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n\
@@ -379,7 +379,7 @@ mod tests {
         );
     }
 
-    /// A path that leads above what is mounted, as in nested containers.
+    /// A path that leads above the mount, as in nested containers.
     #[test]
     fn a_group_out_of_sight_is_the_mount_itself() {
         for group in ["0::/../..\n", "0::/not/there\n"] {

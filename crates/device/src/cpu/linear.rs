@@ -1,5 +1,5 @@
-//! `y = activation(x W^T + b + low rank) + residual` and its gradients, in strips of rows that stay in the cache between the
-//! product and what follows it.
+//! `y = activation(x W^T + b + low rank) + residual` and its gradients, in strips of rows that stay in the cache between the product and
+//! the element-wise work on its result.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use super::operands::{Operands, Rows};
 use super::product::{Factor, product, row_product, row_scratch_elements};
 use super::real::{Real, vectorised};
 
-/// Elements of a strip: half of a common second-level cache in f32.
+/// Elements per strip: half of a common second-level cache in f32.
 const STRIP_ELEMENTS: usize = 1 << 18;
 /// Partial sums of a bias gradient.
 const BIAS_PARTS: usize = 16;
 
-/// Scratch of the partial sums.
+/// Bytes of scratch of the partial sums.
 pub(super) fn bias_parts_bytes(bias: bool, width: usize) -> usize {
     if bias {
         BIAS_PARTS * width * size_of::<f64>()
@@ -27,7 +27,7 @@ pub(super) fn bias_parts_bytes(bias: bool, width: usize) -> usize {
     }
 }
 
-/// Rows of a strip: a function of the shape alone. Never under 256, or packing would cost more than it saves.
+/// Rows per strip: depends on the shape alone. At least 256, or packing would cost more than strips save.
 pub(super) fn strip_rows(rows: usize, width: usize) -> usize {
     (STRIP_ELEMENTS / width.max(1)).clamp(256, 2048).min(rows)
 }
@@ -40,7 +40,7 @@ fn strips(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Scratch of the forward products over few rows, in elements.
+/// Elements of scratch of the forward products over few rows.
 pub(super) fn forward_scratch_elements(op: &Linear, input: &dyn Fn(usize) -> Shape) -> usize {
     let weight = input(1);
     let terms = op
@@ -63,7 +63,7 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
         let y = y.slice(start, rows);
         let z = z.map(|z| z.slice(start, rows));
         let residual = residual.map(|residual| residual.slice(start, rows));
-        // Without a reader for z, the activation is applied where the product landed.
+        // If no node reads z, the product writes to y, and the activation is applied in place.
         let landed = z.unwrap_or(y);
         let x = x.slice(start, rows);
         row_product(
@@ -101,7 +101,7 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
     }
 }
 
-/// `z += bias`, `y = activation(z)`; `z` and `y` may be one.
+/// `z += bias`, `y = activation(z)`; `z` and `y` may be the same matrix.
 fn activate<T: Real, C: Curve>(y: Rows<T>, z: Rows<T>, bias: Rows<T>) {
     if y.pointer() == z.pointer() {
         for_rows(y.rows, |row| {
@@ -193,7 +193,7 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     }
 }
 
-/// Adds the sums of the columns of the first input to a result, but for those that are inert. Scratch begins with the parts.
+/// Adds the column sums of the first input to a result, except for inert columns. The scratch begins with the partial sums.
 pub(super) fn add_column_sums<T: Real>(o: &Operands<'_>, result: usize, inert: &Range<usize>) {
     let dz = o.input::<T>(0);
     let (dbias, _) = o.result::<T>(result);

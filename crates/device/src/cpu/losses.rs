@@ -1,4 +1,4 @@
-//! Separable losses: cross-entropy over rows, and losses of one number each.
+//! Separable losses: cross-entropy over rows, and losses of one prediction each.
 
 use holdall_graph::Write;
 use holdall_graph::ops::cross_entropy::{CrossEntropy, CrossEntropyGrad};
@@ -14,7 +14,7 @@ pub(super) fn cross_entropy<T: Real>(op: &CrossEntropy, o: &Operands<'_>) {
     let (labels, weights) = (o.input::<i64>(1).flat(), o.input::<T>(2).flat());
     let class_weights = (o.num_inputs() > 3).then(|| o.input::<T>(3).flat());
     let (total, _) = o.result::<T>(0);
-    // Per row: exponentials, then the row's loss in the last place.
+    // Each row of scratch has the exponentials, then the row's loss.
     let scratch = o.workspace::<T>(logits.width + 1);
     for_rows(logits.rows, |row| {
         let (exponentials, loss) = scratch.row_mut(row).split_at_mut(logits.width);
@@ -63,7 +63,7 @@ pub(super) fn cross_entropy_grad<T: Real>(op: &CrossEntropyGrad, o: &Operands<'_
     let seed = o.input::<T>(0).scalar();
     let logits = o.input::<T>(1);
     let (labels, weights) = (o.input::<i64>(2).flat(), o.input::<T>(3).flat());
-    // Of every class, and their sum.
+    // Weights of the classes, and their sum.
     let class_weights = (o.num_inputs() > 4).then(|| {
         let each = o.input::<T>(4).flat();
         let sum = each.row(0).iter().map(|weight| weight.f64()).sum();
@@ -106,7 +106,7 @@ pub(super) fn cross_entropy_grad<T: Real>(op: &CrossEntropyGrad, o: &Operands<'_
     });
 }
 
-/// A loss of one number and its derivative.
+/// A loss of one prediction and its derivative.
 trait LossCurve {
     fn value<T: Real>(prediction: T, target: T) -> T;
     fn slope<T: Real>(prediction: T, target: T) -> T;

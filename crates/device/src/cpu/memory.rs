@@ -1,42 +1,42 @@
-//! What the process holds, as the system counts it.
+//! Resident memory of the process, as the system counts it.
 
-/// Resident memory now; `None` where the system does not tell.
+/// Current resident memory; `None` where the system does not report it.
 pub fn resident_bytes() -> Option<u64> {
     holdall_files::resident_bytes()
 }
 
-/// Highest resident memory so far; `None` where the system does not tell.
+/// Peak resident memory; `None` where the system does not report it.
 pub fn peak_resident_bytes() -> Option<u64> {
     status_field("VmHWM:")
 }
 
-/// The same to the page. Since Linux 6.2 each processor keeps a count of its own, and `VmRSS` may be off by some pages for each;
-/// here every page is looked at, which takes about a millisecond.
+/// Current resident memory, exact to the page. Since Linux 6.2 `VmRSS` sums per-processor counters lazily and may be off by some pages
+/// per processor; this function walks all pages, which takes about a millisecond.
 pub fn resident_bytes_exactly() -> Option<u64> {
     let pages = std::fs::read_to_string("/proc/self/smaps_rollup").ok();
     let exactly = pages.and_then(|text| super::limits::kib_field(&text, "Rss:"));
     exactly.or_else(resident_bytes)
 }
 
-/// Allocations from this size on are pages of their own, and go back to the system when they are freed.
+/// Allocations from this size on have their own pages, which go back to the system when they are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_PAGES_BYTES: libc::c_int = 256 << 10;
 
-/// Takes the guesswork out of the system's allocator, once, before threads are made. By itself it raises the size from which
-/// allocations are pages of their own to that of whatever was freed last, up to 32 MiB, and each thread's heap then keeps its
-/// largest buffer or not, by the order of events: what a run holds would differ from start to start. Settings from the
-/// environment (`MALLOC_...`, `GLIBC_TUNABLES`) are overruled.
+/// Makes the system's allocator deterministic; to be called once, before threads start. By default glibc raises the threshold for
+/// allocations with their own pages to the size of the last one freed, up to 32 MiB, and whether each thread's heap keeps its largest
+/// buffer depends on the order of events: memory would differ from run to run. Overrides settings from the environment
+/// (`MALLOC_...`, `GLIBC_TUNABLES`).
 pub fn steady_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the calls take no pointers and set numbers of the allocator, under its lock.
+    // SAFETY: the calls take no pointers and set parameters of the allocator, under its lock.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES_BYTES);
         libc::mallopt(libc::M_TRIM_THRESHOLD, OWN_PAGES_BYTES);
         libc::mallopt(libc::M_TOP_PAD, 64 << 10);
     }
     #[cfg(target_os = "linux")]
-    // SAFETY: the call takes no pointers. Where the system makes large pages unasked, only memory that asks for them gets them:
-    // the arena. Before Linux 6.18 that cannot be said, and the call does nothing.
+    // SAFETY: the call takes no pointers. On systems that use large pages by default, it restricts them to memory that requests them:
+    // the arena. Before Linux 6.18 the kernel does not support this, and the call does nothing.
     unsafe {
         const EXCEPT_ADVISED: libc::c_ulong = 2;
         let nothing: libc::c_ulong = 0;
@@ -50,8 +50,8 @@ pub fn steady_allocator() {
     }
 }
 
-/// Gives freed memory back to the system, which the allocator may otherwise keep: planning makes and drops thousands of
-/// small things, and what is left of them would differ from start to start.
+/// Gives freed memory back to the system, which the allocator may otherwise keep: planning makes thousands of small allocations, and
+/// what is left of them would differ from run to run.
 pub fn give_back_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call takes no pointer and only touches the allocator's own free lists, under its locks.
@@ -66,7 +66,7 @@ fn status_field(name: &str) -> Option<u64> {
     super::limits::kib_field(&status, name)
 }
 
-// Other systems have their own calls for this; until one is written and tried there, nobody is told a wrong number.
+// Other systems have their own calls for this; until one is implemented and tested, the answer is `None`, not a wrong number.
 #[cfg(not(target_os = "linux"))]
 fn status_field(_name: &str) -> Option<u64> {
     None

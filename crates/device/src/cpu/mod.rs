@@ -1,7 +1,7 @@
-//! The CPU: `gemm` for products, rayon for threads, kernels that the compiler vectorises.
+//! The CPU device: `gemm` for products, rayon for threads, kernels that the compiler vectorises.
 //!
-//! The same bits whatever the number of threads: work is cut into pieces whose number depends on shapes alone, each
-//! piece is computed by one thread, and partial sums are added in a fixed order.
+//! The result has the same bits for any number of threads: work is cut into pieces whose number depends on shapes alone, each piece is
+//! computed by one thread, and partial sums are added in a fixed order.
 
 mod arena;
 mod attention;
@@ -56,12 +56,12 @@ use real::Real;
 /// A thread pool that replays programs.
 pub struct Cpu {
     pool: rayon::ThreadPool,
-    /// Processes that programs exchange with.
+    /// The processes that collectives exchange with.
     group: Group,
 }
 
 impl Cpu {
-    /// A pool of `num_threads`, or of as many as may run at once: cores, less what an affinity or a container takes away.
+    /// A pool of `num_threads`; `None`: one per core that affinity and container limits leave.
     pub fn open(num_threads: Option<usize>) -> Result<Cpu, rayon::ThreadPoolBuildError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(num_threads.unwrap_or(0))
@@ -73,42 +73,39 @@ impl Cpu {
         })
     }
 
-    /// The same where threads are sure to be had.
+    /// Like [`Cpu::open`], for tests.
     ///
     /// # Panics
-    /// If they are not.
+    /// If the system refuses the threads.
     pub fn new(num_threads: Option<usize>) -> Cpu {
         Cpu::open(num_threads).expect("the system gives a process its threads")
     }
 
-    /// The same among other processes.
+    /// The same pool as a member of a group of processes.
     pub fn with_group(self, group: Group) -> Cpu {
         Cpu { group, ..self }
     }
 
-    /// The processes that programs exchange with.
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// Threads in the pool.
     pub fn num_threads(&self) -> usize {
         self.pool.current_num_threads()
     }
 
-    /// Makes what a plan counts as the product library's own memory resident, before step 0.
+    /// Makes the memory that a plan counts for the product library's slabs resident, before step 0.
     pub(crate) fn touch_slabs(&self, packing_bytes: u64) {
         let each = packing_bytes as usize / self.num_threads();
         self.pool.broadcast(|_| packing::touch_slab(each));
     }
 
-    /// Runs `work` on the pool. Programs that run inside do not pass through the pool's queue again, so they
-    /// allocate nothing.
+    /// Runs `work` on the pool. Programs inside `work` do not pass through the pool's queue again, so they allocate nothing.
     pub fn scope<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.install(work)
     }
 
-    /// Replays a program for a micro-batch and the slot it keeps its activations in.
+    /// Runs a program for a micro-batch; `slot` selects the activations.
     pub fn run(&self, program: &Program, arena: &mut Arena, micro_batch: usize, slot: usize) {
         let base = arena.pointer();
         self.scope(|| {
@@ -122,7 +119,7 @@ impl Cpu {
 }
 
 impl Cpu {
-    /// Replays a program and tells how long each instruction took, by operation.
+    /// Runs a program and returns the time of each instruction, by operation.
     pub fn profile(
         &self,
         program: &Program,
@@ -147,7 +144,7 @@ impl Cpu {
     }
 }
 
-/// Arithmetic in the format of the instruction's first floating-point operand.
+/// Runs an instruction in the format of its first floating-point operand.
 fn execute(instruction: &Instruction, operands: &Operands<'_>, group: &Group) {
     if let Op::Collective(op) = &instruction.op {
         return collective::run(group, op, operands);

@@ -1,8 +1,8 @@
 //! Operands of one instruction, as typed matrices.
 //!
-//! This is where offsets become pointers. What makes it sound: the planner places tensors that are alive at the same
-//! time apart (a property test of `plan`), every address is checked against the arena here, and a kernel lets
-//! each thread write only its own rows.
+//! This module turns offsets into pointers. That is sound because the planner keeps tensors that are alive at the same time apart (a
+//! property test of `plan`), this module checks every address against the arena, and a kernel lets each thread write only its own
+//! rows.
 
 use holdall_graph::Write;
 use holdall_plan::{Instruction, Place};
@@ -28,11 +28,11 @@ unsafe impl<T: Sync> Sync for Rows<T> {}
 impl<T: Element> Rows<T> {
     pub fn row(&self, row: usize) -> &[T] {
         debug_assert!(row < self.rows);
-        // SAFETY: within the arena (checked when the operand was made); no other thread writes this row now.
+        // SAFETY: within the arena (checked when the operand was created); no other thread writes this row now.
         unsafe { std::slice::from_raw_parts(self.pointer.add(row * self.stride), self.width) }
     }
 
-    /// For the thread that owns the row.
+    /// Mutable access to a row, for the thread that owns it.
     #[allow(clippy::mut_from_ref)] // the arena is shared memory; the instruction owns its outputs
     pub fn row_mut(&self, row: usize) -> &mut [T] {
         debug_assert!(row < self.rows);
@@ -55,14 +55,14 @@ impl<T: Element> Rows<T> {
     pub fn slice(&self, start: usize, rows: usize) -> Rows<T> {
         assert!(start + rows <= self.rows);
         Rows {
-            // SAFETY: the first row of the slice is a row of the matrix (or one past it, never followed).
+            // SAFETY: the first row of the slice is a row of the matrix (or one past the end, never dereferenced).
             pointer: unsafe { self.pointer.add(start * self.stride) },
             rows,
             ..*self
         }
     }
 
-    /// The whole matrix as one row; it must be contiguous.
+    /// The whole matrix as one row; the matrix must be contiguous.
     pub fn flat(&self) -> Rows<T> {
         assert!(
             self.stride == self.width || self.rows <= 1,
@@ -108,14 +108,13 @@ impl<T: Element> Rows<T> {
     }
 }
 
-/// Pictures whose samples, lines and pixels are each evenly spaced: parts of longer rows, or every other pixel.
+/// Pictures with even strides between samples, lines and pixels: parts of longer rows, or every other pixel.
 #[derive(Clone, Copy)]
 pub(super) struct Pictures<T> {
     pointer: *const T,
-    /// Samples, lines, pixels.
+    /// Number of samples, lines and pixels.
     pub dims: [usize; 3],
     strides: [usize; 3],
-    /// Elements of a pixel.
     pub channels: usize,
 }
 
@@ -125,17 +124,16 @@ unsafe impl<T: Send> Send for Pictures<T> {}
 unsafe impl<T: Sync> Sync for Pictures<T> {}
 
 impl<T: Element> Pictures<T> {
-    /// The channels of a pixel.
     pub fn pixel(&self, [sample, line, pixel]: [usize; 3]) -> &[T] {
         debug_assert!(sample < self.dims[0] && line < self.dims[1] && pixel < self.dims[2]);
         let [by_sample, by_line, by_pixel] = self.strides;
         let at = sample * by_sample + line * by_line + pixel * by_pixel;
-        // SAFETY: within the arena (checked when the operand was made); nobody writes it now.
+        // SAFETY: within the arena (checked when the operand was created); nothing writes it now.
         unsafe { std::slice::from_raw_parts(self.pointer.add(at), self.channels) }
     }
 }
 
-/// The operands of an instruction at work.
+/// The operands of one instruction.
 pub(super) struct Operands<'a> {
     instruction: &'a Instruction,
     arena: ArenaPointer,
@@ -199,7 +197,7 @@ impl<'a> Operands<'a> {
         self.rows(&self.instruction.inputs[index])
     }
 
-    /// An operand of `[n, h, w]`, or of `[n, h, w, c]` with whole pixels, and any strides otherwise.
+    /// An input `[n, h, w]`, or `[n, h, w, c]` with contiguous pixels; all other strides are free.
     pub fn pictures<T: Element>(&self, index: usize) -> Pictures<T> {
         let place = &self.instruction.inputs[index];
         assert_eq!(size_of::<T>(), place.dtype.bytes(), "operand format");
@@ -239,7 +237,7 @@ impl<'a> Operands<'a> {
             .map(|(place, _)| place)
     }
 
-    /// A result, and whether it is added to; `None` where nobody reads it.
+    /// An output, and whether it is added to; `None` if no instruction reads it.
     pub fn output<T: Element>(&self, index: usize) -> Option<(Rows<T>, Write)> {
         self.instruction
             .outputs
@@ -248,12 +246,12 @@ impl<'a> Operands<'a> {
             .map(|(place, mode)| (self.rows(place), *mode))
     }
 
-    /// A result that the operation cannot do without.
+    /// An output that is always present.
     pub fn result<T: Element>(&self, index: usize) -> (Rows<T>, Write) {
         self.output(index).expect("the result is read")
     }
 
-    /// Scratch, as rows of the given width.
+    /// The instruction's scratch, as rows of the given width.
     pub fn workspace<T: Element>(&self, width: usize) -> Rows<T> {
         let workspace = self.instruction.workspace;
         let rows = workspace.bytes as usize / size_of::<T>() / width.max(1);
@@ -270,12 +268,12 @@ impl<'a> Operands<'a> {
             stride: width,
         }
     }
-    /// Scratch behind the first `own_bytes`, which the kernel itself uses: for its products to pack in.
+    /// The scratch after the first `own_bytes`, which the kernel itself uses: for its products to pack into.
     pub fn packing(&self, own_bytes: usize) -> Packing {
         let all = self.workspace::<u8>(1);
         assert!(own_bytes <= all.rows, "scratch as planned");
-        // SAFETY: within the arena, as checked; the plan gives the scratch to this instruction alone, and the kernel keeps to
-        // what lies before.
+        // SAFETY: within the arena, as checked; the plan gives the scratch to this instruction alone, and the kernel uses only the first
+        // `own_bytes`.
         unsafe { Packing::new(all.pointer.add(own_bytes), all.rows - own_bytes) }
     }
 }

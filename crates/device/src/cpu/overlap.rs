@@ -1,4 +1,4 @@
-//! Dice and Tversky: sums of each sample, a line of pixels at a time, and the loss of the sums.
+//! Dice and Tversky losses: sums of each sample, a line of pixels at a time, and the loss of the sums.
 
 use holdall_graph::ops::overlap::{OverlapLoss, Reduction};
 use holdall_graph::ops::pixel_loss::PixelLossKind;
@@ -8,7 +8,7 @@ use super::operands::{Operands, Rows};
 use super::pictures::for_lines;
 use super::real::{Real, largest};
 
-/// Scratch of the sums: three of each class for each line.
+/// Bytes of scratch of the sums: three per class for each line.
 pub(super) fn line_bytes(logits: Shape) -> usize {
     logits.dims()[0] * logits.dims()[1] * 3 * logits.width() * size_of::<f64>()
 }
@@ -29,7 +29,7 @@ fn softmax<T: Real>(logits: &[T]) -> (T, T) {
     (peak, all)
 }
 
-/// Whether a label says that class `class` is there; a sigmoid's only class is class 1.
+/// Whether a label is class `class`; a sigmoid's only class is class 1.
 #[inline(always)]
 fn is_there(kind: PixelLossKind, label: usize, class: usize) -> bool {
     match kind {
@@ -96,7 +96,7 @@ pub(super) fn sums_grad<T: Real>(kind: PixelLossKind, o: &Operands<'_>) {
                 continue;
             }
             let logits = logits.row(line * width + column);
-            // What the loss changes by with the probability of a class.
+            // Derivative of the loss by the probability of a class.
             let slope = |class: usize| {
                 let d = &dsums[3 * class..3 * class + 2];
                 if is_there(kind, label, class) {
@@ -126,7 +126,7 @@ pub(super) fn sums_grad<T: Real>(kind: PixelLossKind, o: &Operands<'_>) {
     });
 }
 
-/// One overlap `T` of `TP, P, G`, and its derivative by each of them.
+/// The overlap `T` of `TP, P, G`, and its derivatives.
 fn overlap(op: &OverlapLoss, [tp, p, g]: [f64; 3]) -> (f64, [f64; 3]) {
     let numerator = tp + op.smooth;
     let denominator = tp + op.alpha * (p - tp) + op.beta * (g - tp) + op.smooth;
@@ -138,7 +138,7 @@ fn overlap(op: &OverlapLoss, [tp, p, g]: [f64; 3]) -> (f64, [f64; 3]) {
     (t, [along[0] + 1.0 / denominator, along[1], along[2]])
 }
 
-/// `TP, P, G` of a class: of one sample, or of all.
+/// `TP, P, G` of a class: of one sample, or of all samples.
 fn of_class<T: Real>(
     op: &OverlapLoss,
     sums: Rows<T>,
@@ -182,7 +182,7 @@ pub(super) fn loss<T: Real>(op: &OverlapLoss, o: &Operands<'_>) {
     total.row_mut(0)[0] = T::of(total.scalar().f64() + sum);
 }
 
-/// Number of overlaps of each class.
+/// Number of overlaps per class.
 fn overlaps(op: &OverlapLoss, samples: usize) -> usize {
     match op.reduction {
         Reduction::Batch => 1,

@@ -1,13 +1,13 @@
-//! Where `gemm` packs its operands: in the arena.
+//! Scratch in the arena for the operands that `gemm` packs.
 //!
-//! `gemm` copies operands that do not lie as its kernels read them into a buffer that it allocates and frees in every call.
-//! Left to the system's allocator, that buffer lands in the heap of whatever thread ran the product, stays there or not, and
-//! no forecast is right. So the plan counts the buffer as scratch of the operation, [`Packing`] is that scratch, and
-//! [`PackingAllocator`], once a binary installs it, answers the library's request with it. Where it is not installed, the
-//! buffers come from the heap, and everything else is the same.
+//! `gemm` copies operands whose layout does not suit its kernels into a buffer that it allocates and frees in every call. In the
+//! system's allocator, that buffer lands in the heap of the thread that ran the product, may or may not stay there, and makes memory
+//! forecasts wrong. So the plan counts the buffer as scratch of the operation, [`Packing`] is that scratch, and
+//! [`PackingAllocator`], if the binary installs it, answers the library's request with it. If it is not installed, the buffers
+//! come from the heap, and the results are the same.
 //!
-//! Beside it each thread has one buffer of the library's own, as large as the second-level cache ("slab"). It stays; what is
-//! written to becomes resident. [`touch_slab`] does that before step 0.
+//! In addition, each thread has one persistent buffer of the library, as large as the second-level cache ("slab"). Pages become
+//! resident when they are written to: [`touch_slab`] does that before step 0.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,13 +18,13 @@ use gemm_common::gemm::{
     get_lhs_packing_threshold_single_thread, get_rhs_packing_threshold,
 };
 
-/// What `gemm` aligns its buffers to. Hardly anything else does: it tells them from other allocations.
+/// Alignment of `gemm`'s buffers. Hardly any other allocation has it: it identifies them.
 pub(super) const ALIGNMENT: usize = CACHELINE_ALIGN;
 
-/// Smaller ones are the heap's: lists of flags, a few bytes each.
+/// Smaller buffers stay on the heap: lists of flags, a few bytes each.
 const LEAST_BYTES: usize = 1024;
 
-/// Which factors of a product lie transposed in memory: decides what `gemm` packs.
+/// Which factors of a product are transposed in memory: decides what `gemm` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `x W^T`.
@@ -35,19 +35,19 @@ pub(super) enum Form {
     LeftTransposed,
 }
 
-/// Who computes a product.
+/// Threads that compute a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Threads {
-    /// All of the pool.
+    /// All threads of the pool.
     All,
-    /// The one that asks.
+    /// The calling thread.
     One,
 }
 
-/// What one product packs, in bytes.
+/// Bytes that one product packs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
-    /// Panels of both factors, allocated by the thread that asks.
+    /// Panels of both factors, allocated by the calling thread.
     pub panel_bytes: usize,
     /// Rows of the left factor, in the slab of every thread that takes part.
     pub slab_bytes: usize,
@@ -63,7 +63,7 @@ struct Tile {
 
 impl Tile {
     fn new(element_bytes: usize) -> Tile {
-        // Vectors of 4 floats in twice as many of 2 doubles, and so on: lanes and rows halve, columns stay.
+        // Lanes, vectors per column and columns. The tile for f64 has half of the lanes and rows, and as many columns.
         let (lanes, vectors, columns) = match () {
             _ if cfg!(target_arch = "x86_64") && has_avx512() => (64, 4, 6),
             _ if cfg!(target_arch = "x86_64") && has_fma() => (32, 2, 6),
@@ -100,7 +100,7 @@ fn has_fma() -> bool {
 }
 
 impl Packed {
-    /// What `gemm` packs of `m x k` by `k x n` with a row-major result: the same decisions as in its `gemm_basic_generic`.
+    /// Bytes that `gemm` packs for `m x k` by `k x n` with a row-major result: the same decisions as in its `gemm_basic_generic`.
     pub fn new(
         kind: Form,
         [m, k, n]: [usize; 3],
@@ -110,7 +110,7 @@ impl Packed {
         if m == 0 || k == 0 || n == 0 {
             return Packed::default();
         }
-        // A row-major result is computed as the transpose of a column-major one: the factors change places.
+        // A row-major result is computed as the transpose of a column-major one: the factors swap places.
         let (m, n) = (n, m);
         let tile = Tile::new(element_bytes);
         let KernelParams { kc, mc, nc } = if m <= 64 && n <= 64 {
@@ -165,7 +165,7 @@ impl Packed {
         }
     }
 
-    /// Room for either of two products, one after the other.
+    /// Bytes for either of two products that run one after the other.
     pub fn max(self, other: Packed) -> Packed {
         Packed {
             panel_bytes: self.panel_bytes.max(other.panel_bytes),
@@ -181,7 +181,7 @@ pub(super) struct Packing {
     bytes: usize,
 }
 
-// SAFETY: an address and a size; whoever is offered a part of it is the only one to write there.
+// SAFETY: an address and a size; a part of it is offered to one product, which alone writes there.
 unsafe impl Send for Packing {}
 // SAFETY: as above.
 unsafe impl Sync for Packing {}
@@ -193,7 +193,7 @@ impl Packing {
     };
 
     /// # Safety
-    /// `bytes` behind `start` belong to the caller, and to nobody else until the products that are offered them are done.
+    /// The `bytes` after `start` belong to the caller alone until all products that use the scratch are done.
     pub unsafe fn new(start: *mut u8, bytes: usize) -> Packing {
         let skipped = start.align_offset(ALIGNMENT).min(bytes);
         Packing {
@@ -202,7 +202,7 @@ impl Packing {
         }
     }
 
-    /// The share of one of `count` threads.
+    /// The part of one of `count` threads.
     pub fn share(self, index: usize, count: usize) -> Packing {
         let bytes = self.bytes / count / ALIGNMENT * ALIGNMENT;
         assert!(index < count);
@@ -212,11 +212,11 @@ impl Packing {
         }
     }
 
-    /// Runs one product on this thread, which packs here.
+    /// Runs one product on this thread, with this scratch for its packing.
     pub fn offer<R>(self, product: impl FnOnce() -> R) -> R {
-        // The slab stays with the thread: it must not be made while scratch is on offer.
+        // The slab stays with the thread: it must be created before scratch is on offer.
         L2_SLAB.with(|_| ());
-        // A thread that waits for others may run another product meanwhile: its own offer comes back afterwards.
+        // While this thread waits for other threads it may run another product: the offer is restored after that product.
         let _back = Restore(OFFER.replace(Offer::Open(self)));
         product()
     }
@@ -227,14 +227,14 @@ impl Packing {
     }
 }
 
-/// What this thread may pack into right now.
+/// Scratch that this thread may pack into.
 #[derive(Clone, Copy)]
 enum Offer {
     Open(Packing),
     Taken(Packing),
 }
 
-/// Puts an offer back, after a panic too.
+/// Restores an offer when dropped, after a panic too.
 struct Restore(Offer);
 
 impl Drop for Restore {
@@ -247,11 +247,11 @@ thread_local! {
     static OFFER: Cell<Offer> = const { Cell::new(Offer::Taken(Packing::NONE)) };
 }
 
-/// An allocator that gives the product library scratch of the arena where some is on offer; all else is `A`'s.
+/// An allocator that gives the product library scratch of the arena if any is on offer; `A` serves all other requests.
 pub struct PackingAllocator<A = System>(A);
 
 impl PackingAllocator {
-    /// For `#[global_allocator]`.
+    /// The system's allocator with packing, for `#[global_allocator]`.
     pub const fn new() -> PackingAllocator {
         PackingAllocator(System)
     }
@@ -264,18 +264,18 @@ impl Default for PackingAllocator {
 }
 
 impl<A> PackingAllocator<A> {
-    /// Before another allocator.
+    /// Adds packing to another allocator.
     pub const fn before(other: A) -> PackingAllocator<A> {
         PackingAllocator(other)
     }
 }
 
-/// Whether it looks like a buffer of the product library.
+/// Whether a request looks like a buffer of the product library.
 fn may_pack(layout: Layout) -> bool {
     layout.align() == ALIGNMENT && layout.size() >= LEAST_BYTES
 }
 
-/// Takes what is on offer to this thread, once.
+/// Takes the scratch on offer to this thread, once.
 fn take(layout: Layout) -> Option<*mut u8> {
     match OFFER.get() {
         Offer::Open(packing) if layout.size() <= packing.bytes => {
@@ -286,15 +286,15 @@ fn take(layout: Layout) -> Option<*mut u8> {
     }
 }
 
-/// Whether the pointer is what this thread took.
+/// Whether the pointer is scratch that this thread took.
 fn is_taken(pointer: *mut u8) -> bool {
     matches!(OFFER.get(), Offer::Taken(packing) if packing.contains(pointer))
 }
 
-// SAFETY: a buffer that is on offer is as large and as aligned as was asked for, is handed out once, and is not used by others
-// until its product is done, as `Packing::new` was promised; the library frees it on the thread and in the call that took it.
-// Everything else is passed on to the other allocator unchanged. Nothing here allocates: the thread-local has no destructor
-// and a constant initial value.
+// SAFETY: a buffer on offer is as large and as aligned as requested, is handed out once, and nothing else uses it until its product
+// is done, as the caller of `Packing::new` promised; the library frees it on the thread and in the call that took it. All other
+// requests are passed on to the other allocator unchanged. Nothing here allocates: the thread-local has no destructor and a constant
+// initial value.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for PackingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if may_pack(layout)
@@ -302,7 +302,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for PackingAllocator<A> {
         {
             return pointer;
         }
-        // SAFETY: the caller's contract is the other allocator's.
+        // SAFETY: this method has the contract of the other allocator's.
         unsafe { self.0.alloc(layout) }
     }
 
@@ -321,7 +321,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for PackingAllocator<A> {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if may_pack(layout) && is_taken(pointer) {
-            // Panels do not grow; if ever they did, they would move to the heap.
+            // Panels do not grow; if they ever did, they would move to the heap.
             // SAFETY: the caller promises a size that is not zero and fits the alignment.
             let moved = unsafe {
                 let layout = Layout::from_size_align_unchecked(new_size, layout.align());
@@ -339,7 +339,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for PackingAllocator<A> {
     }
 }
 
-/// Makes this thread's slab, and the first `bytes` of it resident.
+/// Creates this thread's slab and makes its first `bytes` resident.
 pub(super) fn touch_slab(bytes: usize) {
     L2_SLAB.with_borrow_mut(|slab| {
         keep_small_pages(slab);
@@ -350,15 +350,15 @@ pub(super) fn touch_slab(bytes: usize) {
     });
 }
 
-/// Where the system makes large pages unasked, one of them would be more than the plan counts.
+/// On systems that use large pages by default, a single large page would exceed what the plan counts.
 #[cfg(target_os = "linux")]
 fn keep_small_pages(slab: &mut [std::mem::MaybeUninit<u8>]) {
     const PAGE: usize = 4096;
     let start = slab.as_mut_ptr();
     let skipped = start.align_offset(PAGE).min(slab.len());
     let bytes = (slab.len() - skipped) / PAGE * PAGE;
-    // SAFETY: whole pages within a buffer that this thread alone has; the advice changes no contents, and where the system does
-    // not take it nothing is lost.
+    // SAFETY: whole pages within a buffer that belongs to this thread alone; the advice changes no contents, and a system that does not
+    // support it ignores it.
     unsafe {
         libc::madvise(start.add(skipped).cast(), bytes, libc::MADV_NOHUGEPAGE);
     }
@@ -377,7 +377,7 @@ mod tests {
 
     use super::*;
 
-    /// Remembers what the product library asks of the heap, thread by thread.
+    /// Counts the bytes that the product library requests from the heap, per thread.
     struct Spy;
 
     thread_local! {
@@ -390,7 +390,7 @@ mod tests {
             if may_pack(layout) {
                 ASKED.set(ASKED.get() + layout.size());
             }
-            // SAFETY: the caller's contract is the system allocator's.
+            // SAFETY: this method has the contract of the system allocator's.
             unsafe { System.alloc(layout) }
         }
 
@@ -403,7 +403,7 @@ mod tests {
     #[global_allocator]
     static ALLOCATOR: PackingAllocator<Spy> = PackingAllocator::before(Spy);
 
-    /// `y = left right`, row-major, and what was asked of the heap for it.
+    /// `y = left right`, row-major, and the bytes requested from the heap for it.
     fn product(
         pool: &ThreadPool,
         kind: Form,
@@ -463,7 +463,7 @@ mod tests {
         (y, asked)
     }
 
-    /// What the heap is asked for without an offer is what was foreseen, and with that on offer it is asked for nothing.
+    /// Without scratch, the product requests the forecast bytes from the heap; with scratch, it requests none.
     fn check(kind: Form, shape: [usize; 3], threads: Threads) -> Result<(), TestCaseError> {
         thread_local! {
             static POOL: RefCell<ThreadPool> =
@@ -476,13 +476,13 @@ mod tests {
                 asked <= foreseen,
                 "{kind:?} {shape:?} {threads:?}: {asked} asked for, {foreseen} foreseen"
             );
-            // Shapes with a kernel of their own pack nothing.
+            // Shapes with a dedicated kernel pack nothing.
             prop_assert!(
                 asked == 0 || foreseen <= asked + 2 * ALIGNMENT,
                 "{kind:?} {shape:?} {threads:?}: {asked} asked for, {foreseen} foreseen"
             );
             let mut scratch = vec![0u8; foreseen + ALIGNMENT];
-            // SAFETY: the scratch is this product's alone, and outlives it.
+            // SAFETY: the scratch belongs to this product alone, and outlives it.
             let packing = unsafe { Packing::new(scratch.as_mut_ptr(), scratch.len()) };
             let (y, asked) = product(pool, kind, shape, threads, packing);
             prop_assert_eq!(asked, 0, "{:?} {:?} {:?}", kind, shape, threads);

@@ -1,4 +1,4 @@
-//! Pooling, upsampling, and bytes of pixels as numbers.
+//! Pooling, upsampling, and conversion of pixel bytes to floats.
 
 use holdall_graph::ops::normalize_pixels::{NormalizePixels, PixelDepth};
 use holdall_graph::ops::pool2d::{Pool, Pool2d, Pool2dGrad};
@@ -16,20 +16,20 @@ pub(super) fn for_lines(lines: usize, work: impl Fn(usize) + Send + Sync) {
         .for_each(|line| vectorised(|| work(line)));
 }
 
-/// Windows of the pooled picture, by line.
+/// Operands of a pooling; work is split by line.
 struct Pooling<T> {
     kind: Pool,
     size: usize,
     /// Pixels of a pooled line.
     width: usize,
-    /// As large as what is pooled: `x` where it is read.
+    /// The input of the pooling, if the kernel reads it.
     x: Option<Rows<T>>,
     /// The pooled picture, or its gradient.
     y: Rows<T>,
 }
 
 impl<T: Real> Pooling<T> {
-    /// The pixel of `x` at a place of a window.
+    /// Row of the pixel of `x` at a position of a window.
     #[inline(always)]
     fn pixel(&self, [line, column]: [usize; 2], (k, l): (usize, usize)) -> usize {
         let size = self.size;
@@ -69,7 +69,7 @@ impl<T: Real> Pieces for Pooling<T> {
     }
 }
 
-/// Gradients of windows, by line.
+/// Computes the gradient of a pooling, by line.
 struct PoolingGradient<T> {
     pooling: Pooling<T>,
     dx: Rows<T>,
@@ -84,7 +84,7 @@ impl<T: Real> Pieces for PoolingGradient<T> {
             let dy = pooling.y.row(line * pooling.width + column);
             for start in (0..dy.len()).step_by(LANES) {
                 let dy = load(dy, start);
-                // Which place has the first of the largest numbers.
+                // Position of the first maximum in the window.
                 let mut which = [T::ZERO; LANES];
                 if let Some(x) = pooling.x {
                     let mut most = load(x.row(pooling.pixel([line, column], (0, 0))), start);
@@ -119,7 +119,7 @@ impl<T: Real> Pieces for PoolingGradient<T> {
     }
 }
 
-/// Places in a window, in row order.
+/// Positions in a window, in row order.
 #[inline(always)]
 fn window(size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..size).flat_map(move |k| (0..size).map(move |l| (k, l)))
@@ -151,14 +151,14 @@ pub(super) fn pool_grad<T: Real>(op: &Pool2dGrad, o: &Operands<'_>) {
     run_pieces(shape.dims()[0] * shape.dims()[1], &work);
 }
 
-/// Whether `x` takes the place of the largest number so far. Not a number does, as in PyTorch.
+/// Whether `x` replaces the maximum so far. A NaN does, as in PyTorch.
 #[inline(always)]
-#[allow(clippy::eq_op)] // what is not a number does not equal itself
+#[allow(clippy::eq_op)] // a NaN does not equal itself
 fn exceeds<T: Real>(x: T, most: T) -> bool {
     x > most || x != x
 }
 
-/// Where a pixel of the upsampled picture lies between two of the picture: their numbers, and the weight of the second.
+/// The two source pixels around a pixel of the upsampled picture, and the weight of the second.
 fn between(index: usize, factor: usize, size: usize) -> (usize, usize, f64) {
     let at = ((index as f64 + 0.5) / factor as f64 - 0.5).max(0.0);
     let first = (at as usize).min(size - 1);
@@ -194,7 +194,7 @@ pub(super) fn upsample<T: Real>(op: &Upsample2d, o: &Operands<'_>) {
     });
 }
 
-/// What a pixel of the upsampled picture takes of pixel `of` of the picture.
+/// Weight of source pixel `of` in a pixel of the upsampled picture.
 fn share(index: usize, of: usize, op: &Upsample2dGrad, size: usize) -> f64 {
     match op.mode {
         Upsampling::Nearest => f64::from(u8::from(index / op.factor == of)),
@@ -211,7 +211,7 @@ pub(super) fn upsample_grad<T: Real>(op: &Upsample2dGrad, o: &Operands<'_>) {
     let shape = o.output_place(0).expect("the result is read").shape;
     let (samples, height, width) = (shape.dims()[0], shape.dims()[1], shape.dims()[2]);
     let factor = op.factor;
-    // Pixels of the upsampled picture that may take of pixel `of`.
+    // Pixels of the upsampled picture that may depend on source pixel `of`.
     let takers = |of: usize, size: usize| match op.mode {
         Upsampling::Nearest => of * factor..(of + 1) * factor,
         Upsampling::Bilinear => of.saturating_sub(1) * factor..(of + 2).min(size) * factor,
@@ -268,7 +268,7 @@ pub(super) fn normalize_pixels<T: Real>(op: &NormalizePixels, o: &Operands<'_>) 
     }
 }
 
-/// Every channel of every pixel by `value`, and zeros behind the channels.
+/// Computes every channel of every pixel by `value`; padding channels are zero.
 fn each_pixel<T: Real, U: Element>(
     o: &Operands<'_>,
     channels: usize,

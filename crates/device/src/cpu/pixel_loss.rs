@@ -7,12 +7,12 @@ use super::operands::Operands;
 use super::pictures::for_lines;
 use super::real::{Real, largest};
 
-/// Scratch of the forward pass: a sum for each line.
+/// Bytes of scratch of the forward pass: one sum per line.
 pub(super) fn line_bytes(logits: Shape) -> usize {
     logits.dims()[0] * logits.dims()[1] * size_of::<f64>()
 }
 
-/// `-log p` and `1 - p` of the true class, one logit for two classes; `towards` is the logit in favour of it.
+/// `-log p` and `1 - p` of the true class, for one logit and two classes; `towards` is the logit of the true class.
 #[inline(always)]
 fn binary<T: Real>(towards: T) -> (T, T) {
     let distance = towards.larger(-towards);
@@ -27,7 +27,7 @@ fn binary<T: Real>(towards: T) -> (T, T) {
     (loss, q)
 }
 
-/// `-log p`, `1 - p`, and the sum of exponentials around their largest.
+/// `-log p`, `1 - p`, and the sum of exponentials relative to the largest logit.
 #[inline(always)]
 fn many<T: Real>(logits: &[T], label: usize) -> (T, T, T, T) {
     let peak = largest(logits);
@@ -120,7 +120,7 @@ pub(super) fn backward<T: Real>(op: &PixelLossGrad, o: &Operands<'_>) {
                     let (loss, q, all, peak) = many(logits, label);
                     let factor = match op.focal {
                         None => T::ONE,
-                        // Where q vanishes, -log p does as fast.
+                        // As q approaches zero, so does -log p, as fast.
                         Some(_) if q == T::ZERO => T::ZERO,
                         Some(focal) => {
                             let p = T::ONE - q;

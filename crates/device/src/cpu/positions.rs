@@ -1,4 +1,4 @@
-//! Learned rows that every sample shares: added to its tokens, or tokens themselves.
+//! Learned rows that every sample shares: positions added to its tokens, or rows that are tokens themselves.
 
 use holdall_graph::Write;
 use rayon::prelude::*;
@@ -7,7 +7,7 @@ use super::elements::for_rows;
 use super::operands::{Operands, Rows};
 use super::real::{Real, vectorised};
 
-/// Columns that one thread handles at a time.
+/// Columns per thread at a time.
 const TASK_COLUMNS: usize = 64;
 
 pub(super) fn add_positions<T: Real>(repeat: usize, o: &Operands<'_>) {
@@ -41,8 +41,8 @@ pub(super) fn repeat_grad<T: Real>(o: &Operands<'_>) {
     add_to_table(o.input::<T>(0), dtable, 1);
 }
 
-/// Adds `repeat` rows that follow each other to a row of the table, then as many to the next, and begins again behind the last.
-/// Rows of a run are added up by themselves: a table of one row would otherwise take thousands of small numbers one by one.
+/// Adds each run of `repeat` consecutive rows to the next row of the table; after the last row, starts again at the first. Each run is
+/// summed separately first: a table of one row would otherwise accumulate thousands of small numbers one by one.
 fn add_to_table<T: Real>(dy: Rows<T>, dtable: Rows<T>, repeat: usize) {
     (0..dy.width.div_ceil(TASK_COLUMNS))
         .into_par_iter()

@@ -1,7 +1,7 @@
 //! Matrix products by the `gemm` crate.
 //!
-//! `gemm` packs operands into buffers that it asks the allocator for on every call: `packing` answers with
-//! scratch of the arena, and [`is_running`] lets a test count what is allocated nevertheless.
+//! `gemm` packs operands into buffers that it requests from the allocator on every call: `packing` serves them from scratch of the
+//! arena, and [`is_running`] lets a test count other allocations.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ thread_local! {
     static PRODUCTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether this thread is inside the product library right now (or a product is running on all threads).
+/// Whether this thread is inside the product library (or a product is running on all threads).
 pub fn is_running() -> bool {
     PARALLEL_PRODUCTS.load(Ordering::Relaxed) > 0 || PRODUCTS.with(|count| count.get() > 0)
 }
@@ -41,7 +41,7 @@ impl<T: Real> Factor<T> {
     }
 }
 
-/// `y = alpha * left right`, or `y +=`, on all threads of the pool.
+/// `y = alpha * left right` (or `y +=`) on all threads of the pool.
 pub(super) fn product<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -55,7 +55,7 @@ pub(super) fn product<T: Real>(
     PARALLEL_PRODUCTS.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// The same on this thread, for small products inside a parallel loop.
+/// Like [`product`], on this thread alone, for small products inside a parallel loop.
 pub(super) fn small_product<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -69,19 +69,19 @@ pub(super) fn small_product<T: Real>(
     PRODUCTS.with(|count| count.set(count.get() - 1));
 }
 
-/// Rows below which `gemm` may take another path (dot products, matrix times vector), with another order of
-/// summation: those are filled up, so that a row's result does not depend on how many rows there are.
+/// Rows below which `gemm` may use another path (dot products, matrix times vector) with another order of summation. Products with
+/// fewer rows are padded, so that a row's result does not depend on the number of rows.
 pub(super) fn least_rows(width: usize) -> usize {
     const LARGEST_SHORT_CUT: usize = 16 * 16;
     (LARGEST_SHORT_CUT / width.max(1) + 1).max(4)
 }
 
-/// Scratch elements that [`row_product`] needs: any strip may end in a tail of a few rows.
+/// Elements of scratch that [`row_product`] needs: any strip may end in a tail of a few rows.
 pub(super) fn row_scratch_elements(inner: usize, width: usize) -> usize {
     least_rows(width) * (inner + width)
 }
 
-/// `y = alpha * left right` (or `y +=`) with few or many rows, each row's bits the same whatever the others are.
+/// `y = alpha * left right` (or `y +=`) with few or many rows; a row's bits do not depend on the other rows.
 pub(super) fn row_product<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -126,8 +126,8 @@ fn run<T: Real>(
     let (m, k, left_row, left_column, left_pointer) = left.parts();
     let (k2, n, right_row, right_column, right_pointer) = right.parts();
     assert_eq!((y.rows, y.width, k), (m, n, k2), "product of shapes");
-    // SAFETY: pointers, extents and strides describe matrices within the arena, checked when the operands were
-    // made; the result overlaps neither factor, since all three are alive now and the plan keeps them apart.
+    // SAFETY: pointers, extents and strides describe matrices within the arena, checked when the operands were created; the result
+    // overlaps neither factor, since all three are alive now and the plan keeps them apart.
     unsafe {
         gemm::gemm(
             m,

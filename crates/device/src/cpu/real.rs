@@ -1,7 +1,7 @@
 //! Floating-point arithmetic that the compiler can vectorise.
 //!
-//! Reductions run over sixteen lanes that are added pairwise at the end, so that vector registers can hold them and the
-//! result does not depend on which instructions the machine has beyond rounding.
+//! Reductions run over sixteen lanes that are added pairwise at the end, so that vector registers can hold them and different
+//! instruction sets change the result by rounding alone.
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::vectors::Vectors;
 
-/// Something that lies in the arena: any bit pattern is a value.
+/// A number that can be stored in the arena: any bit pattern is a valid value.
 pub trait Element: Copy + Send + Sync + 'static {}
 
 impl Element for f32 {}
@@ -45,7 +45,7 @@ pub(super) trait Real:
     fn ln(self) -> Self;
     fn sqrt(self) -> Self;
     fn erf(self) -> Self;
-    /// The larger; branch-free.
+    /// The larger of two numbers; branch-free.
     fn larger(self, other: Self) -> Self;
     fn is_finite(self) -> bool;
 }
@@ -172,7 +172,7 @@ pub(super) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)
 }
 
-/// Work in numbered pieces whose body is too long for the compiler to bring into [`vectorised`] by itself: `piece` must be
+/// Work in numbered pieces whose body is too long for the compiler to inline into [`vectorised`] on its own: `piece` must be
 /// `#[inline(always)]`, or it is compiled without the machine's vectors.
 pub(super) trait Pieces: Sync {
     fn piece(&self, number: usize);
@@ -196,7 +196,7 @@ pub(super) fn run_pieces(count: usize, work: &impl Pieces) {
         .for_each(|number| pulp::Arch::new().dispatch(Piece(work, number)));
 }
 
-/// Whether vectors hold sixteen f32.
+/// Whether a vector register holds sixteen f32.
 pub(super) fn has_wide_vectors() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -208,7 +208,7 @@ pub(super) fn has_wide_vectors() -> bool {
     }
 }
 
-/// Sixteen numbers of a row from `start` on; zeros behind the last.
+/// Sixteen numbers of a row from `start` on; zeros after its end.
 #[inline(always)]
 pub(super) fn load<T: Real>(row: &[T], start: usize) -> [T; LANES] {
     let mut lanes = [T::ZERO; LANES];
@@ -223,7 +223,7 @@ pub(super) fn load<T: Real>(row: &[T], start: usize) -> [T; LANES] {
     lanes
 }
 
-/// Sixteen numbers to a row from `start` on, as many as it has.
+/// Writes sixteen numbers to a row from `start` on, up to its end.
 #[inline(always)]
 pub(super) fn store<T: Real>(row: &mut [T], start: usize, lanes: [T; LANES]) {
     match row.get_mut(start..start + LANES) {

@@ -1,4 +1,4 @@
-//! The CPU as the planner sees it.
+//! The CPU as a target of the planner.
 
 use holdall_graph::ops::attention::Attention;
 use holdall_graph::{NodeView, Op, Shape};
@@ -11,28 +11,28 @@ use super::{
     linear, memory, overlap, pixel_loss, product, update, vocabulary_loss,
 };
 
-/// Sizes and times on this machine's cores.
+/// Memory and time of operations on this machine's cores.
 #[derive(Clone, Debug)]
 pub struct CpuTarget {
     num_threads: usize,
     /// Resident memory outside the arena when the plan is made.
     baseline_bytes: u64,
-    /// Products, per thread.
+    /// Speed of products, per thread.
     flops_per_second: f64,
-    /// Element-wise arithmetic, per thread.
+    /// Speed of element-wise arithmetic, per thread.
     element_flops_per_second: f64,
-    /// Memory traffic, all threads.
+    /// Memory bandwidth of all threads.
     bytes_per_second: f64,
 }
 
-/// Starting one operation on all threads and waiting for the last.
+/// Time to start one operation on all threads and wait for the last thread.
 const SECONDS_PER_NODE: f64 = 12e-6;
-/// Rows at which a product reaches half of its full speed.
+/// Number of rows at which a product reaches half of its full speed.
 const HALF_SPEED_ROWS: f64 = 24.0;
-/// Code that a step is the first to run, of this program and of the system's libraries: measured as 1.8 to 2.2 MiB in three plans, by where the
-/// linker put it and how much of the file was in the page cache.
+/// Code that the first step loads, of this program and of the system's libraries: measured as 1.8 to 2.2 MiB in three plans, depending
+/// on the linker's layout and on how much of the file was in the page cache.
 pub const CODE_BYTES: u64 = 14 << 18;
-/// What a thread's stack and heap grow by when it first computes: measured over 16 threads.
+/// Growth of a thread's stack and heap when it first computes: measured over 16 threads.
 const THREAD_BYTES: u64 = 8 << 10;
 
 impl CpuTarget {
@@ -48,7 +48,7 @@ impl CpuTarget {
         }
     }
 
-    /// The same with a given baseline, for plans that must not depend on the moment.
+    /// The same target with a given baseline, for plans that must be reproducible.
     pub fn with_baseline(mut self, baseline_bytes: u64) -> CpuTarget {
         self.baseline_bytes = baseline_bytes;
         self
@@ -60,7 +60,7 @@ impl CpuTarget {
         self
     }
 
-    /// The products of a node: on how many threads each, which kind, and `m x k` by `k x n`.
+    /// The products of a node: the threads of each, its form, and `m x k` by `k x n`.
     fn products(&self, node: NodeView<'_>, part: Part) -> (Threads, Vec<(Form, [usize; 3])>) {
         let products = match &node.node.op {
             Op::Linear(op) => {
@@ -151,7 +151,7 @@ impl CpuTarget {
         (Threads::All, products)
     }
 
-    /// Elements of scratch, with so many matrices of scores per thread.
+    /// Elements of scratch, with `matrices` matrices of scores per thread.
     fn attention_elements(&self, op: &Attention, shapes: [Shape; 2], matrices: usize) -> usize {
         if cross_attention::takes(op, shapes) {
             cross_attention::scratch_elements(op, shapes, self.num_threads, matrices)
@@ -161,7 +161,7 @@ impl CpuTarget {
         }
     }
 
-    /// What the node's products pack, and how many threads pack panels at a time.
+    /// Bytes that the node's products pack, and how many threads pack panels at a time.
     fn packed(&self, node: NodeView<'_>) -> (Packed, usize) {
         let element = node.graph.compute().bytes();
         let parts = [Part::Whole, Part::Last].map(|part| self.products(node, part));
@@ -177,14 +177,14 @@ impl CpuTarget {
     }
 }
 
-/// Where rows come in strips or tiles: which of them. What `gemm` packs does not always grow with the number of rows.
+/// Which strip or tile of rows is meant: more rows do not always mean more bytes that `gemm` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Whole,
     Last,
 }
 
-/// Rows of a strip; the last is filled up where it has few.
+/// Rows of a strip; the last strip may be filled up if it has few.
 fn strip_rows(rows: usize, width: usize, part: Part) -> usize {
     let strip = linear::strip_rows(rows, width);
     match part {
@@ -203,7 +203,7 @@ fn tile_sizes(rows: usize, tile: usize, part: Part) -> Vec<(usize, usize)> {
     }
 }
 
-/// The products of a whole tile of rows; those of tiles with fewer, which data decides, are the rest.
+/// [`Part::Whole`]: the products of a whole tile of rows. [`Part::Last`]: also those of shorter tiles, whose size depends on data.
 fn vocabulary_products(
     [x, weight]: [Shape; 2],
     tile: usize,
@@ -218,7 +218,7 @@ fn vocabulary_products(
     products
 }
 
-/// Small products, one per thread at a time.
+/// The small products of an attention, one per thread at a time.
 fn attention_products(
     op: &Attention,
     [q, k]: [Shape; 2],
@@ -333,7 +333,7 @@ impl Target for CpuTarget {
         };
         let panels = match self.packed(node) {
             (Packed { panel_bytes: 0, .. }, _) => 0,
-            // Scratch may begin anywhere: up to one alignment is skipped.
+            // Scratch may begin at any address: aligning it skips up to one alignment.
             (packed, at_a_time) => packed.panel_bytes * at_a_time + packing::ALIGNMENT,
         };
         (bytes + panels) as u64
@@ -363,7 +363,7 @@ impl Target for CpuTarget {
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
         let (packed, _) = self.packed(node);
-        // A slab's first page begins where the allocator put it.
+        // The allocator may place a slab anywhere in a page.
         let pages = match packed.slab_bytes {
             0 => 0,
             bytes => bytes.next_multiple_of(4096) + 4096,

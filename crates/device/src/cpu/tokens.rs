@@ -1,4 +1,4 @@
-//! Pictures to patches, class token, and one token of each sample: by its place, or the mean of several.
+//! Pictures to patches, class token, and one token per sample: a token by its index, or the mean of several tokens.
 
 use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
@@ -9,10 +9,10 @@ use super::elements::for_rows;
 use super::operands::{Operands, Rows};
 use super::real::{Element, Real, vectorised};
 
-/// Columns that one thread handles at a time.
+/// Columns per thread at a time.
 const TASK_COLUMNS: usize = 64;
 
-/// `(byte / 255 - mean) / std` as a product and a sum.
+/// Factor and shift of `(byte / 255 - mean) / std`.
 fn scale_and_shift<T: Real>(normalization: Normalization) -> ([T; 3], [T; 3]) {
     let Normalization { mean, std } = normalization;
     let scale = std.map(|std| T::of(1.0 / (255.0 * f64::from(std))));
@@ -214,7 +214,7 @@ pub(super) fn mean_tokens_grad<T: Real>(first: usize, o: &Operands<'_>) {
     });
 }
 
-/// How many tokens of each sample there are: as the second input says, or all.
+/// Number of tokens of each sample: from the second input, or all tokens.
 struct Lengths {
     each: Option<Rows<i64>>,
     most: usize,
@@ -226,7 +226,7 @@ impl Lengths {
         Lengths { each, most }
     }
 
-    /// The length of a sample, and what its mean multiplies the sum by.
+    /// Number of tokens of a sample, and the factor that turns their sum into a mean.
     fn of<T: Real>(&self, sample: usize) -> (usize, T) {
         let length = match self.each {
             Some(each) => each.row(0)[sample].clamp(0, self.most as i64) as usize,

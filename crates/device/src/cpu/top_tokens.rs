@@ -25,7 +25,7 @@ pub(super) fn top_tokens<T: Real>(count: usize, o: &Operands<'_>) {
         values.fill(T::NEG_INFINITY);
         ids.fill(-T::ONE);
         for (id, &logit) in logits.iter().enumerate() {
-            // Nearly all tokens end here. Of equal ones the first to come has the smaller id.
+            // Nearly all tokens fail this test. Among equal logits, the first has the smaller id.
             if logit > values[count - 1] && !banned.contains(&(id as i64)) {
                 let place = values.partition_point(|&value| value >= logit);
                 values[place..].rotate_right(1);

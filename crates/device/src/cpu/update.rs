@@ -1,4 +1,4 @@
-//! Gradient norm, AdamW, and averages of weights.
+//! Gradient norm, AdamW, and running averages of weights.
 
 use holdall_graph::DType;
 use holdall_graph::ops::update::{
@@ -10,10 +10,10 @@ use super::operands::{Operands, Rows};
 use super::real::{Element, LANES, Pieces, Real, run_pieces, vectorised};
 use crate::dynamic_map::{SIGNED, UNSIGNED};
 
-/// Elements that one thread handles at a time.
+/// Elements per thread at a time.
 pub(super) const TASK_ELEMENTS: usize = 1 << 14;
 
-/// Sum of squares in f64: a norm over hundreds of millions of elements keeps its digits.
+/// Sum of squares in f64: the norm of hundreds of millions of elements stays precise.
 #[inline(always)]
 fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
     let mut lanes = [0.0; LANES];
@@ -25,7 +25,7 @@ fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
     super::real::fold(lanes)
 }
 
-/// A gradient as it lies in memory.
+/// A gradient in its storage format.
 #[derive(Clone, Copy)]
 enum Gradient<T> {
     Full(Rows<T>),
@@ -47,7 +47,7 @@ impl<T: Real> Gradient<T> {
         }
     }
 
-    /// Calls `each` with the place of the first, and numbers: all of `start..end`, or a block after the other.
+    /// Calls `each` with the index of the first number, and numbers: all of `start..end` at once, or block by block.
     #[inline(always)]
     fn for_numbers(&self, start: usize, end: usize, mut each: impl FnMut(usize, &[T])) {
         match self {
@@ -89,7 +89,7 @@ pub(super) fn gradient_norm<T: Real>(o: &Operands<'_>) {
     out.row_mut(0)[1] = if norm.is_finite() { T::ONE } else { T::ZERO };
 }
 
-/// Numbers of one update, in the arithmetic of the weights.
+/// Coefficients of one update, in the arithmetic of the weights.
 #[derive(Clone, Copy)]
 struct Numbers<T> {
     beta1: T,
@@ -103,7 +103,7 @@ struct Numbers<T> {
     maximum: Option<T>,
 }
 
-/// A parameter's tensors in the order of the outputs.
+/// Iterator over a parameter's tensors, in the order of the outputs.
 struct Tensors<'a> {
     o: &'a Operands<'a>,
     next: usize,
@@ -116,13 +116,13 @@ impl Tensors<'_> {
     }
 }
 
-/// Moments as they lie in memory.
+/// Moments in their storage format.
 #[derive(Clone, Copy)]
 enum Moments<T> {
     Full([Rows<T>; 2]),
-    /// With what their random bits are drawn from.
+    /// With the seed of their random bits.
     Bf16([Rows<u16>; 2], u64),
-    /// Codes, and a scale for each block.
+    /// Codes, and a scale per block.
     EightBit([Rows<u8>; 2], [Rows<f32>; 2]),
 }
 
@@ -188,12 +188,12 @@ pub(super) fn adamw<T: Real>(op: &AdamW, o: &Operands<'_>) {
     });
 }
 
-/// The update of one parameter.
+/// Operands of the update of one parameter.
 struct Update<T> {
     weight: Rows<T>,
     gradient: Gradient<T>,
     moments: Moments<T>,
-    /// With the share of the weight in it.
+    /// The average, and the share of the weight that enters it in a step.
     average: Option<(Rows<T>, T)>,
     numbers: Numbers<T>,
 }
@@ -279,7 +279,7 @@ fn step<T: Real>(weight: &mut [T], m: &mut [T], v: &mut [T], gradient: &[T], n: 
     }
 }
 
-/// A block at a time, its moments as numbers in between.
+/// Updates block by block; the moments of a block are expanded to full precision.
 #[inline(always)]
 fn step_bf16<T: Real>(
     weight: &mut [T],
@@ -298,7 +298,7 @@ fn step_bf16<T: Real>(
         *v_full = number(v_bits);
     }
     step(weight, m_full, v_full, gradient, numbers);
-    // Up with the probability of what is cut off: on average nothing is lost.
+    // Rounds up with a probability equal to the truncated fraction: unbiased on average.
     let rounded = |number: T, random: u16| {
         ((number.f64() as f32)
             .to_bits()
@@ -314,7 +314,7 @@ fn step_bf16<T: Real>(
     }
 }
 
-/// One block.
+/// Updates one block.
 #[inline(always)]
 fn step_8bit<T: Real>(
     weight: &mut [T],
@@ -344,7 +344,7 @@ fn step_8bit<T: Real>(
     }
 }
 
-/// Makes values relative to the largest magnitude, which is returned; zeros stay zeros.
+/// Divides values by their largest magnitude and returns it; zeros stay zeros.
 #[inline(always)]
 fn relative<T: Real>(values: &mut [T]) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -362,7 +362,7 @@ fn relative<T: Real>(values: &mut [T]) -> f32 {
     largest
 }
 
-/// An average follows its weight.
+/// Moves an average towards its weight.
 #[inline(always)]
 fn follow<T: Real>(average: &mut [T], weight: &[T], share: T) {
     for (average, &weight) in average.iter_mut().zip(weight) {

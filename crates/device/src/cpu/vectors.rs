@@ -1,10 +1,10 @@
-//! Vectors of a machine's own width, for loops that the compiler would not keep in registers.
+//! Vectors of the machine's native width, for loops that the compiler would not keep in registers.
 
 use std::marker::PhantomData;
 
 use pulp::Simd;
 
-/// A number format with its vectors.
+/// A number format and its vector type.
 pub(super) trait Vectors: Copy {
     type Vector<S: Simd>: Copy;
 
@@ -12,7 +12,7 @@ pub(super) trait Vectors: Copy {
 
     fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
 
-    /// `a * b + c`, fused where the machine can.
+    /// `a * b + c`, fused if the machine has the instruction.
     fn multiply_add<S: Simd>(
         simd: S,
         a: Self::Vector<S>,
@@ -59,21 +59,21 @@ impl Vectors for f64 {
     }
 }
 
-/// How sixteen numbers lie in vectors. Constants, so that a `match` on them leaves out what this machine has no use for.
+/// Number of vectors and lanes that hold sixteen numbers. Constants, so that a `match` on them compiles only this machine's case.
 pub(super) struct Unit<T, S>(PhantomData<(T, S)>);
 
-/// Numbers that are handled side by side.
+/// Numbers per unit.
 pub(super) const UNIT: usize = 16;
 
 impl<T: Vectors, S: Simd> Unit<T, S> {
-    /// Numbers of a vector.
+    /// Numbers per vector.
     pub const LANES: usize = size_of::<T::Vector<S>>() / size_of::<T>();
-    /// Vectors of a unit.
+    /// Vectors per unit.
     pub const VECTORS: usize = UNIT / Self::LANES;
 }
 
 /// # Safety
-/// As many numbers as a vector has can be read at `from`.
+/// All numbers of a vector can be read at `from`.
 #[inline(always)]
 pub(super) unsafe fn load<T: Vectors, S: Simd>(from: *const T) -> T::Vector<S> {
     // SAFETY: the caller's promise; vectors are plain numbers.
@@ -81,7 +81,7 @@ pub(super) unsafe fn load<T: Vectors, S: Simd>(from: *const T) -> T::Vector<S> {
 }
 
 /// # Safety
-/// As many numbers as a vector has can be written at `to`.
+/// All numbers of a vector can be written at `to`.
 #[inline(always)]
 pub(super) unsafe fn store<T: Vectors, S: Simd>(to: *mut T, vector: T::Vector<S>) {
     // SAFETY: the caller's promise; vectors are plain numbers.

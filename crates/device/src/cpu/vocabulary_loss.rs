@@ -1,8 +1,8 @@
-//! Cross-entropy over a vocabulary without holding its logits: rows in tiles, and the vocabulary in chunks.
+//! Cross-entropy over a vocabulary without storing all logits: rows in tiles, and the vocabulary in chunks.
 //!
-//! Only rows that count are gathered into a tile: padding costs nothing. Of a tile there are the logits of one chunk of the vocabulary
-//! at a time, which stay in the cache: forward, they are folded into running maxima and sums; backward, they become gradients, and each
-//! chunk of the weight's gradient is visited once per tile.
+//! A tile gathers only rows that count: padding costs nothing. Only the logits of one chunk of the vocabulary exist at a time, and stay
+//! in the cache: forward, they are folded into running maxima and sums; backward, they become gradients, and each chunk of the weight's
+//! gradient is visited once per tile.
 
 use holdall_graph::Write;
 use holdall_graph::ops::vocabulary_loss::{VocabularyLoss, VocabularyLossGrad};
@@ -13,17 +13,17 @@ use super::packing::{Form, Packing};
 use super::product::{Factor, product};
 use super::real::{Real, exp_in_place, largest, sum};
 
-/// Rows of a tile, at most.
+/// Maximum number of rows per tile.
 const MOST_ROWS: usize = 512;
-/// Tiles are filled up to a multiple of this with rows of zeros. How many rows count is data; how many rows products may have must be
-/// known when their scratch is planned.
+/// Tiles are padded with rows of zeros to a multiple of this. The number of rows that count depends on data, but the row counts of
+/// products must be known when their scratch is planned.
 const ROW_BLOCK: usize = 64;
-/// Tokens of a chunk: with as many rows, its logits are one megabyte in f32.
+/// Tokens per chunk: the logits of a chunk and a whole tile are two megabytes in f32.
 const CHUNK: usize = 1024;
 /// Numbers per row that are kept between chunks: the largest logit, the sum of exponentials, the label's logit, the sum of logits.
 const STATISTICS: usize = 4;
 
-/// Rows of a tile, and of what is filled up to.
+/// Maximum number of rows per tile, and that number with padding.
 fn tile_rows(rows: usize, tile: usize) -> (usize, usize) {
     let most = tile.min(MOST_ROWS).min(rows).max(1);
     (most, most.next_multiple_of(ROW_BLOCK))
@@ -34,7 +34,7 @@ fn chunks(vocabulary: usize) -> impl Iterator<Item = (usize, usize)> {
     starts.map(move |start| (start, CHUNK.min(vocabulary - start)))
 }
 
-/// Bytes of scratch: which rows are in the tile, their `x`, the gradient of that, logits of a chunk, statistics.
+/// Bytes of scratch: row indices of the tile, their `x`, the gradient of `x`, logits of a chunk, statistics.
 pub(super) fn scratch_bytes(
     [rows, width, vocabulary]: [usize; 3],
     tile: usize,
@@ -69,7 +69,7 @@ pub(super) fn products(
 }
 
 struct Tile<T> {
-    /// Rows that count, by their number in the batch.
+    /// Indices in the batch of the rows of the tile.
     numbers: Rows<i64>,
     x: Rows<T>,
     dx: Rows<T>,
@@ -79,7 +79,7 @@ struct Tile<T> {
     most: usize,
 }
 
-/// The operands of both directions.
+/// Operands of the forward and the backward pass.
 struct Loss<T> {
     x: Rows<T>,
     weight: Rows<T>,
@@ -90,7 +90,7 @@ struct Loss<T> {
 }
 
 impl<T: Real> Loss<T> {
-    /// `first`: the input that is `x`.
+    /// `first` is the index of input `x`.
     fn new(o: &Operands<'_>, first: usize, tile: usize) -> Loss<T> {
         let (x, weight) = (o.input::<T>(first), o.input::<T>(first + 1));
         let shape = [x.rows, x.width, weight.rows];
@@ -126,7 +126,7 @@ impl<T: Real> Loss<T> {
         self.token_weights.row(0)[row] * self.sample_weights.row(0)[row / tokens]
     }
 
-    /// The label of a row that counts.
+    /// The label of a row; `None` if the row does not count.
     fn label_of(&self, row: usize) -> Option<usize> {
         let label = self.labels.row(0)[row];
         if label < 0 || self.weight_of(row) == T::ZERO {
@@ -140,7 +140,7 @@ impl<T: Real> Loss<T> {
         Some(label as usize)
     }
 
-    /// Gathers the next rows that count, from `cursor` on, and returns how many they are: none, when all were.
+    /// Gathers the next rows that count, from `cursor` on, and returns their number: zero at the end.
     fn gather(&self, cursor: &mut usize) -> usize {
         let Tile {
             numbers, x, most, ..
@@ -166,7 +166,7 @@ impl<T: Real> Loss<T> {
         count
     }
 
-    /// Logits of the rows of a tile and a chunk of the vocabulary.
+    /// Computes the logits of the rows of a tile and a chunk of the vocabulary.
     fn logits(&self, rows: usize, (start, columns): (usize, usize)) -> Rows<T> {
         let logits = self.tile.logits.slice(0, rows).columns(0, columns);
         product(
@@ -181,7 +181,7 @@ impl<T: Real> Loss<T> {
     }
 }
 
-/// How many rows a tile of `count` is filled up to.
+/// Rows of a tile of `count` rows with padding.
 fn filled(count: usize) -> usize {
     count.next_multiple_of(ROW_BLOCK)
 }
@@ -190,7 +190,7 @@ pub(super) fn forward<T: Real>(op: &VocabularyLoss, o: &Operands<'_>) {
     let loss = Loss::<T>::new(o, 0, op.tile);
     let lse = o.output::<T>(1).map(|(lse, _)| lse.flat());
     if let Some(lse) = lse {
-        lse.row_mut(0).fill(T::ZERO); // of rows that do not count
+        lse.row_mut(0).fill(T::ZERO); // for rows that do not count
     }
     let vocabulary = loss.weight.rows;
     let (numbers, statistics) = (loss.tile.numbers, loss.tile.statistics);

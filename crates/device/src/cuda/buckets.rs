@@ -1,5 +1,5 @@
-//! Gradients that travel while the last backward pass goes on: each is final once its last writer has run, and those that are final
-//! by then go together.
+//! Buckets of gradients that are exchanged during the last backward pass: a gradient is final after its last writer, and gradients that
+//! become final at about the same time are exchanged together.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -8,18 +8,17 @@ use holdall_graph::Op;
 use holdall_graph::ops::collective::Exchange;
 use holdall_plan::{Place, Program, Stage, StepPlan};
 
-/// Bytes that are worth an exchange of their own.
+/// Minimum bytes of an exchange.
 const BUCKET_BYTES: u64 = 32 << 20;
 
-/// Gradients that are final at the same time.
+/// Gradients that are exchanged together.
 pub(super) struct Bucket {
-    /// The instruction behind which they are.
+    /// Index of the instruction after which all of them are final.
     pub after: usize,
-    /// Where they are.
     pub places: Vec<Place>,
 }
 
-/// The stage of a step's last pass, where its gradients are added over several processes.
+/// The stage of a step's last pass, if its gradients are added over several processes.
 pub(super) fn last_stage(plan: &StepPlan) -> Option<Stage> {
     gradients(plan)?;
     Some(if plan.kept == plan.accumulation {
@@ -44,7 +43,7 @@ fn bytes_of(place: &Place) -> Range<u64> {
     place.offset..place.offset + (elements * place.dtype.bytes()) as u64
 }
 
-/// The buckets of a last pass, in the order in which they are final. What it does not write is in none of them.
+/// Buckets of a last pass, in the order in which they become final. Gradients that the pass does not write are in no bucket.
 pub(super) fn buckets(plan: &StepPlan, program: &Program) -> Vec<Bucket> {
     let mut final_after: Vec<(usize, Place)> = Vec::new();
     for place in gradients(plan).unwrap_or_default() {
@@ -83,7 +82,7 @@ pub(super) fn buckets(plan: &StepPlan, program: &Program) -> Vec<Bucket> {
     buckets
 }
 
-/// Offsets of the gradients that travel within the last pass.
+/// Offsets of the gradients that are exchanged during the last pass.
 pub(super) fn travelling(plan: &StepPlan) -> HashSet<u64> {
     let Some(stage) = last_stage(plan) else {
         return HashSet::new();

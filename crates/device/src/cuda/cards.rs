@@ -1,35 +1,35 @@
-//! Common cards, for plans made away from them (`holdall plan --gpu NAME`).
+//! Specifications of common cards, for plans made on another machine (`holdall plan --gpu NAME`).
 //!
-//! Rates are what NVIDIA publishes at boost clock: dense, never "with sparsity", and for f16 and bf16 with f32 accumulation,
-//! because that is how training multiplies. GeForce cards do that at half the rate of f16 accumulation, which is the number
-//! that their advertisements have. A card that is here is measured instead of looked up.
+//! Rates are NVIDIA's published rates at boost clock: dense, never "with sparsity", and for f16 and bf16 with f32 accumulation, as in
+//! training. GeForce cards do f32 accumulation at half the advertised rate, which is that of f16 accumulation. For the card of the machine
+//! itself, measured rates are used instead.
 
-/// A card as it is sold.
+/// Specification of a card.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Card {
-    /// What it is called here: lower case, with dashes.
+    /// Name in lower case, with dashes.
     pub name: &'static str,
-    /// Memory as sold.
+    /// Advertised memory.
     pub memory_bytes: u64,
-    /// Part of that memory that CUDA sees as the card's total.
+    /// Share of that memory that CUDA reports as the card's total.
     pub usable_share: f64,
-    /// Compute capability, (major, minor).
+    /// (major, minor).
     pub compute_capability: (u32, u32),
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub num_sms: u32,
     /// Memory bandwidth.
     pub bytes_per_second: f64,
-    /// Products of f32, without tensor cores.
+    /// Rate of f32 products, without tensor cores.
     pub f32_flops: f64,
-    /// Products of f32 rounded to TF32; `None` where the tensor cores do not have it.
+    /// Rate of products of f32 rounded to TF32; `None` if the tensor cores do not support it.
     pub tf32_flops: Option<f64>,
-    /// Products of f16 on tensor cores, with f32 accumulation.
+    /// Rate of f16 products on tensor cores, with f32 accumulation.
     pub f16_flops: f64,
-    /// Products of bf16 on tensor cores, with f32 accumulation; `None` where they do not have it.
+    /// Rate of bf16 products on tensor cores, with f32 accumulation; `None` if the tensor cores do not support it.
     pub bf16_flops: Option<f64>,
 }
 
-// Lowest that was seen reported for such cards under Linux; under Windows CUDA sees nearly all.
+// Shares are the lowest that were reported for these cards under Linux; under Windows CUDA reports nearly all of the memory.
 /// GDDR without error correction: 5.79 of 6 GiB, 7.78 of 8, 11.75 of 12, 23.6 of 24.
 const GDDR: f64 = 0.965;
 /// GDDR with error correction, which takes a sixteenth of it: 14.56 of 16 GiB, 22.0 of 24, 44.4 of 48.
@@ -38,19 +38,22 @@ const ECC: f64 = 0.91;
 const HBM: f64 = 0.98;
 
 impl Card {
-    /// What CUDA sees as the card's memory, at least.
+    /// Lower bound on the memory that CUDA reports for the card.
     pub fn usable_bytes(&self) -> u64 {
         (self.memory_bytes as f64 * self.usable_share) as u64
     }
 
-    /// What a process holds before it allocates anything: a guess, because it depends on the driver. A part is the same
-    /// everywhere; another grows with the multiprocessors, each of which has room for its threads' local memory.
+    /// Estimate of the memory that a process holds before it allocates anything; the true number depends on the driver. One part is the
+    /// same
+    /// on every card; another grows with the number of multiprocessors, each of which has memory for its threads' local variables.
     pub fn context_bytes(&self) -> u64 {
         const MIB: u64 = 1 << 20;
         160 * MIB + u64::from(self.num_sms) * 5 * MIB / 2
     }
 
-    /// What copies from pinned host memory reach, with some caution: 0.8 of the slot's rate, where an H200 has 0.87 (51.7 GiB/s of 64 GB/s). By the generation of PCI
+    /// Rate of copies from pinned host memory, with some caution: 0.8 of the slot's rate, where an H200 reaches 0.87 (51.7 GiB/s of 64
+    /// GB/s).
+    /// The slot has the PCI Express generation of the card's architecture and 16 lanes; small GeForce cards have 8.
     /// Express that cards of its architecture have, 16 lanes wide; the small GeForce cards have 8.
     pub fn link_bytes_per_second(&self) -> f64 {
         let lanes = match self.name {
@@ -66,7 +69,7 @@ impl Card {
         0.8 * lanes * gigabytes_per_lane * 1e9
     }
 
-    /// The name that the compiler has for it, such as `sm_86`.
+    /// The compiler's name of the architecture, such as `sm_86`.
     pub fn architecture(&self) -> String {
         format!(
             "sm_{}{}",
@@ -75,7 +78,7 @@ impl Card {
     }
 }
 
-/// As datasheets write it: name, GiB, multiprocessors, GB/s, TFLOP/s of f32.
+/// Datasheet numbers: name, GiB, multiprocessors, GB/s, TFLOP/s of f32.
 struct Sold(&'static str, u64, u32, f64, f64);
 
 const fn card(
@@ -109,29 +112,29 @@ const fn card(
     }
 }
 
-/// Turing has neither bf16 nor TF32 on its tensor cores.
+/// Turing's tensor cores support neither bf16 nor TF32.
 const fn turing(sold: Sold, usable_share: f64, f16_times_f32: f64) -> Card {
     card(sold, (7, 5), usable_share, [0.0, f16_times_f32, 0.0])
 }
 
-/// GeForce RTX 30, 40 and 50. "NVIDIA Ampere GA102", "Ada" and "RTX Blackwell GPU Architecture" whitepapers, which agree: f16
-/// and bf16 with f32 accumulation at twice f32, TF32 at f32's own rate.
+/// GeForce RTX 30, 40 and 50. Source: "NVIDIA Ampere GA102", "Ada" and "RTX Blackwell GPU Architecture" whitepapers, which agree: f16
+/// and bf16 with f32 accumulation at twice the f32 rate, TF32 at the f32 rate.
 const fn geforce(sold: Sold, compute_capability: (u32, u32)) -> Card {
     card(sold, compute_capability, GDDR, [1.0, 2.0, 2.0])
 }
 
-/// Cards for workstations and servers with the same chips as GeForce RTX 30 and 40, at the full rate: 4 times f32, TF32 twice.
+/// Workstation and server cards with the chips of GeForce RTX 30 and 40, at the full rate: 4 times f32, TF32 twice.
 const fn professional(sold: Sold, compute_capability: (u32, u32), usable_share: f64) -> Card {
     card(sold, compute_capability, usable_share, [2.0, 4.0, 4.0])
 }
 
-/// Cards with HBM: `tera_f16` is the datasheet's TFLOP/s of f16 and bf16; TF32 has half of that.
+/// Cards with HBM: `tera_f16` is the datasheet's TFLOP/s of f16 and bf16; TF32 has half of that rate.
 const fn hbm(sold: Sold, compute_capability: (u32, u32), tera_f16: f64) -> Card {
     let f16 = tera_f16 / sold.4;
     card(sold, compute_capability, HBM, [f16 / 2.0, f16, f16])
 }
 
-/// Every card of the table, by name.
+/// All cards, by name.
 pub static CARDS: &[Card] = &[
     // "NVIDIA A10", "A100", "A30" and "A40 Tensor Core GPU" datasheets; "NVIDIA A100 Tensor Core GPU Architecture".
     professional(Sold("a10", 24, 72, 600.0, 31.2), (8, 6), ECC),
@@ -147,15 +150,15 @@ pub static CARDS: &[Card] = &[
     // "NVIDIA L4" and "L40S" datasheets.
     professional(Sold("l4", 24, 58, 300.0, 30.3), (8, 9), ECC),
     professional(Sold("l40s", 48, 142, 864.0, 91.6), (8, 9), ECC),
-    // "NVIDIA Turing GPU Architecture" whitepaper, at the reference boost clock; the Super cards by NVIDIA's product pages.
-    // f16 with f32 accumulation is half the tensor cores' rate, 4 times f32.
+    // "NVIDIA Turing GPU Architecture" whitepaper, at the reference boost clock; NVIDIA's product pages for the Super cards.
+    // f16 with f32 accumulation is half of the tensor cores' rate, 4 times f32.
     turing(Sold("rtx-2060", 6, 30, 336.0, 6.45), GDDR, 4.0),
     turing(Sold("rtx-2070", 8, 36, 448.0, 7.46), GDDR, 4.0),
     turing(Sold("rtx-2070-super", 8, 40, 448.0, 9.06), GDDR, 4.0),
     turing(Sold("rtx-2080", 8, 46, 448.0, 10.07), GDDR, 4.0),
     turing(Sold("rtx-2080-super", 8, 48, 496.0, 11.15), GDDR, 4.0),
     turing(Sold("rtx-2080-ti", 11, 68, 616.0, 13.45), GDDR, 4.0),
-    // "NVIDIA Ampere GA102 GPU Architecture" for 3070 to 3090; the others by NVIDIA's product pages.
+    // "NVIDIA Ampere GA102 GPU Architecture" for 3070 to 3090; NVIDIA's product pages for the other cards.
     geforce(Sold("rtx-3050", 8, 20, 224.0, 9.1), (8, 6)),
     geforce(Sold("rtx-3050-6gb", 6, 18, 168.0, 6.77), (8, 6)),
     geforce(Sold("rtx-3060", 12, 28, 360.0, 12.7), (8, 6)),
@@ -167,8 +170,8 @@ pub static CARDS: &[Card] = &[
     geforce(Sold("rtx-3080-ti", 12, 80, 912.0, 34.1), (8, 6)),
     geforce(Sold("rtx-3090", 24, 82, 936.0, 35.6), (8, 6)),
     geforce(Sold("rtx-3090-ti", 24, 84, 1008.0, 40.0), (8, 6)),
-    // "NVIDIA Ada GPU Architecture" for 4080 and 4090; the others by NVIDIA's product pages. The 4050 is in laptops alone; its
-    // rate is that of its highest clock.
+    // "NVIDIA Ada GPU Architecture" for 4080 and 4090; NVIDIA's product pages for the other cards. The 4050 exists only in laptops; its
+    // rate is at its highest clock.
     geforce(Sold("rtx-4050", 6, 20, 192.0, 12.1), (8, 9)),
     geforce(Sold("rtx-4060", 8, 24, 272.0, 15.1), (8, 9)),
     geforce(Sold("rtx-4060-ti-16gb", 16, 34, 288.0, 22.1), (8, 9)),
@@ -180,7 +183,7 @@ pub static CARDS: &[Card] = &[
     geforce(Sold("rtx-4080", 16, 76, 717.0, 48.7), (8, 9)),
     geforce(Sold("rtx-4080-super", 16, 80, 736.0, 52.2), (8, 9)),
     geforce(Sold("rtx-4090", 24, 128, 1008.0, 82.6), (8, 9)),
-    // "NVIDIA RTX Blackwell GPU Architecture" for 5070 to 5090; the 5060s by NVIDIA's product pages.
+    // "NVIDIA RTX Blackwell GPU Architecture" for 5070 to 5090; NVIDIA's product pages for the 5060s.
     geforce(Sold("rtx-5060", 8, 30, 448.0, 19.2), (12, 0)),
     geforce(Sold("rtx-5060-ti-16gb", 16, 36, 448.0, 23.7), (12, 0)),
     geforce(Sold("rtx-5060-ti-8gb", 8, 36, 448.0, 23.7), (12, 0)),
@@ -188,17 +191,17 @@ pub static CARDS: &[Card] = &[
     geforce(Sold("rtx-5070-ti", 16, 70, 896.0, 43.9), (12, 0)),
     geforce(Sold("rtx-5080", 16, 84, 960.0, 56.3), (12, 0)),
     geforce(Sold("rtx-5090", 32, 170, 1792.0, 104.8), (12, 0)),
-    // "NVIDIA RTX 6000 Ada Generation" datasheet; error correction can be off, which leaves more.
+    // "NVIDIA RTX 6000 Ada Generation" datasheet; error correction can be switched off, which leaves more memory.
     professional(Sold("rtx-6000-ada", 48, 142, 960.0, 91.1), (8, 9), ECC),
-    // "NVIDIA RTX A4000", "A5000" and "A6000" datasheets; error correction is off as they are sold.
+    // "NVIDIA RTX A4000", "A5000" and "A6000" datasheets; error correction is off by default.
     professional(Sold("rtx-a4000", 16, 48, 448.0, 19.2), (8, 6), GDDR),
     professional(Sold("rtx-a5000", 24, 64, 768.0, 27.8), (8, 6), GDDR),
     professional(Sold("rtx-a6000", 48, 84, 768.0, 38.7), (8, 6), GDDR),
-    // "NVIDIA T4" datasheet: the whole rate of Turing's tensor cores.
+    // "NVIDIA T4" datasheet: the full rate of Turing's tensor cores.
     turing(Sold("t4", 16, 40, 320.0, 8.1), ECC, 8.0),
 ];
 
-/// What drivers and shops call some cards, folded.
+/// Names that drivers and shops use, folded.
 const ALIASES: [(&str, &str); 7] = [
     ("a100pcie40gb", "a100-40gb"),
     ("a100sxm440gb", "a100-40gb"),
@@ -209,7 +212,7 @@ const ALIASES: [(&str, &str); 7] = [
     ("h200sxm", "h200"),
 ];
 
-/// Letters and digits alone, in lower case, without the words that say nothing.
+/// A name reduced to letters and digits in lower case, without filler words.
 fn folded(name: &str) -> String {
     let mut text = name.to_lowercase();
     for word in ["nvidia", "geforce", "tesla", "quadro", "generation", "(tm)"] {
@@ -219,10 +222,10 @@ fn folded(name: &str) -> String {
     letters.replace("gib", "gb")
 }
 
-/// The card of this name, forgiving about case, spaces, `NVIDIA`, `GeForce`, a missing `RTX` and a memory size that is right.
+/// Finds a card by name, ignoring case, spaces, `NVIDIA`, `GeForce`, a missing `RTX` and a correct memory size.
 ///
 /// # Errors
-/// The cards that the name may mean, or the nearest names.
+/// Names of the cards that the name may mean, or the nearest names.
 pub fn find(name: &str) -> Result<&'static Card, String> {
     let wanted = folded(name);
     let exact = |wanted: &str| {
@@ -237,7 +240,7 @@ pub fn find(name: &str) -> Result<&'static Card, String> {
     };
     let with_size = || {
         let digits = wanted.strip_suffix("gb")?;
-        // "rtx306012gb": which digits are the size is told by the card that is left.
+        // In "rtx306012gb", the digits of the size are those that leave the name of a card.
         (1..=3)
             .filter_map(|num_digits| digits.split_at_checked(digits.len().checked_sub(num_digits)?))
             .find_map(|(rest, size)| {
@@ -286,7 +289,7 @@ mod tests {
             );
         }
         for card in CARDS {
-            // f32 = multiprocessors x lanes x 2 x clock: a slip of a digit gives a clock that no card has.
+            // f32 = multiprocessors x lanes x 2 x clock: a wrong digit gives an impossible clock.
             let lanes = if matches!(card.compute_capability, (7, 5) | (8, 0)) {
                 64.0
             } else {
@@ -378,7 +381,7 @@ mod tests {
             find("rtx-4091")
         );
         assert!(find("").is_err_and(|error| error.contains("nearest")));
-        // A size that is wrong is not overlooked.
+        // A wrong size is an error.
         assert!(find("rtx 3060 16gb").is_err());
     }
 }

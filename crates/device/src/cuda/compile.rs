@@ -1,8 +1,7 @@
-//! Kernels from source to cubin: compiled by NVRTC at first use, kept on disk after that.
+//! Kernels from source to cubin: compiled by NVRTC at first use and cached on disk.
 //!
-//! A kernel file is compiled once per architecture and per number format of the activations. What is kept is known by a hash
-//! of the source, the options and NVRTC's version, so that nothing in the cache is ever out of date; a file that cannot be
-//! read, or reads wrong, is compiled again.
+//! A kernel file is compiled once per architecture and per number format of the activations. The cache key is a hash of the source, the
+//! options and NVRTC's version, so that a cached cubin is never out of date; a file that is unreadable or damaged is compiled again.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,48 +12,48 @@ use libloading::Library;
 
 use super::libraries::{self, Missing};
 
-/// What every kernel file begins with.
+/// Common part of every kernel file.
 const COMMON: &str = include_str!("kernels/common.cuh");
 
 pub use holdall_files::CACHE_VARIABLE;
 
-/// Why a kernel has no cubin.
+/// Reason why a kernel has no cubin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// NVRTC is not here.
+    /// NVRTC was not found.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// NVRTC lacks a function: it is not NVRTC, or too old.
+    /// The library lacks a function: it is not NVRTC, or too old.
     #[error(
         "libnvrtc cannot be used: {reason}\nhint: `holdall doctor` says which file it is; installing NVRTC again may help"
     )]
     Unusable {
-        /// What the loader said.
+        /// Message of the loader.
         reason: String,
     },
     /// The name or the source has a zero byte.
     #[error("{name}: a zero byte in the source")]
     ZeroByte {
-        /// File of the kernels.
+        /// File name of the kernels.
         name: String,
     },
-    /// NVRTC did not take the source.
+    /// NVRTC could not compile the source.
     #[error("{name} for {architecture}, ELEMENT {element}: NVRTC error {code}\n{log}")]
     Refused {
-        /// File of the kernels.
+        /// File name of the kernels.
         name: String,
-        /// Such as `sm_86`.
+        /// For example `sm_86`.
         architecture: String,
         /// Number format of the activations.
         element: u32,
         /// NVRTC's status.
         code: i32,
-        /// What NVRTC wrote.
+        /// NVRTC's log.
         log: String,
     },
 }
 
-/// The text that is compiled: the common part, then the file's own. Line numbers in messages are those of the two files.
+/// The text that is compiled: the common part, then the file. Line numbers in messages refer to the two files.
 pub fn source(file_name: &str, text: &str) -> String {
     format!("#line 1 \"common.cuh\"\n{COMMON}\n#line 1 \"{file_name}\"\n{text}")
 }
@@ -68,7 +67,7 @@ fn options(architecture: &str, element: u32) -> [String; 4] {
     ]
 }
 
-/// Compiles a whole source (see [`source`]) for one architecture, such as `sm_86`; `name` is what messages call it.
+/// Compiles a complete source (see [`source`]) for one architecture, such as `sm_86`; messages use `name`.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -97,8 +96,8 @@ pub fn to_cubin(
     };
 
     let mut handle: *mut c_void = std::ptr::null_mut();
-    // SAFETY: source and name are C strings that outlive the program, which is dropped at the end of this function; there are
-    // no headers, so both of their lists may be null.
+    // SAFETY: source and name are C strings that outlive the program, which is dropped at the end of this function; there are no
+    // headers, so both lists of headers may be null.
     let code = unsafe {
         (nvrtc.create_program)(
             &mut handle,
@@ -113,7 +112,7 @@ pub fn to_cubin(
         return Err(refused(code, String::new()));
     }
     let program = Program { handle, nvrtc };
-    // SAFETY: the program is alive, and `pointers` are as many C strings as is said, all alive.
+    // SAFETY: the program is alive, and `pointers` has the stated number of C strings, all alive.
     let code = unsafe {
         (nvrtc.compile_program)(program.handle, pointers.len() as c_int, pointers.as_ptr())
     };
@@ -127,7 +126,7 @@ pub fn to_cubin(
     }
 }
 
-/// [`to_cubin`], from the cache where it was compiled before. What the cache cannot do costs time and nothing else.
+/// Like [`to_cubin`], with a cache on disk. A failure of the cache costs time and nothing else.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -143,7 +142,7 @@ pub fn cached(
     cached_in(&folder, source, name, architecture, element)
 }
 
-/// [`cached`], in a folder of the caller's.
+/// Like [`cached`], with the cache in a given folder.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -159,12 +158,12 @@ pub fn cached_in(
         return Ok(cubin);
     }
     let cubin = to_cubin(source, name, architecture, element)?;
-    // A disk that is full or read-only is no reason not to train: the next start compiles again.
+    // A full or read-only disk must not prevent training: the next start compiles again.
     let _ = keep(&file, &seal(&cubin));
     Ok(cubin)
 }
 
-/// Whether [`cached`] has a file for this: then it is quick, unless the file turns out to be damaged.
+/// Whether the cache of [`cached`] has a file for this source: then the call is quick, unless the file is damaged.
 pub fn is_kept(source: &str, name: &str, architecture: &str, element: u32) -> bool {
     cache_folder()
         .and_then(|folder| file_in(&folder, source, name, architecture, element).ok())
@@ -186,12 +185,12 @@ fn file_in(
     Ok(folder.join(format!("{stem}-{architecture}-{element}-{key}.cubin")))
 }
 
-/// Where [`cached`] keeps cubins; `None` where the environment names no folder for such things.
+/// Cache folder of [`cached`]; `None` if the environment names no cache folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(holdall_files::cache_folder()?.join("cubins"))
 }
 
-/// 128 bits, so that two sources do not meet. The hash may change with the toolchain: then all is compiled once more.
+/// Cache key of 128 bits, so that sources do not collide. The hash may change with the toolchain: then everything is compiled once more.
 fn key(source: &str, options: &[String], version: (u32, u32)) -> String {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -201,7 +200,7 @@ fn key(source: &str, options: &[String], version: (u32, u32)) -> String {
     format!("{:016x}{:016x}", half(0), half(1))
 }
 
-/// A file of the cache: these bytes, a hash of the cubin, the cubin.
+/// Start of a file of the cache; a hash of the cubin and the cubin follow.
 const MAGIC: [u8; 8] = *b"holdall1";
 
 fn content_hash(cubin: &[u8]) -> [u8; 8] {
@@ -226,7 +225,7 @@ fn unseal(mut file: Vec<u8>) -> Option<Vec<u8>> {
     Some(file)
 }
 
-/// Other processes see the whole file or none.
+/// Writes a file that other processes see completely or not at all.
 fn keep(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
@@ -265,7 +264,7 @@ pub fn architectures() -> Result<Vec<String>, CompileError> {
         return Err(unusable(code));
     }
     let mut numbers = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: the function writes as many ints as it said that there are.
+    // SAFETY: the function writes as many ints as `count`.
     match unsafe { (nvrtc.architectures)(numbers.as_mut_ptr()) } {
         0 => Ok(numbers
             .into_iter()
@@ -278,7 +277,7 @@ pub fn architectures() -> Result<Vec<String>, CompileError> {
 type Status = c_int;
 type Strings = *const *const c_char;
 
-/// NVRTC's functions. A status is an int here, because a newer NVRTC may return one that no enum of today has.
+/// NVRTC's functions. A status is an int here, because a newer NVRTC may return a value that is not in today's enum.
 struct Nvrtc {
     version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
     num_architectures: unsafe extern "C" fn(*mut c_int) -> Status,
@@ -312,9 +311,9 @@ fn nvrtc() -> Result<&'static Nvrtc, CompileError> {
 
 impl Nvrtc {
     fn of(library: &'static Library) -> Result<Self, CompileError> {
-        /// SAFETY: the caller says the type that NVRTC's header gives the function of this name.
+        /// SAFETY: the caller states the type that NVRTC's header declares for the function of this name.
         unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, CompileError> {
-            // SAFETY: as the caller says; the library is never closed, so that the copy stays good.
+            // SAFETY: the caller states the correct type; the library is never closed, so that the copy stays valid.
             let symbol = unsafe { library.get::<T>(name.as_bytes()) };
             symbol
                 .map(|symbol| *symbol)
@@ -322,7 +321,7 @@ impl Nvrtc {
                     reason: error.to_string(),
                 })
         }
-        // SAFETY: the fields have the types that NVRTC's header gives these functions; an nvrtcProgram is a pointer.
+        // SAFETY: the fields have the types that NVRTC's header declares; an nvrtcProgram is a pointer.
         unsafe {
             Ok(Nvrtc {
                 version: get(library, "nvrtcVersion")?,
@@ -340,14 +339,14 @@ impl Nvrtc {
     }
 }
 
-/// A program of NVRTC's, destroyed when dropped.
+/// An NVRTC program, destroyed when dropped.
 struct Program {
     handle: *mut c_void,
     nvrtc: &'static Nvrtc,
 }
 
 impl Program {
-    /// Asks for a size, then for that many bytes.
+    /// Queries a size, then fetches that many bytes.
     fn fetch(&self, size_of: SizeOf, fetch: Fetch) -> Result<Vec<u8>, Status> {
         let mut size = 0;
         // SAFETY: the program is alive; the function writes one size.
@@ -356,7 +355,7 @@ impl Program {
             return Err(code);
         }
         let mut bytes = vec![0u8; size];
-        // SAFETY: the function writes as many bytes as it said, and there is room for them.
+        // SAFETY: the function writes `size` bytes, and the buffer has that many.
         match unsafe { fetch(self.handle, bytes.as_mut_ptr().cast()) } {
             0 => Ok(bytes),
             code => Err(code),
@@ -376,7 +375,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: the handle was given by `create_program` and is destroyed once.
+        // SAFETY: the handle came from `create_program` and is destroyed once.
         unsafe { (self.nvrtc.destroy_program)(&mut self.handle) };
     }
 }

@@ -1,8 +1,8 @@
-//! Convolutions by cuDNN: for each shape an engine, chosen once by timing among those whose sums have a fixed order, and kept.
+//! Convolutions by cuDNN. For each shape, an engine is chosen once by timing, among those whose sums have a fixed order, and kept.
 //!
 //! Tensors are channels-last, `y[n, p, q, o] = sum over k, l, c of x[n, p s + k - pad, q s + l - pad, c] w[o, k, l, c]`; a pixel's
-//! channels are contiguous, pixels may lie further apart. An engine with the settings that the library proposes for it has a name
-//! of numbers, `ENGINE KNOB=VALUE ...`: what is kept on disk and in checkpoints.
+//! channels are contiguous, pixels may have a larger stride. An engine with its settings has a name made of numbers,
+//! `ENGINE KNOB=VALUE ...`, which is stored on disk and in checkpoints.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,25 +16,25 @@ use super::driver::Stream;
 use super::product::{Format, timed, timed_once};
 use crate::DeviceError;
 
-/// Which of the three tensors is computed from the other two.
+/// The tensor that is computed from the other two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Computed {
-    /// y of x and w.
+    /// y from x and w.
     Output,
-    /// dx of dy and w.
+    /// dx from dy and w.
     InputGrad,
-    /// dw of dy and x.
+    /// dw from dy and x.
     WeightGrad,
 }
 
-/// A picture of `[n, h, w, c]`: where it is and how far apart its pixels lie.
+/// Shape of pictures, `[n, h, w, c]`, and their distance between pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Picture {
     pub dims: [usize; 4],
     pub pixel_stride: usize,
 }
 
-/// One convolution, or one of its gradients.
+/// Shape of a convolution, or of one of its gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Convolution {
     pub computed: Computed,
@@ -44,11 +44,11 @@ pub(super) struct Convolution {
     pub y: Picture,
     pub stride: [usize; 2],
     pub padding: [usize; 2],
-    /// Of the two tensors that are read.
+    /// Format of the two tensors that are read.
     pub inputs: Format,
-    /// Of the one that is computed.
+    /// Format of the tensor that is computed.
     pub output: Format,
-    /// The result is added to what is there.
+    /// The result is added to the previous contents.
     pub adds: bool,
 }
 
@@ -75,17 +75,18 @@ impl fmt::Display for Convolution {
 /// Addresses of x, w and y.
 pub(super) type Addresses = [u64; 3];
 
-/// Offsets that the planner gives are multiples of 256; a slice of channels begins at a multiple of 16 bytes.
+/// Offsets in the plan are multiples of 256; a slice of channels begins at a multiple of 16 bytes.
 const ALIGNMENT: i64 = 16;
 
-/// Engines that are timed for a shape. The library's order is a guess: the fastest was the 40th of 40 for some shapes of a U-Net on an
-/// H200, and all of them together take a tenth of a second. Of large shapes fewer are timed once so many seconds have passed.
+/// Number of engines that are timed for a shape. The library's order is a guess: the fastest was the 40th of 40 for some shapes of a U-Net
+/// on an H200, and timing all of them takes a tenth of a second. For large shapes, timing stops after [`TIMING_SECONDS`], with at least
+/// [`TIMED_AT_LEAST`] engines.
 const TIMED: usize = 40;
 const TIMED_AT_LEAST: usize = 8;
 const TIMING_SECONDS: f64 = 0.4;
 
-/// A run that takes this long, or so many times what the fastest takes, is not repeated: with repetitions, 25 pictures of 2048 x 2048 in f32
-/// waited 90 s for their engines.
+/// A run that takes this long, or this many times as long as the fastest, is not repeated: with repetitions, choosing engines for 25
+/// pictures of 2048 x 2048 in f32 took 90 s.
 const SLOW_SECONDS: f64 = 5e-3;
 const SLOWER: f64 = 3.0;
 
@@ -99,7 +100,7 @@ struct Ready {
 pub(super) struct Convolutions {
     handle: Mutex<Option<Handle>>,
     ready: Mutex<HashMap<Convolution, Ready>>,
-    /// By the convolution's text: what was chosen, here or in an earlier run.
+    /// Text of a convolution -> name of its engine, chosen in this run or an earlier one.
     chosen: Mutex<HashMap<String, String>>,
 }
 
@@ -130,7 +131,7 @@ fn tensor(
 ) -> Result<Descriptor, DeviceError> {
     let number = |value: usize| value as i64;
     let tensor = Descriptor::new(Kind::Tensor)?;
-    // Its own order of dimensions is batch, channels, height, width, whatever the strides say.
+    // cuDNN's order of dimensions is batch, channels, height, width, whatever the strides are.
     let dims = [n, c, h, w].map(number);
     let strides = [h * w * pixel_stride, 1, w * pixel_stride, pixel_stride].map(number);
     tensor.set(
@@ -193,7 +194,7 @@ impl Convolution {
     }
 }
 
-/// Whether an engine gives the same bits every time, in all the digits that the format has.
+/// Whether an engine is deterministic and computes in the full precision of the format.
 fn is_exact(engine: &Descriptor, inputs: Format) -> Result<bool, DeviceError> {
     let mut notes = [0i32; 16];
     let count = engine.get(
@@ -210,7 +211,7 @@ fn is_exact(engine: &Descriptor, inputs: Format) -> Result<bool, DeviceError> {
     Ok(!notes[..count].iter().any(refused))
 }
 
-/// An engine's number and the settings of its knobs.
+/// Name of an engine: its number and the settings of its knobs.
 fn name_of(config: &Descriptor, engine: &Descriptor) -> Result<String, DeviceError> {
     let mut index = [0i64];
     engine.get(attribute::ENGINE_INDEX, Type::Int64, &mut index)?;
@@ -225,7 +226,7 @@ fn name_of(config: &Descriptor, engine: &Descriptor) -> Result<String, DeviceErr
     Ok(name)
 }
 
-/// The configuration that a name says.
+/// The engine configuration with this name.
 fn config_of(name: &str, graph: &Descriptor) -> Result<Option<Descriptor>, DeviceError> {
     let mut words = name.split(' ');
     let Some(index) = words.next().and_then(|word| word.parse::<i64>().ok()) else {
@@ -287,7 +288,7 @@ fn issue(
 }
 
 impl Convolutions {
-    /// Nothing is opened before the first convolution.
+    /// Opens nothing; the first convolution opens the library.
     pub fn new() -> Convolutions {
         Convolutions {
             handle: Mutex::new(None),
@@ -296,7 +297,7 @@ impl Convolutions {
         }
     }
 
-    /// Choices of an earlier run: taken where a shape has none yet.
+    /// Sets the engines of an earlier run, for shapes that have none yet.
     pub fn prefer(&self, chosen: impl IntoIterator<Item = (String, String)>) {
         let mut all = lock(&self.chosen);
         for (key, name) in chosen {
@@ -304,7 +305,7 @@ impl Convolutions {
         }
     }
 
-    /// What was chosen, in a fixed order.
+    /// Chosen engines, in a fixed order.
     pub fn chosen(&self) -> Vec<(String, String)> {
         let all = lock(&self.chosen);
         let mut all: Vec<_> = all
@@ -315,12 +316,11 @@ impl Convolutions {
         all
     }
 
-    /// Whether the library was opened.
     pub fn is_open(&self) -> bool {
         lock(&self.handle).is_some()
     }
 
-    /// Opens the library, which makes its own allocations now.
+    /// Opens the library, which allocates its own memory now.
     pub fn open(&self) -> Result<(), DeviceError> {
         let mut handle = lock(&self.handle);
         if handle.is_none() {
@@ -329,7 +329,7 @@ impl Convolutions {
         Ok(())
     }
 
-    /// Chooses an engine for a shape that has none; overwrites the result in doing so. `workspace` is address and size.
+    /// Chooses an engine for a shape that has none; overwrites the result while timing. `workspace` is address and size.
     pub fn prepare(
         &self,
         convolution: &Convolution,
@@ -348,7 +348,7 @@ impl Convolutions {
         let text = format!("{} {convolution}", handle.version());
         let known = lock(&self.chosen).get(&text).cloned();
         let ready = match known.and_then(|name| kept(handle, &graph, name, workspace.1)) {
-            // Run once: the driver loads its code now, and not while a program is captured.
+            // Run once: the driver loads the engine's code now, and not during the capture of a program.
             Some(ready) => {
                 issue(handle, &ready, addresses, workspace.0, stream)?;
                 ready
@@ -371,7 +371,7 @@ impl Convolutions {
         Ok(())
     }
 
-    /// Puts a prepared convolution into a stream.
+    /// Enqueues a prepared convolution in a stream.
     pub fn run(
         &self,
         convolution: &Convolution,
@@ -391,7 +391,7 @@ impl Convolutions {
     }
 }
 
-/// The engine of an earlier run, where it is there and does this shape in the workspace at hand.
+/// The engine of an earlier run, if it still exists and supports this shape within the workspace.
 fn kept(handle: &Handle, graph: &Descriptor, name: String, workspace_bytes: u64) -> Option<Ready> {
     let config = config_of(&name, graph).ok()??;
     let ready = plan_of(handle, &config, name).ok()?;
@@ -419,7 +419,7 @@ fn fastest(
             if num_timed == TIMED || (is_long && num_timed >= TIMED_AT_LEAST) {
                 break;
             }
-            // What an engine cannot do it says here, or when it runs.
+            // An engine that does not support the operation fails here, or when it runs.
             let Ok(ready) = plan_of(handle, &config, name) else {
                 continue;
             };
@@ -458,7 +458,7 @@ fn fastest(
     }
 }
 
-/// What the library proposes, without engines whose sums have no fixed order.
+/// Engines that the library proposes, without those whose sums have no fixed order.
 fn proposals(
     graph: &Descriptor,
     mode: i32,
@@ -524,11 +524,11 @@ mod tests {
             if level < 4 {
                 shapes.push((3, 2 * c, c, side(level), 0));
                 shapes.push((3, c, 2 * c, side(level + 1), 0));
-                // Transposed: a convolution of 2 x 2, backwards.
+                // Transposed: the input gradient of a 2 x 2 convolution.
                 shapes.push((2, c, 2 * c, side(level), 0));
             }
         }
-        // A slice of channels.
+        // Pictures that are a slice of channels.
         shapes.push((2, 64, 128, 1024, 128));
         shapes.push((3, 64, 64, 1024, 128));
         shapes.push((1, 64, 8, 1024, 0));

@@ -1,6 +1,6 @@
-//! cuDNN's graph interface: descriptors with attributes, through a handle of our own.
+//! cuDNN's graph interface: descriptors with attributes, and a handle.
 //!
-//! The library is opened when the first convolution is prepared, and not before: nothing else needs it. Numbers below are those of
+//! The library is opened when the first convolution is prepared: no other operation needs it. The numbers below are those of
 //! `cudnn_graph.h`, version 9.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -16,7 +16,7 @@ use crate::DeviceError;
 type Raw = *mut c_void;
 type Status = i32;
 
-/// The functions that are called.
+/// cuDNN's functions.
 struct Api {
     set_stream: unsafe extern "C" fn(Raw, Raw) -> Status,
     last_error: unsafe extern "C" fn(*mut c_char, usize),
@@ -31,10 +31,10 @@ struct Api {
     destroy: unsafe extern "C" fn(Raw) -> Status,
 }
 
-/// The version of a library that was opened, such as `9.13.0`.
+/// Version of an open library, such as `9.13.0`.
 pub(super) fn version_of(library: &Library) -> Option<String> {
     type Version = unsafe extern "C" fn() -> usize;
-    // SAFETY: takes nothing and gives a number; the type says so.
+    // SAFETY: takes no arguments and returns a number, as the type declares.
     let version = unsafe { library.get::<Version>(b"cudnnGetVersion").ok()?() };
     Some(format!(
         "{}.{}.{}",
@@ -83,7 +83,7 @@ impl Api {
             return Ok(());
         }
         let mut text = [0 as c_char; 512];
-        // SAFETY: writes at most so many bytes, the last of them zero.
+        // SAFETY: writes at most `text.len()` bytes, the last of them zero.
         let said = unsafe {
             (self.last_error)(text.as_mut_ptr(), text.len());
             CStr::from_ptr(text.as_ptr())
@@ -95,7 +95,6 @@ impl Api {
     }
 }
 
-/// Kinds of descriptors.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Convolution = 1,
@@ -112,7 +111,6 @@ pub(super) enum Kind {
     Tensor = 17,
 }
 
-/// Types of attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Type {
     Handle = 0,
@@ -127,7 +125,6 @@ pub(super) enum Type {
     Descriptor = 15,
 }
 
-/// Names of attributes.
 pub(super) mod attribute {
     pub const CONVOLUTION_COMPUTE_TYPE: i32 = 100;
     pub const CONVOLUTION_MODE: i32 = 101;
@@ -146,7 +143,7 @@ pub(super) mod attribute {
     pub const PLAN_WORKSPACE_BYTES: i32 = 402;
     pub const KNOB_TYPE: i32 = 600;
     pub const KNOB_VALUE: i32 = 601;
-    /// Alpha, beta, convolution, then the tensors: in an order of each operation's own.
+    /// In order: alpha, beta, convolution, then the tensors, whose order differs between operations.
     pub const FORWARD: [i32; 6] = [700, 701, 702, 704, 703, 705];
     pub const INPUT_GRAD: [i32; 6] = [706, 707, 708, 710, 709, 711];
     pub const WEIGHT_GRAD: [i32; 6] = [712, 713, 714, 716, 715, 717];
@@ -167,25 +164,24 @@ pub(super) mod attribute {
 
 /// Numerical notes of engines.
 pub(super) mod note {
-    /// By the units that take few digits; of f32 they take 10 bits.
+    /// Uses tensor cores; they round f32 to 10 bits of mantissa.
     pub const TENSOR_CORE: i32 = 0;
-    /// f32 operands in fewer digits: TF32.
+    /// Rounds f32 operands to TF32.
     pub const DOWN_CONVERT_INPUTS: i32 = 1;
-    /// Sums in fewer digits than f32.
+    /// Sums in less precision than f32.
     pub const REDUCED_PRECISION_SUMS: i32 = 2;
-    /// By way of a Fourier transform.
+    /// Uses a Fourier transform.
     pub const FFT: i32 = 3;
     /// Sums without a fixed order.
     pub const NONDETERMINISTIC: i32 = 4;
-    /// Fewer products, larger errors.
+    /// Uses Winograd's algorithm: fewer products, larger errors.
     pub const WINOGRAD: i32 = 5;
 }
 
-/// Heuristics: A is the library's best guess; the fallback knows engines that do anything.
+/// Heuristics: A is the library's best guess; the fallback lists engines that support every operation.
 pub(super) const HEURISTIC_A: i32 = 3;
 pub(super) const HEURISTIC_FALLBACK: i32 = 2;
 
-/// A descriptor.
 pub(super) struct Descriptor {
     raw: Raw,
     api: &'static Api,
@@ -201,7 +197,7 @@ impl Descriptor {
         Ok(Descriptor { raw, api })
     }
 
-    /// Sets an attribute; `T` must be the type that the attribute has.
+    /// Sets an attribute; `T` must be the type of the attribute.
     pub fn set<T>(&self, attribute: i32, of: Type, values: &[T]) -> Result<(), DeviceError> {
         let count = values.len() as i64;
         // SAFETY: reads `count` values of the attribute's type, which are copied.
@@ -233,10 +229,10 @@ impl Descriptor {
         Ok(self)
     }
 
-    /// Reads up to as many values as there is room for; how many there were.
+    /// Reads at most `values.len()` values; returns the number of values that the attribute has.
     pub fn get<T>(&self, attribute: i32, of: Type, values: &mut [T]) -> Result<usize, DeviceError> {
         let mut count = 0;
-        // SAFETY: writes at most as many values as there is room for.
+        // SAFETY: writes at most `values.len()` values.
         let status = unsafe {
             (self.api.get_attribute)(
                 self.raw,
@@ -270,12 +266,12 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: created in `new`, and nobody else has it.
+        // SAFETY: created in `new`, and owned by this value alone.
         unsafe { (self.api.destroy_descriptor)(self.raw) };
     }
 }
 
-/// The library, ready to work on the current device.
+/// A handle of the library for the current device.
 pub(super) struct Handle {
     raw: Raw,
     api: &'static Api,
@@ -291,20 +287,20 @@ impl Handle {
         Ok(Handle { raw, api })
     }
 
-    /// Engines of another version are others.
+    /// Version of the library; engine numbers are valid for one version.
     pub fn version(&self) -> usize {
-        // SAFETY: takes nothing and gives a number.
+        // SAFETY: takes no arguments and returns a number.
         unsafe { (self.api.version)() }
     }
 
-    /// Puts a plan's work into a stream.
+    /// Enqueues a plan's work in a stream.
     pub fn execute(
         &self,
         plan: &Descriptor,
         pack: &Descriptor,
         stream: &Stream,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the stream is alive, and belongs to the context that the handle was made in.
+        // SAFETY: the stream is alive, and belongs to the context in which the handle was created.
         let status = unsafe { (self.api.set_stream)(self.raw, stream.raw.cast()) };
         self.api.check(status, "cudnnSetStream")?;
         // SAFETY: plan and pack are finalized; the pack's addresses describe tensors within the arena.
@@ -315,7 +311,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: created in `new`, and nobody else has it.
+        // SAFETY: created in `new`, and owned by this value alone.
         unsafe { (self.api.destroy)(self.raw) };
     }
 }

@@ -1,4 +1,4 @@
-//! The driver's calls, each checked, each thing it gives freed with its owner.
+//! Checked wrappers of the driver's calls; each resource is freed with its owner.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use memmap2::MmapMut;
 use crate::DeviceError;
 use crate::cpu::Element;
 
-/// Turns a driver's answer into an error that names the call.
+/// Turns a driver's status into an error that names the call.
 pub(super) fn check(result: CUresult, call: &str) -> Result<(), DeviceError> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -33,7 +33,7 @@ pub(super) fn check(result: CUresult, call: &str) -> Result<(), DeviceError> {
     )))
 }
 
-/// A GPU with its context made current.
+/// A GPU and its primary context.
 pub(super) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -44,10 +44,10 @@ unsafe impl Send for Context {}
 // SAFETY: as above; the driver's calls are safe to make at the same time.
 unsafe impl Sync for Context {}
 
-/// GPUs that the driver sees; `None` without a driver.
+/// Number of GPUs that the driver sees.
 pub(super) fn count() -> Result<usize, DeviceError> {
     let mut count = 0;
-    // SAFETY: the driver's library is there (the caller loaded it); the count is written to a local.
+    // SAFETY: the driver's library is loaded (by the caller); the count is written to a local.
     unsafe {
         check(sys::cuInit(0), "cuInit")?;
         check(sys::cuDeviceGetCount(&mut count), "cuDeviceGetCount")?;
@@ -55,11 +55,11 @@ pub(super) fn count() -> Result<usize, DeviceError> {
     Ok(count as usize)
 }
 
-/// Where a GPU sits, as NVML knows it: asked before there is a context.
+/// PCI bus address of a GPU, as NVML knows it; needs no context.
 pub(super) fn pci_bus_id(ordinal: usize) -> Result<String, DeviceError> {
     let mut text = [0 as c_char; 32];
     let mut device = 0;
-    // SAFETY: the driver writes at most as many bytes as it is told, with a zero at the end.
+    // SAFETY: the driver writes at most as many bytes as the buffer has, with a zero at the end.
     unsafe {
         check(sys::cuDeviceGet(&mut device, ordinal as i32), "cuDeviceGet")?;
         check(
@@ -105,7 +105,7 @@ impl Context {
 
     pub fn name(&self) -> Result<String, DeviceError> {
         let mut text = [0 as c_char; 128];
-        // SAFETY: the driver writes at most as many bytes as it is told, with a zero at the end.
+        // SAFETY: the driver writes at most as many bytes as the buffer has, with a zero at the end.
         unsafe {
             check(
                 sys::cuDeviceGetName(text.as_mut_ptr(), text.len() as i32, self.device),
@@ -126,12 +126,11 @@ impl Context {
         self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
     }
 
-    /// Shared memory that a block may have at most.
+    /// Maximum shared memory of a block.
     pub fn shared_bytes(&self) -> Result<usize, DeviceError> {
         self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
     }
 
-    /// Free and total bytes of the card.
     pub fn memory(&self) -> Result<(u64, u64), DeviceError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: results go to locals.
@@ -150,10 +149,10 @@ impl Drop for Context {
     }
 }
 
-/// Allocations on the device so far: tests count them.
+/// Number of allocations so far, for tests.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Allocations that this process has made on a device, or pinned for one.
+/// Number of allocations that this process has made on a device, or pinned for one.
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
@@ -184,29 +183,29 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`; whoever owns the buffer has waited for what used it.
+        // SAFETY: allocated in `new`; the owner of the buffer has waited for all work that used it.
         unsafe {
             sys::cuMemFree_v2(self.address);
         }
     }
 }
 
-/// Page-locked host memory, which the card's copy engine reads by itself.
+/// Page-locked host memory, which the card's copy engine reads directly.
 pub(crate) struct Pinned {
     pointer: *mut u8,
     bytes: usize,
-    /// The pages, where they are the system's and not the driver's.
+    /// The pages, if they are the system's and not the driver's.
     registered: Option<MmapMut>,
 }
 
 // SAFETY: plain memory with one owner.
 unsafe impl Send for Pinned {}
 
-/// From this size on pages are made by all cores and registered: the driver makes them one by one, 31 GiB of pictures in 20 seconds.
+/// From this size on, all cores touch the pages, which are then registered: the driver alone would take 20 seconds for 31 GiB of pictures.
 const REGISTERED_BYTES: usize = 64 << 20;
 
 impl Pinned {
-    /// Zeros.
+    /// Allocates zeroed memory.
     pub fn new(bytes: usize) -> Result<Pinned, DeviceError> {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         if bytes >= REGISTERED_BYTES
@@ -219,7 +218,7 @@ impl Pinned {
         let result = unsafe { sys::cuMemHostAlloc(&mut pointer, bytes.max(64), 0) };
         check(result, "cuMemHostAlloc")?;
         let pointer = pointer.cast::<u8>();
-        // SAFETY: fresh memory of that size.
+        // SAFETY: new memory of that size.
         unsafe { pointer.write_bytes(0, bytes.max(64)) };
         Ok(Pinned {
             pointer,
@@ -228,10 +227,10 @@ impl Pinned {
         })
     }
 
-    /// Pages of the system's own, all there, that the card reaches by the same address; `None` where that cannot be had.
+    /// Resident pages of the system that the card accesses at the same address; `None` if the driver does not support that.
     fn registered(bytes: usize) -> Option<Pinned> {
         let mut pages = MmapMut::map_anon(bytes).ok()?;
-        // Where the system has no large pages, small ones do.
+        // Small pages do as well on systems without large pages.
         let _ = pages.advise(memmap2::Advice::HugePage);
         touch(&mut pages);
         let pointer = pages.as_mut_ptr();
@@ -260,14 +259,14 @@ impl Pinned {
         self.bytes
     }
 
-    /// Elements from a byte on. Whoever lets a device write them waits for it first.
+    /// Elements from a byte offset on. The caller must wait for a device that writes them.
     pub fn elements<T: Element>(&self, offset: u64, count: usize) -> &[T] {
         let start = self.start_of::<T>(offset, count);
-        // SAFETY: in bounds and aligned, as checked above; every bit pattern of an `Element` is valid, and all were written once.
+        // SAFETY: in bounds and aligned, as checked above; every bit pattern of an `Element` is valid, and all bytes are initialised.
         unsafe { std::slice::from_raw_parts(start, count) }
     }
 
-    /// The same, to be written.
+    /// Mutable access to elements from a byte offset on.
     pub fn elements_mut<T: Element>(&mut self, offset: u64, count: usize) -> &mut [T] {
         let start = self.start_of::<T>(offset, count);
         // SAFETY: as above, and borrowed exclusively.
@@ -283,14 +282,14 @@ impl Pinned {
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: allocated with this size and written once; borrowed exclusively.
+        // SAFETY: allocated with this size and initialised; borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: allocated or registered in `new`; pages that were registered are unmapped after this.
+        // SAFETY: allocated or registered in `new`; registered pages are unmapped after this.
         unsafe {
             match self.registered {
                 Some(_) => sys::cuMemHostUnregister(self.pointer.cast()),
@@ -300,7 +299,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Has the system make every page, by as many threads as there are cores.
+/// Makes every page resident, with as many threads as cores.
 fn touch(pages: &mut [u8]) {
     const PAGE: usize = 4096;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -312,7 +311,7 @@ fn touch(pages: &mut [u8]) {
     });
 }
 
-/// A queue of work.
+/// A CUDA stream.
 pub(super) struct Stream {
     pub raw: sys::CUstream,
 }
@@ -338,7 +337,7 @@ impl Stream {
         )
     }
 
-    /// Whether all its work is done; does not wait.
+    /// Whether all work of the stream is done; does not wait.
     pub fn is_done(&self) -> Result<bool, DeviceError> {
         // SAFETY: the stream is alive.
         match unsafe { sys::cuStreamQuery(self.raw) } {
@@ -360,9 +359,9 @@ impl Stream {
         )
     }
 
-    /// Fills with zero bytes.
+    /// Fills memory with zero bytes.
     pub fn clear(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
-        // SAFETY: the caller names memory of its own.
+        // SAFETY: the caller passes memory that it owns.
         check(
             unsafe { sys::cuMemsetD8Async(address, 0, bytes as usize, self.raw) },
             "cuMemsetD8Async",
@@ -371,7 +370,7 @@ impl Stream {
 
     /// Writes one 32-bit number.
     pub fn set(&self, address: u64, value: u32) -> Result<(), DeviceError> {
-        // SAFETY: the caller names memory of its own.
+        // SAFETY: the caller passes memory that it owns.
         check(
             unsafe { sys::cuMemsetD32Async(address, value, 1, self.raw) },
             "cuMemsetD32Async",
@@ -379,32 +378,32 @@ impl Stream {
     }
 
     pub fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), DeviceError> {
-        // SAFETY: the caller names memory of its own.
+        // SAFETY: the caller passes memory that it owns.
         check(
             unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.raw) },
             "cuMemcpyDtoDAsync",
         )
     }
 
-    /// From the host; `from` must stay as it is until the stream has passed.
+    /// Copies from the host; `from` must stay unchanged until the copy is done.
     pub fn upload(&self, to: u64, from: *const u8, bytes: usize) -> Result<(), DeviceError> {
-        // SAFETY: the caller names memory of its own on both sides.
+        // SAFETY: the caller passes memory that it owns on both sides.
         check(
             unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.raw) },
             "cuMemcpyHtoDAsync",
         )
     }
 
-    /// To the host; `to` must stay where it is until the stream has passed.
+    /// Copies to the host; `to` must stay valid until the copy is done.
     pub fn download(&self, to: *mut u8, from: u64, bytes: usize) -> Result<(), DeviceError> {
-        // SAFETY: the caller names memory of its own on both sides.
+        // SAFETY: the caller passes memory that it owns on both sides.
         check(
             unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.raw) },
             "cuMemcpyDtoHAsync",
         )
     }
 
-    /// What `issue` puts into the stream, as a graph instead of as work.
+    /// Captures the work that `issue` enqueues in the stream, as a graph.
     pub fn capture(
         &self,
         issue: impl FnOnce() -> Result<(), DeviceError>,
@@ -469,7 +468,7 @@ impl Drop for Replay {
     }
 }
 
-/// A moment in a stream.
+/// A CUDA event: a position in a stream.
 pub(super) struct Event {
     raw: sys::CUevent,
 }
@@ -478,13 +477,13 @@ pub(super) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// One that orders streams, without a clock.
+    /// An event that orders streams, without a clock.
     pub fn new() -> Result<Event, DeviceError> {
         const DISABLE_TIMING: u32 = 2;
         Event::with_flags(DISABLE_TIMING)
     }
 
-    /// One that tells the time.
+    /// An event with a clock.
     pub fn with_clock() -> Result<Event, DeviceError> {
         Event::with_flags(0)
     }
@@ -505,7 +504,7 @@ impl Event {
         )
     }
 
-    /// Whether it has passed; does not wait.
+    /// Whether the stream has reached the event; does not wait.
     pub fn is_done(&self) -> Result<bool, DeviceError> {
         // SAFETY: the event is alive.
         match unsafe { sys::cuEventQuery(self.raw) } {
@@ -522,11 +521,11 @@ impl Event {
         )
     }
 
-    /// Seconds from `earlier` to this one; both have passed.
+    /// Seconds from `earlier` to this event; the stream must have reached both.
     pub fn seconds_since(&self, earlier: &Event) -> Result<f64, DeviceError> {
         type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
         static ELAPSED: OnceLock<Elapsed> = OnceLock::new();
-        // SAFETY: under its first name the call is in every driver, old and new, with this signature.
+        // SAFETY: the unversioned name exists in every driver, old and new, with this signature.
         let elapsed = ELAPSED.get_or_init(|| unsafe {
             *sys::culib()
                 .get::<Elapsed>(b"cuEventElapsedTime\0")
@@ -549,7 +548,7 @@ impl Drop for Event {
     }
 }
 
-/// Machine code on the device.
+/// A module of kernels on the device.
 pub(super) struct Module {
     raw: sys::CUmodule,
 }
@@ -573,13 +572,13 @@ unsafe impl Sync for Function {}
 impl Module {
     pub fn new(image: &[u8]) -> Result<Module, DeviceError> {
         let mut raw = null_mut();
-        // SAFETY: the image is machine code as the compiler gave it; the handle is unloaded on drop.
+        // SAFETY: the image is machine code from the compiler; the handle is unloaded on drop.
         let result = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
         check(result, "cuModuleLoadData")?;
         Ok(Module { raw })
     }
 
-    /// A kernel; `None` where this module has none of that name.
+    /// The kernel with this name; `None` if the module does not contain it.
     pub fn function(&self, name: &CStr) -> Result<Option<Function>, DeviceError> {
         let mut raw = null_mut();
         // SAFETY: the module is alive; the handle is written to a local.
@@ -601,7 +600,7 @@ impl Drop for Module {
     }
 }
 
-/// What a kernel is told.
+/// An argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Argument {
     Address(u64),
@@ -640,19 +639,19 @@ impl From<f32> for Argument {
     }
 }
 
-/// When a kernel may be made ready, as against the one before it.
+/// When a kernel may start, relative to the kernel before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
-    /// When that one has ended.
+    /// After the end of the other kernel.
     AtItsEnd,
-    /// While it runs; the kernel itself waits for the end (`follow` in `kernels/common.cuh`).
+    /// During the other kernel; the kernel itself waits for its end (`follow` in `kernels/common.cuh`).
     Early,
 }
 
 const MOST_ARGUMENTS: usize = 32;
 
 impl Function {
-    /// Lets a block have so much shared memory, beyond the 48 KiB that every kernel may ask for.
+    /// Raises the limit of a block's shared memory beyond the default of 48 KiB.
     pub fn allow_shared(&self, bytes: usize) -> Result<(), DeviceError> {
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is alive.
@@ -671,7 +670,7 @@ impl Function {
         self.launch_with(stream, grid, block, 0, follows, arguments)
     }
 
-    /// [`Function::launch`], with shared memory whose size is said at launch.
+    /// Like [`Function::launch`], with dynamic shared memory.
     pub fn launch_with(
         &self,
         stream: &Stream,
@@ -681,7 +680,7 @@ impl Function {
         follows: Follows,
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
-        // Each argument in eight bytes of its own, the value in the first of them (little endian, as CUDA's hosts are).
+        // Each argument has eight bytes, with the value in the first of them (little endian, like all hosts of CUDA).
         let mut values = [0u64; MOST_ARGUMENTS];
         let mut pointers = [null_mut::<c_void>(); MOST_ARGUMENTS];
         assert!(arguments.len() <= MOST_ARGUMENTS, "arguments of a kernel");
@@ -696,8 +695,9 @@ impl Function {
         }
         let [x, y, z] = grid.map(|extent| extent as u32);
         if follows == Follows::AtItsEnd {
-            // SAFETY: the arguments are those of the kernel's declaration (tests run every kernel against the CPU); the
-            // driver copies them before it returns.
+            // SAFETY: the arguments match the kernel's declaration (tests run every kernel against the CPU); the driver copies them before
+            // it
+            // returns.
             let result = unsafe {
                 sys::cuLaunchKernel(
                     self.raw,
@@ -715,7 +715,7 @@ impl Function {
             };
             return check(result, "cuLaunchKernel");
         }
-        // SAFETY: all zeros is a valid configuration; what is not set stays so. Otherwise as above.
+        // SAFETY: all zeros is a valid configuration, and fields that are not set stay zero. Otherwise as above.
         let result = unsafe {
             let mut early: sys::CUlaunchAttribute = std::mem::zeroed();
             early.id =

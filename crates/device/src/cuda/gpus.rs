@@ -1,7 +1,7 @@
-//! Every card of this machine as the driver sees it, for people who watch: what `nvidia-smi` reads.
+//! Status of every card of this machine, as `nvidia-smi` shows it.
 //!
-//! No context is made and no memory is taken on a card. The numbers are NVML's, which are those of `nvidia-smi` and not always
-//! CUDA's; `CUDA_VISIBLE_DEVICES` hides nothing here. A reading that a card, a driver or a container does not give is `None`.
+//! Creates no context and takes no memory on a card. The indices are NVML's, which are those of `nvidia-smi` and may differ from CUDA's;
+//! `CUDA_VISIBLE_DEVICES` has no effect. A reading that the card, driver or container does not provide is `None`.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
@@ -9,65 +9,63 @@ use nvml_wrapper::error::NvmlError;
 
 use super::memory::{CardMemory, Holder, merge, nvml_or_why, pid_and_bytes, process_name};
 
-/// One look at one card.
+/// One reading of one card.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuReading {
-    /// Counted from 0, as `nvidia-smi` does.
+    /// Index as in `nvidia-smi`, from 0.
     pub index: u32,
-    /// What it is called.
     pub name: Option<String>,
-    /// Major and minor.
+    /// Compute capability, (major, minor).
     pub capability: Option<(u32, u32)>,
-    /// Who has how much of it.
     pub memory: Option<CardMemory>,
-    /// Share of the time that it computed, 0 to 100.
+    /// Percentage of time in which the card was busy, 0 to 100.
     pub utilization_percent: Option<u32>,
-    /// What it draws.
+    /// Power draw.
     pub power_watts: Option<f64>,
-    /// What it may draw.
+    /// Power limit.
     pub power_limit_watts: Option<f64>,
-    /// Of the chip.
+    /// Temperature of the chip.
     pub temperature_celsius: Option<u32>,
-    /// Who has memory on it, largest first; empty where nobody has, or where a container hides them.
+    /// Processes with memory on the card, largest first; empty if there are none, or if a container hides them.
     pub processes: Option<Vec<Holder>>,
 }
 
-/// Why there is nothing to read.
+/// Reason why the cards cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoReading {
-    /// NVML comes with the driver: without it there is none.
+    /// NVML comes with the driver: without its library there is no driver.
     #[error("NVIDIA's driver is not here ({0} cannot be opened)")]
     NoDriver(&'static str),
-    /// Installed, but the kernel has not loaded it, or lost it.
+    /// The driver is installed, but its kernel module is not loaded, or the device was lost.
     #[error("NVIDIA's driver is installed but not loaded")]
     NotLoaded,
-    /// Half of an update.
+    /// The driver was updated without a restart.
     #[error(
         "the driver's library and its kernel module have different versions: restart the machine"
     )]
     Mismatch,
-    /// The device files belong to others.
+    /// The user has no access to the device files.
     #[error("this user is not permitted to ask NVIDIA's driver")]
     NotPermitted,
-    /// The driver runs, and has none.
+    /// The driver runs, but sees no card.
     #[error("NVIDIA's driver has no GPU")]
     NoCards,
-    /// Anything else.
+    /// Any other error of NVML.
     #[error("NVIDIA's driver does not answer: {0}")]
     Failed(String),
 }
 
-/// NVML's file, as messages name it.
+/// File name of NVML, for messages.
 const LIBRARY: &str = if cfg!(windows) {
     "nvml.dll"
 } else {
     "libnvidia-ml.so.1"
 };
 
-/// Looks at every card.
+/// Reads every card.
 ///
 /// # Errors
-/// See [`NoReading`]. A card that does not answer has a reading with nothing in it.
+/// See [`NoReading`]. A card that does not answer has an empty reading.
 pub fn read() -> Result<Vec<GpuReading>, NoReading> {
     let nvml = nvml_or_why().map_err(why)?;
     let num_cards = nvml.device_count().map_err(|error| why(&error))?;
@@ -84,7 +82,7 @@ pub fn read() -> Result<Vec<GpuReading>, NoReading> {
     Ok((0..num_cards).map(card).collect())
 }
 
-/// The driver's release, such as `580.65.06`; `None` where it does not tell.
+/// The driver's release, such as `580.65.06`; `None` if the driver does not report it.
 pub fn driver_release() -> Option<String> {
     nvml_or_why().ok()?.sys_driver_version().ok()
 }
@@ -114,7 +112,7 @@ fn read_card(index: u32, device: &Device) -> GpuReading {
     }
 }
 
-/// Those that compute and those that draw, once each.
+/// Compute and graphics processes, each once.
 fn processes(device: &Device) -> Option<Vec<Holder>> {
     let compute = device.running_compute_processes().ok();
     let graphics = device.running_graphics_processes().ok();
@@ -160,7 +158,7 @@ mod tests {
         assert!(lost.contains("does not answer"), "{lost}");
     }
 
-    /// With a card or without: there is an answer, and its numbers hang together.
+    /// With or without a card, the call succeeds or gives a reason, and its numbers are consistent.
     #[test]
     fn this_machine_can_be_asked() {
         match read() {

@@ -1,4 +1,4 @@
-//! Our own kernels: compiled for the card at first use, kept on disk, loaded before anything is planned.
+//! Our own kernels: compiled for the card at first use, cached on disk, loaded before planning.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -8,7 +8,6 @@ use super::driver::{Argument, Follows, Function, Module, Stream};
 use super::progress::told_if_slow;
 use crate::DeviceError;
 
-/// Every file of kernels.
 pub(super) const FILES: [(&str, &str); 16] = [
     ("attention.cu", include_str!("kernels/attention.cu")),
     (
@@ -31,7 +30,7 @@ pub(super) const FILES: [(&str, &str); 16] = [
     ("vocabulary.cu", include_str!("kernels/vocabulary.cu")),
 ];
 
-/// What people read while they wait for NVRTC.
+/// Message during the compilation.
 fn compiling(architecture: &str) -> String {
     match compile::cache_folder() {
         Some(folder) => format!(
@@ -45,7 +44,7 @@ fn compiling(architecture: &str) -> String {
     }
 }
 
-/// Every file as machine code, on as many threads as there are files.
+/// Compiles every file, with one thread per file.
 fn compile_all(architecture: &str, element: u32) -> Vec<Result<Vec<u8>, DeviceError>> {
     std::thread::scope(|scope| {
         let workers: Vec<_> = FILES
@@ -73,7 +72,7 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles what is not on disk yet, and loads everything.
+    /// Compiles the kernels that are not in the cache, and loads all of them.
     pub fn load(capability: u32, element: u32) -> Result<Kernels, DeviceError> {
         let architecture = format!("sm_{capability}");
         let kept = FILES.iter().all(|&(name, text)| {
@@ -127,7 +126,7 @@ impl Kernels {
     }
 }
 
-/// The kernel of that name in whichever module has it.
+/// The kernel with this name in any of the modules.
 pub(super) fn find(modules: &[Module], name: &str) -> Result<Function, DeviceError> {
     let text = CString::new(name).expect("names of kernels have no zero byte");
     for module in modules {

@@ -1,9 +1,9 @@
-//! From an instruction to products and kernels in a stream.
+//! Launches an instruction as products and kernels in a stream.
 //!
-//! Every operation goes through here twice. [`Pass::Prepare`] chooses algorithms for products and fills tables;
-//! [`Pass::Issue`] puts the work into the stream, which is captured as a graph or run as it is.
+//! Every operation runs through this module twice. [`Pass::Prepare`] chooses algorithms for products and fills tables; [`Pass::Issue`]
+//! enqueues the work in the stream, which is captured as a graph or run directly.
 
-/// The arguments of a kernel, in its order.
+/// The arguments of a kernel, in the kernel's order.
 macro_rules! arguments {
     ($($argument:expr),* $(,)?) => {
         &[$(crate::cuda::driver::Argument::from($argument)),*]
@@ -38,23 +38,22 @@ use super::target::{norm_parts, own_scratch};
 use super::{Cuda, format_of};
 use crate::{Arithmetic, DeviceError};
 
-/// What going through a program is for.
+/// Purpose of a walk through a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Algorithms and tables.
+    /// Chooses algorithms and fills tables.
     Prepare,
-    /// The work itself.
+    /// Enqueues the work.
     Issue,
 }
 
-/// Small things that live beside the arena as long as it does: the number of the micro-batch, and the tables of the
-/// update.
+/// Small data with the lifetime of the arena: the index of the micro-batch, and the tables of the update.
 pub(super) struct Tables {
     memory: Buffer,
     placed: Mutex<Placed>,
 }
 
-/// First free byte, and where each instruction's table is.
+/// First free byte, and the address of each instruction's table.
 type Placed = (u64, HashMap<(ProgramId, usize), u64>);
 
 impl Tables {
@@ -66,7 +65,7 @@ impl Tables {
         })
     }
 
-    /// Where the number of the micro-batch is.
+    /// Address of the micro-batch's index.
     pub fn micro(&self) -> u64 {
         self.memory.address
     }
@@ -101,13 +100,13 @@ impl Tables {
     }
 }
 
-/// Goes through programs.
+/// Walks through programs and issues their instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Issuer<'a> {
     pub cuda: &'a Cuda,
     pub kernels: &'a Kernels,
     pub stream: &'a Stream,
-    /// For lanes beside the first.
+    /// Streams for lanes other than the first.
     pub beside: &'a [Stream],
     pub base: u64,
     pub bytes: u64,
@@ -118,9 +117,9 @@ pub(super) struct Issuer<'a> {
     pub pass: Pass,
     pub program: ProgramId,
     pub slot: usize,
-    /// In the last pass: gradients that travel meanwhile, and the stream that they do it in.
+    /// In the last pass: gradients that are exchanged during the pass, and the stream of the exchanges.
     pub meanwhile: Option<(&'a [Bucket], &'a Stream)>,
-    /// Offsets of gradients that have travelled by the time of the exchange.
+    /// Offsets of gradients that were exchanged before the collective.
     pub travelled: &'a HashSet<u64>,
 }
 
@@ -132,7 +131,7 @@ struct Matrix {
     width: usize,
     stride: usize,
     dtype: DType,
-    /// Elements that it moves on per micro-batch.
+    /// Elements that the address advances per micro-batch.
     micro: usize,
 }
 
@@ -153,16 +152,16 @@ impl Matrix {
         }
     }
 
-    /// As the result of a product.
+    /// Address and stride, for the result of a product.
     fn result(&self) -> (u64, usize) {
         (self.address, self.stride)
     }
 }
 
-/// Threads of a block where nothing asks for another number.
+/// Default number of threads of a block.
 const BLOCK: usize = 256;
 
-/// Bytes of one access of a thread.
+/// Bytes per access of a thread.
 const ACCESS: usize = 16;
 
 fn rows_of_warps(rows: usize) -> [usize; 3] {
@@ -195,7 +194,7 @@ impl<'a> Issuer<'a> {
         self.stream.wait_for(&arrived)
     }
 
-    /// A range of instructions, divided where gradients are final.
+    /// Splits a range of instructions after each instruction that makes gradients final.
     fn parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let buckets = self.meanwhile.map_or(&[][..], |(buckets, _)| buckets);
         let ends = buckets.iter().map(|bucket| bucket.after + 1);
@@ -208,7 +207,7 @@ impl<'a> Issuer<'a> {
         parts
     }
 
-    /// Lets gradients travel that are final behind these instructions.
+    /// Starts the exchange of the gradients that are final after these instructions.
     fn send_final(&self, range: Range<usize>) -> Result<(), DeviceError> {
         let Some((buckets, stream)) = self.meanwhile else {
             return Ok(());
@@ -222,7 +221,7 @@ impl<'a> Issuer<'a> {
         Ok(())
     }
 
-    /// Each lane in a stream of its own; what comes after waits for all of them.
+    /// Runs each lane in its own stream; later instructions wait for all lanes.
     fn side_by_side(&self, program: &Program, range: Range<usize>) -> Result<(), DeviceError> {
         let others: Vec<Issuer<'_>> = self
             .beside
@@ -265,7 +264,7 @@ impl<'a> Issuer<'a> {
         Ok(())
     }
 
-    /// What is set to zero in a row is set together: how many instructions that did.
+    /// Clears consecutive zero-filled spans together; returns the number of instructions that this replaces.
     fn cleared_together(&self, program: &Program, first: usize) -> Result<usize, DeviceError> {
         let mut spans: Vec<Range<u64>> = Vec::new();
         let mut count = 0;
@@ -276,7 +275,7 @@ impl<'a> Issuer<'a> {
                 break;
             };
             let matrix = self.matrix(place);
-            // Whole storages are filled flat; a table has one address for all slots.
+            // Whole storages are filled as flat memory; a table has one address for all slots.
             let is_whole = place.shape.dims().len() == 1 && place.slot_stride == 0;
             if fill.value != 0.0 || !is_whole {
                 break;
@@ -284,7 +283,7 @@ impl<'a> Issuer<'a> {
             let bytes = (matrix.num_elements() * matrix.dtype.bytes()) as u64;
             let here = matrix.address..matrix.address + bytes;
             match spans.last_mut() {
-                // Between neighbours there is nothing but padding.
+                // The gap between neighbours is only padding.
                 Some(before) if here.start == before.end.next_multiple_of(256) => {
                     before.end = here.end;
                 }
@@ -296,7 +295,7 @@ impl<'a> Issuer<'a> {
         Ok(count)
     }
 
-    /// Sets spans to zero: long ones by a command each, the others by one launch.
+    /// Sets spans to zero: each long span by a memset, all short spans by one launch.
     fn clear(&self, index: usize, mut spans: Vec<Range<u64>>) -> Result<(), DeviceError> {
         let length = |span: &Range<u64>| span.end - span.start;
         if spans.iter().filter(|span| length(span) < LONG_SPAN).count() > 1 {
@@ -395,7 +394,7 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    /// Fills the arena with numbers that have no pattern.
+    /// Fills the arena with noise.
     pub fn noise(&self) -> Result<(), DeviceError> {
         noise(
             self.kernels,
@@ -452,13 +451,13 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    /// Threads for this many elements, several to an access.
+    /// Grid for this many elements, several per access.
     fn grid(&self, elements: usize, dtype: DType) -> [usize; 3] {
         let each = ACCESS / dtype.bytes().max(2);
         [elements.div_ceil(each).div_ceil(BLOCK).max(1), 1, 1]
     }
 
-    /// The product library's name for a matrix's format.
+    /// The format of the product library for a matrix.
     fn format(&self, dtype: DType) -> Format {
         match (dtype, self.arithmetic) {
             (DType::F32, Arithmetic::Tf32) => Format::Tf32,
@@ -753,23 +752,23 @@ impl<'a> Issuer<'a> {
     }
 }
 
-/// Columns up to which a block holds a row of a layer norm.
+/// Maximum columns of a layer norm whose row fits into a block.
 const WIDEST_NORM: usize = 4096;
 
-/// Columns up to which a warp holds a row of a layer norm.
+/// Maximum columns of a layer norm whose row fits into a warp.
 const WARP_WIDTH: usize = 1024;
 
-/// Spans of so many bytes are worth a command of their own.
+/// Spans of at least this many bytes are cleared by a memset each.
 const LONG_SPAN: u64 = 1 << 20;
 
-/// Bytes of an entry of the table of spans that are cleared together.
+/// Bytes per entry of the table of spans that are cleared together.
 const SPAN_BYTES: usize = 16;
 
 fn accumulates(mode: Option<Write>) -> i32 {
     i32::from(mode == Some(Write::Accumulate))
 }
 
-/// Fills memory with numbers that have no pattern, in the activations' format.
+/// Fills memory with noise in the activations' format.
 pub(super) fn noise(
     kernels: &Kernels,
     stream: &Stream,
@@ -807,12 +806,12 @@ impl Operands<'_, '_> {
         &self.instruction.inputs[index]
     }
 
-    /// An operand whose rows move with the micro-batch, if they do.
+    /// An operand whose address may depend on the micro-batch.
     fn moving(&self, index: usize) -> Matrix {
         self.issuer.matrix(&self.instruction.inputs[index])
     }
 
-    /// An operand that stays: a graph has fixed addresses.
+    /// An operand whose address is independent of the micro-batch: a graph has fixed addresses.
     fn input(&self, index: usize) -> Matrix {
         let matrix = self.moving(index);
         assert_eq!(
@@ -831,7 +830,7 @@ impl Operands<'_, '_> {
         (self.issuer.matrix(place), *mode)
     }
 
-    /// A result, and whether it is added to; `None` where nobody reads it.
+    /// An output, and whether it is added to; `None` if no instruction reads it.
     fn output(&self, index: usize) -> Option<(Matrix, Write)> {
         let (place, mode) = self.instruction.outputs.get(index)?.as_ref()?;
         let matrix = self.issuer.matrix(place);
@@ -843,18 +842,18 @@ impl Operands<'_, '_> {
         self.output(index).map(|(matrix, _)| matrix.address)
     }
 
-    /// A result that the operation cannot do without.
+    /// An output that is always present.
     fn result(&self, index: usize) -> (Matrix, Write) {
         self.output(index).expect("the result is read")
     }
 
-    /// Where the kernels' own scratch begins.
+    /// Address of the scratch of the operation's own kernels.
     fn scratch(&self) -> u64 {
         let workspace = self.instruction.workspace;
         self.issuer.base + workspace.offset + self.issuer.slot as u64 * workspace.slot_stride
     }
 
-    /// Scratch of a product: address and size.
+    /// Workspace of a product: address and size.
     fn product_workspace(&self) -> (u64, u64) {
         let input = |index: usize| self.instruction.inputs[index].shape;
         let own = own_scratch(

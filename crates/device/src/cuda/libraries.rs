@@ -1,15 +1,15 @@
 //! CUDA's libraries, found and opened at run time.
 //!
-//! The bindings ask the system's loader for a library by its name. Most people have CUDA only inside a Python environment,
-//! where the loader does not look; so each library is opened here first, from wherever it lies. From then on its name means
-//! what is already open. Handles are kept for the life of the process.
+//! The bindings ask the system's loader for a library by its name. Most people have CUDA only inside a Python environment, which the
+//! loader does not search; so this module opens each library first, from any of the places below. From then on its name refers to the open
+//! library. Handles are kept for the life of the process.
 //!
-//! The order of the search: the folders of `HOLDALL_CUDA_LIBRARIES`; the system's loader, `LD_LIBRARY_PATH` included; the usual
-//! folders of a toolkit; NVIDIA's packages from PyPI; a torch that brings its own.
+//! Order of the search: the folders of `HOLDALL_CUDA_LIBRARIES`; the system's loader, `LD_LIBRARY_PATH` included; the usual folders of a
+//! toolkit; NVIDIA's packages from PyPI; a torch that brings its own libraries.
 //!
-//! Two limits of asking by name. Where a development package gives the loader an unversioned `libcublasLt.so`, the bindings
-//! take that one, whatever was opened here: [`load`] reports the one in use. And the Windows name of CUDA 12's NVRTC is not
-//! among those that the bindings ask for: therefore [`super::compile`] calls NVRTC through the handle kept here.
+//! Lookup by name has two limits. If a development package gives the loader an unversioned `libcublasLt.so`, the bindings use that
+//! file and ignore the one opened here: [`load`] reports the file in use. And the bindings do not try the Windows name of CUDA 12's NVRTC:
+//! therefore [`super::compile`] calls NVRTC through the handle kept here.
 
 mod search;
 
@@ -23,29 +23,29 @@ pub use search::{FOLDERS_VARIABLE, Part};
 /// A library that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which one: `libcuda`, `libnvrtc`, `libcublasLt`, `libcudnn`, `libnccl`.
+    /// One of `libcuda`, `libnvrtc`, `libcublasLt`, `libcudnn`, `libnccl`.
     pub name: &'static str,
-    /// The file; where the loader does not tell it, the name that the loader knew.
+    /// The file; if the loader does not report it, the name that was opened.
     pub path: String,
     /// `environment`, `system`, `toolkit`, `PyPI package` or `torch`.
     pub origin: &'static str,
 }
 
-/// Why the CUDA device cannot be had.
+/// Reason why the CUDA device is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// No NVIDIA driver, or none that has a device: a machine that trains on its CPU.
+    /// No NVIDIA driver, or a driver without a device: a machine that trains on its CPU.
     #[error("no CUDA device: {reason}")]
     Driver {
-        /// What the loader or the driver said.
+        /// Message of the loader or the driver.
         reason: String,
     },
-    /// There is a card, but not what is needed to use it.
+    /// There is a card, but a library is missing.
     #[error("{}", describe(.libraries, .pip))]
     Libraries {
-        /// Each one that could not be opened.
+        /// Libraries that could not be opened.
         libraries: Vec<MissingLibrary>,
-        /// The command that installs them all.
+        /// The command that installs all of them.
         pip: String,
     },
 }
@@ -53,13 +53,12 @@ pub enum Missing {
 /// A library that could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingLibrary {
-    /// Which one.
     pub part: Part,
-    /// File names that would have done, newest first.
+    /// File names that were tried, newest first.
     pub file_names: Vec<String>,
-    /// Places that were looked at, in order.
+    /// Places that were searched, in order.
     pub looked: Vec<String>,
-    /// Files that were there, with what the loader said of them.
+    /// Files that exist but did not open, with the loader's messages.
     pub refused: Vec<String>,
 }
 
@@ -102,10 +101,10 @@ fn pip_line(parts: impl Iterator<Item = Part>, newest_major: u32) -> String {
     line
 }
 
-/// Opens all that the CUDA device needs. The first call decides; later ones repeat its answer.
+/// Opens all libraries that the CUDA device needs. The first call decides; later calls return the same result.
 ///
 /// # Errors
-/// [`Missing::Driver`] where there is no device, [`Missing::Libraries`] where there is one without its libraries.
+/// [`Missing::Driver`] if there is no device, [`Missing::Libraries`] if there is a device without its libraries.
 pub fn load() -> Result<Vec<Found>, Missing> {
     static LOADED: OnceLock<Result<Vec<Found>, Missing>> = OnceLock::new();
     LOADED.get_or_init(load_once).clone()
@@ -138,7 +137,7 @@ fn missing_libraries(libraries: Vec<MissingLibrary>) -> Missing {
     Missing::Libraries { libraries, pip }
 }
 
-/// NVRTC, for which no card is needed.
+/// NVRTC, which needs no card.
 pub(super) fn nvrtc() -> Result<&'static Library, Missing> {
     match nvrtc_opened() {
         Ok(opened) => Ok(&opened.handle),
@@ -146,7 +145,7 @@ pub(super) fn nvrtc() -> Result<&'static Library, Missing> {
     }
 }
 
-/// Where NVRTC was found; nothing else is opened for it.
+/// Finds NVRTC; opens no other library.
 ///
 /// # Errors
 /// [`Missing::Libraries`], with NVRTC alone in it.
@@ -157,7 +156,7 @@ pub fn find_nvrtc() -> Result<Found, Missing> {
     }
 }
 
-/// Where the driver was found, if it has a device.
+/// Finds the driver, if it has a device.
 ///
 /// # Errors
 /// [`Missing::Driver`].
@@ -170,7 +169,7 @@ pub fn find_driver() -> Result<Found, Missing> {
     }
 }
 
-/// Where cuBLASLt was found; nothing is called in it.
+/// Finds cuBLASLt; calls none of its functions.
 ///
 /// # Errors
 /// [`Missing::Libraries`], with cuBLASLt alone in it.
@@ -187,7 +186,7 @@ pub(super) fn cudnn() -> Result<&'static Library, Missing> {
     }
 }
 
-/// Where cuDNN was found; nothing is called in it.
+/// Finds cuDNN; calls none of its functions.
 ///
 /// # Errors
 /// [`Missing::Libraries`], with cuDNN alone in it.
@@ -198,7 +197,7 @@ pub fn find_cudnn() -> Result<Found, Missing> {
     }
 }
 
-/// NCCL, which only several processes with a card each need.
+/// NCCL, which only runs of several processes with a card each need.
 pub(super) fn nccl() -> Result<&'static Library, Missing> {
     match nccl_opened() {
         Ok(opened) => Ok(&opened.handle),
@@ -206,7 +205,7 @@ pub(super) fn nccl() -> Result<&'static Library, Missing> {
     }
 }
 
-/// Where NCCL was found; nothing is called in it.
+/// Finds NCCL; calls none of its functions.
 ///
 /// # Errors
 /// [`Missing::Libraries`], with NCCL alone in it.
@@ -217,17 +216,17 @@ pub fn find_nccl() -> Result<Found, Missing> {
     }
 }
 
-/// The version of NCCL that would exchange, such as `2.28.9`; `None` where there is none.
+/// Version of the NCCL in use, such as `2.28.9`; `None` if there is none.
 pub fn nccl_version() -> Option<String> {
     super::nccl::version_of(nccl().ok()?)
 }
 
-/// The version of cuDNN that would compute, such as `9.13.0`; `None` where there is none.
+/// Version of the cuDNN in use, such as `9.13.0`; `None` if there is none.
 pub fn cudnn_version() -> Option<String> {
     super::cudnn::version_of(cudnn().ok()?)
 }
 
-/// The version of cuBLASLt that would compute, such as `13.0.2`; `None` where there is none.
+/// Version of the cuBLASLt in use, such as `13.0.2`; `None` if there is none.
 pub fn cublaslt_version() -> Option<String> {
     find_cublaslt().ok()?;
     let version = super::product::Products::version();
@@ -247,7 +246,7 @@ struct Opened {
 
 struct Driver {
     opened: Opened,
-    /// The newest CUDA that it runs, as 1000 * major + 10 * minor.
+    /// The newest CUDA version that the driver supports, as 1000 * major + 10 * minor.
     version: i32,
 }
 
@@ -278,8 +277,8 @@ fn nccl_opened() -> Result<&'static Opened, &'static MissingLibrary> {
         .as_ref()
 }
 
-/// The newest major of CUDA whose libraries may be used: the driver's own, because it refuses a cubin and a cuBLAS of a newer
-/// one. Those of a newer minor it takes. Without a driver nothing is run, so that anything goes.
+/// Newest major version of CUDA whose libraries may be used: the driver's own, because the driver refuses cubins and a cuBLAS of a newer
+/// major version. It accepts newer minor versions. Without a driver nothing runs, so there is no limit.
 fn newest_major() -> u32 {
     match driver() {
         Ok(driver) => u32::try_from(driver.version / 1000).unwrap_or(0),
@@ -287,7 +286,7 @@ fn newest_major() -> u32 {
     }
 }
 
-/// The driver's newest CUDA as (major, minor); `None` where there is no driver with a device.
+/// The driver's newest CUDA as (major, minor); `None` if there is no driver with a device.
 pub fn driver_version() -> Option<(u32, u32)> {
     let version = u32::try_from(driver().as_ref().ok()?.version).ok()?;
     Some((version / 1000, version % 1000 / 10))
@@ -309,30 +308,30 @@ fn driver() -> &'static Result<Driver, String> {
     })
 }
 
-/// Starts the driver and asks for its version; an error where it has no device.
+/// Starts the driver and returns its version; an error if it has no device.
 fn start_driver(handle: &Library) -> Result<i32, String> {
     type Init = unsafe extern "C" fn(u32) -> i32;
     type Get = unsafe extern "C" fn(*mut i32) -> i32;
     let absent = |error: libloading::Error| error.to_string();
     let ask = |get: Get, name: &str| {
         let mut value = 0;
-        // SAFETY: both functions of this shape write one int to the address that they are given.
+        // SAFETY: functions of this type write one int to the given address.
         match unsafe { get(&mut value) } {
             0 => Ok(value),
             code => Err(format!("{name}: error {code} of the driver")),
         }
     };
-    // SAFETY: cuInit takes its flags, which must be 0, and returns a status; the type says so.
+    // SAFETY: cuInit takes its flags, which must be 0, and returns a status, as the type declares.
     let code = unsafe { handle.get::<Init>(b"cuInit").map_err(absent)?(0) };
     if code != 0 {
         return Err(format!("cuInit: {}", init_error(code)));
     }
-    // SAFETY: cuDriverGetVersion takes an int to write and returns a status; the type says so.
+    // SAFETY: cuDriverGetVersion takes a pointer to an int and returns a status, as the type declares.
     let version = ask(
         unsafe { *handle.get::<Get>(b"cuDriverGetVersion").map_err(absent)? },
         "cuDriverGetVersion",
     )?;
-    // SAFETY: cuDeviceGetCount takes an int to write and returns a status; the type says so.
+    // SAFETY: cuDeviceGetCount takes a pointer to an int and returns a status, as the type declares.
     let num_devices = ask(
         unsafe { *handle.get::<Get>(b"cuDeviceGetCount").map_err(absent)? },
         "cuDeviceGetCount",
@@ -369,7 +368,7 @@ fn open(
         }
         let handle = match open_file(&file) {
             Ok(handle) => handle,
-            // That the loader does not know a name is no news; that it refuses a file is.
+            // An unknown name is expected; a file that does not open is reported.
             Err(error) => {
                 if file.is_absolute() {
                     refused.push(format!("{}: {error}", file.display()));
@@ -402,8 +401,8 @@ fn open(
     })
 }
 
-/// NVRTC asks the loader for its builtins by name, at the first compilation: they lie beside it, or beside what a link to it
-/// means. Where they are not found, that compilation says so.
+/// Opens the builtins of NVRTC, which NVRTC requests from the loader by name at the first compilation. They are in the folder of
+/// NVRTC, or of the file that a link to NVRTC points to. If they are not found, that compilation reports it.
 fn open_builtins(nvrtc: &Path) {
     let Some(name) = nvrtc.file_name() else {
         return;
@@ -417,7 +416,7 @@ fn open_builtins(nvrtc: &Path) {
             .iter()
             .filter_map(|builtins| open_file(builtins).ok())
         {
-            // Open for the life of the process, like the rest.
+            // Stays open for the life of the process, like the other libraries.
             std::mem::forget(handle);
         }
     }
@@ -433,7 +432,7 @@ fn open_file(file: &Path) -> Result<Library, libloading::Error> {
 #[cfg(windows)]
 fn open_file(file: &Path) -> Result<Library, libloading::Error> {
     use libloading::os::windows::{LOAD_WITH_ALTERED_SEARCH_PATH, Library as WindowsLibrary};
-    // With that flag the loader searches beside the library for what it needs itself; the flag wants an absolute path.
+    // With this flag the loader searches the library's folder for its dependencies; the flag needs an absolute path.
     let flags = if file.is_absolute() {
         LOAD_WITH_ALTERED_SEARCH_PATH
     } else {
@@ -443,7 +442,7 @@ fn open_file(file: &Path) -> Result<Library, libloading::Error> {
     unsafe { WindowsLibrary::load_with_flags(file, flags) }.map(Library::from)
 }
 
-/// A function that every version of the library has.
+/// A function that exists in every version of the library.
 fn landmark(part: Part) -> &'static [u8] {
     match part {
         Part::Driver => b"cuInit",
@@ -454,7 +453,7 @@ fn landmark(part: Part) -> &'static [u8] {
     }
 }
 
-/// Address of the library's landmark: the same for two handles of one library.
+/// Address of the library's landmark function: equal for two handles of one library.
 fn landmark_address(handle: &Library, part: Part) -> Option<*const std::ffi::c_void> {
     // SAFETY: the symbol is taken as an address and is neither called nor read.
     let symbol = unsafe { handle.get::<*const std::ffi::c_void>(landmark(part)) };
@@ -465,7 +464,7 @@ fn landmark_address(handle: &Library, part: Part) -> Option<*const std::ffi::c_v
 fn file_of(handle: &Library, part: Part) -> Option<String> {
     let address = landmark_address(handle, part)?;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `dladdr` only looks the address up and fills `info`, which is all zeros, a valid value, until then.
+    // SAFETY: `dladdr` looks up the address and fills `info`, which is all zeros, a valid value, before the call.
     let info = unsafe {
         libc::dladdr(address, info.as_mut_ptr());
         info.assume_init()
@@ -473,7 +472,7 @@ fn file_of(handle: &Library, part: Part) -> Option<String> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a name that is there is a C string that lives as long as the library is open; it is copied at once.
+    // SAFETY: a name that is not null is a C string that lives as long as the library is open; it is copied at once.
     let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(name.to_str().ok()?).display().to_string())
 }
@@ -483,15 +482,16 @@ fn file_of(_handle: &Library, _part: Part) -> Option<String> {
     None
 }
 
-/// The bindings ask for `libcuda.so` first, which may be a toolkit's stub: better no device than calls into that.
+/// Checks that the bindings use the opened driver: they ask for `libcuda.so` first, which may be a toolkit's stub. No device is
+/// better than calls into the stub.
 fn driver_of_the_bindings(opened: &Opened) -> Result<(), Missing> {
-    // SAFETY: opens and closes libraries, and `opened` keeps the one that is needed.
+    // SAFETY: opens and closes libraries; `opened` keeps the needed one open.
     if !unsafe { cudarc::driver::sys::is_culib_present() } {
         return Err(Missing::Driver {
             reason: format!("{} is not known by its name", opened.found.path),
         });
     }
-    // SAFETY: the check above says that one of the names can be opened, so that this does not panic.
+    // SAFETY: the check above ensures that one of the names can be opened, so that this does not panic.
     let theirs = unsafe { cudarc::driver::sys::culib() };
     if landmark_address(theirs, Part::Driver) == landmark_address(&opened.handle, Part::Driver) {
         return Ok(());
@@ -504,9 +504,9 @@ fn driver_of_the_bindings(opened: &Opened) -> Result<(), Missing> {
     Err(Missing::Driver { reason })
 }
 
-/// What the bindings will call, which is not what was opened where the loader knows an unversioned name.
+/// The cuBLASLt that the bindings call: another file than the opened one if the loader knows an unversioned name.
 fn cublaslt_of_the_bindings(opened: &Opened) -> Result<Found, MissingLibrary> {
-    // SAFETY: opens and closes libraries, and `opened` keeps the one that is needed.
+    // SAFETY: opens and closes libraries; `opened` keeps the needed one open.
     if !unsafe { cudarc::cublaslt::sys::is_culib_present() } {
         return Err(MissingLibrary {
             part: Part::CublasLt,
@@ -515,7 +515,7 @@ fn cublaslt_of_the_bindings(opened: &Opened) -> Result<Found, MissingLibrary> {
             refused: vec![format!("{} is not known by its name", opened.found.path)],
         });
     }
-    // SAFETY: the check above says that one of the names can be opened, so that this does not panic.
+    // SAFETY: the check above ensures that one of the names can be opened, so that this does not panic.
     let theirs = unsafe { cudarc::cublaslt::sys::culib() };
     if landmark_address(theirs, Part::CublasLt) == landmark_address(&opened.handle, Part::CublasLt)
     {
@@ -591,7 +591,7 @@ or name their folders in HOLDALL_CUDA_LIBRARIES";
     #[test]
     fn a_library_that_was_opened_is_known_by_its_name() {
         if find_nvrtc().is_ok() {
-            // SAFETY: opens and closes libraries that are open already.
+            // SAFETY: opens and closes libraries that are already open.
             assert!(unsafe { cudarc::nvrtc::sys::is_culib_present() });
         }
         if let Ok(opened) = cublaslt_opened() {

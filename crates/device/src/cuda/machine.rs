@@ -1,4 +1,4 @@
-//! A plan's memory on the card, and its programs as graphs that are replayed.
+//! A plan's memory on the card, and its programs as captured graphs.
 //!
 //! ```text
 //! host      fill mirror 0 | fill mirror 1 | ...
@@ -6,7 +6,7 @@
 //! compute                                       | landing -> inputs, program ...   | landing -> inputs, program ...
 //! ```
 //!
-//! The host never waits within a step: it fills the next mirror while the card computes. Pictures pass the mirror by: they travel
+//! The host never waits within a step: it fills the next mirror while the card computes. Pictures bypass the mirror: they are copied
 //! from the rows that they were decoded into.
 
 use std::borrow::Cow;
@@ -28,66 +28,66 @@ use super::{Cuda, buckets};
 use crate::cpu::Element;
 use crate::{Arithmetic, DeviceError, HostRow};
 
-/// Host mirrors of the inputs: one is filled while the other travels.
+/// Host buffers of the inputs: one is filled while the other is copied.
 const MIRRORS: usize = 2;
 
-/// Programs of a step that the host may be ahead of the card. What it has launched cannot be taken back: a stop waits for
-/// these. Two mirrors hold it back about as much.
+/// Maximum number of programs that the host may be ahead of the card. Launched programs cannot be cancelled: a stop waits for them. The
+/// two mirrors limit the host about as much.
 pub(crate) const MOST_AHEAD: usize = 4;
 
-/// Inputs with no more than padding between them travel as one; a wider gap may hold an input that stays.
+/// Inputs with at most this gap between them are copied together; a wider gap may contain an input that must not change.
 const JOINED_BYTES: u64 = 255;
 
 struct Mirror {
     memory: Pinned,
-    /// Has left the host.
+    /// Recorded after the copy from this mirror.
     sent: Event,
-    /// Bytes of the inputs that were filled and not sent.
+    /// Bytes of the inputs that are filled and not yet copied.
     filled: Vec<Range<u64>>,
 }
 
-/// A plan on the card.
+/// A plan, ready to run on the card.
 pub(crate) struct CudaMachine {
     kernels: Arc<Kernels>,
     arena: Buffer,
-    /// State that the plan keeps on the host; kernels reach it by its address.
+    /// State that the plan keeps on the host; kernels access it by address.
     host: Pinned,
     tables: Tables,
     replays: HashMap<(ProgramId, usize), Replay>,
-    /// The last pass of a step of several processes: gradients travel meanwhile.
+    /// The last pass of a step in a run of several processes, which exchanges gradients while it runs.
     last_replays: HashMap<ProgramId, Replay>,
-    /// Which gradients do, by their offsets.
+    /// Offsets of the gradients that the last pass exchanges.
     sent_early: HashSet<u64>,
-    /// For gradients, while programs are captured; where several processes take part.
+    /// Stream for the exchange of gradients during the capture of programs; `None` in a run of one process.
     exchange: Option<Stream>,
-    /// Programs that run into or out of slots.
+    /// Programs that read or write slots.
     with_slots: HashSet<ProgramId>,
     compute: Stream,
-    /// For lanes beside the first, while programs are captured.
+    /// Streams for lanes other than the first, during the capture of programs.
     beside: Vec<Stream>,
     copies: Stream,
     inputs: Range<u64>,
     landing: u64,
     mirrors: Vec<Mirror>,
     at: usize,
-    /// Rows to be sent, and to which of the inputs' bytes.
+    /// Rows to be copied, with the offset among the inputs of each.
     rows: Vec<(u64, HostRow)>,
-    /// Rows that may still be on their way: nobody may write them.
+    /// Rows whose copy may still run: they must not be written.
     travelling: Vec<HostRow>,
-    /// Filled bytes that wait in the landing for the next program.
+    /// Bytes in the landing buffer that wait for the next program.
     landed: Vec<Range<u64>>,
-    /// What was in the landing has been taken over.
+    /// Recorded after a program has taken its inputs from the landing buffer.
     taken: Event,
-    /// Where the card was at the last calls of `keep_pace`, in turn.
+    /// Position of the compute stream at the last calls of `keep_pace`, as a ring.
     passed: [Event; MOST_AHEAD],
     next_passed: usize,
     failure: Option<DeviceError>,
-    /// What programs exchange with other processes through: a wait ends when one of them is lost.
+    /// Connection to the GPUs of other processes: a wait ends if one of them is lost.
     nccl: Option<Arc<Nccl>>,
 }
 
 impl CudaMachine {
-    /// Reserves the arena, chooses algorithms, captures every program.
+    /// Reserves the arena, chooses algorithms and captures every program.
     pub fn new(
         cuda: &Cuda,
         plan: &StepPlan,
@@ -164,7 +164,7 @@ impl CudaMachine {
         }
     }
 
-    /// Chooses an algorithm for every product, on noise: on zeros the card would run faster than it will.
+    /// Chooses an algorithm for every product, on noise: on zeros the card would run unrealistically fast.
     fn prepare(
         &mut self,
         cuda: &Cuda,
@@ -182,7 +182,7 @@ impl CudaMachine {
         })?;
         cuda.count_choosing(began.elapsed());
         cuda.keep_algorithms();
-        // Nothing of this may be taken for data: indices above all.
+        // The noise must not be mistaken for data, above all for indices.
         self.compute.clear(self.arena.address, self.arena.bytes)?;
         self.compute.wait()
     }
@@ -227,7 +227,7 @@ impl CudaMachine {
         self.arena.bytes
     }
 
-    /// Where a tensor is on the card, and how many elements it has.
+    /// Address of a tensor on the card, and its number of elements.
     fn address<T>(&self, place: &Place) -> (u64, usize) {
         assert_eq!(place.space, MemorySpace::Device, "on the card");
         let elements = elements_of::<T>(place);
@@ -235,7 +235,7 @@ impl CudaMachine {
         (self.arena.address + place.offset, elements)
     }
 
-    /// Copies a tensor to the host, where it is not there already.
+    /// Copies a tensor to the host, unless it is on the host already.
     pub fn read<T: Element>(&self, place: &Place) -> Result<Cow<'_, [T]>, DeviceError> {
         if place.space == MemorySpace::PinnedHost {
             self.settle()?;
@@ -272,7 +272,7 @@ impl CudaMachine {
         result
     }
 
-    /// Waits for all that was launched.
+    /// Waits for all launched work.
     fn settle(&self) -> Result<(), DeviceError> {
         match &self.nccl {
             Some(nccl) => nccl.wait(&self.compute),
@@ -296,7 +296,7 @@ impl CudaMachine {
         let start = place.offset - self.inputs.start;
         let mirror = &mut self.mirrors[self.at];
         if mirror.filled.is_empty() {
-            // What was in it last must have left.
+            // The copy of the mirror's last contents must be done.
             let left = match &self.nccl {
                 Some(nccl) => nccl.wait_until(|| mirror.sent.is_done()),
                 None => mirror.sent.wait(),
@@ -313,7 +313,7 @@ impl CudaMachine {
         fill(values)
     }
 
-    /// An input whose samples lie in rows; they travel from there.
+    /// Adds an input whose samples are in rows, which are copied from there.
     pub fn input_rows(&mut self, place: &Place, rows: &mut dyn Iterator<Item = &HostRow>) {
         let (_, bytes) = self.address::<u8>(place);
         assert!(
@@ -331,7 +331,7 @@ impl CudaMachine {
         assert_eq!(at, end, "rows of {bytes} bytes together");
     }
 
-    /// Lets what was filled travel to the card, beside what runs there.
+    /// Starts the copy of filled inputs to the card, in parallel with running programs.
     pub fn send(&mut self) {
         let sent = self.try_send();
         self.note(sent);
@@ -344,7 +344,7 @@ impl CudaMachine {
         }
         let ranges = joined(std::mem::take(&mut mirror.filled));
         if self.landed.is_empty() {
-            // The landing is free once the last program has taken its inputs.
+            // The landing buffer is free once the last program has taken its inputs.
             self.copies.wait_for(&self.taken)?;
         }
         for range in &ranges {
@@ -353,7 +353,7 @@ impl CudaMachine {
             let bytes = (range.end - range.start) as usize;
             self.copies.upload(to, from, bytes)?;
         }
-        // After the mirror: small gaps in it are sent along, and may be where these go.
+        // After the mirror: small gaps in it are copied too, and rows may belong in a gap.
         for (to, from, bytes) in runs(&self.rows) {
             self.copies
                 .upload(self.arena.address + self.landing + to, from, bytes)?;
@@ -390,7 +390,7 @@ impl CudaMachine {
         }
     }
 
-    /// Runs the last pass of a step: where several processes take part, gradients travel meanwhile.
+    /// Runs the last pass of a step; in a run of several processes, gradients are exchanged during the pass.
     pub fn run_last(&mut self, program: ProgramId, micro: usize, slot: usize) {
         if !self.last_replays.contains_key(&program) {
             return self.run(program, micro, slot);
@@ -405,7 +405,7 @@ impl CudaMachine {
         }
     }
 
-    /// Waits until the card has come to where it was sent [`MOST_AHEAD`] calls ago. The queue behind that keeps it busy.
+    /// Waits until the card has reached its position of [`MOST_AHEAD`] calls ago. The programs queued after that keep it busy.
     pub fn keep_pace(&mut self) {
         if self.failure.is_none() {
             let passed = &self.passed[self.next_passed];
@@ -443,7 +443,7 @@ impl CudaMachine {
         self.taken.record(&self.compute)
     }
 
-    /// Runs a program instruction by instruction, and tells how long each took.
+    /// Runs a program instruction by instruction and reports the time of each.
     pub fn profile(
         &mut self,
         cuda: &Cuda,
@@ -459,14 +459,15 @@ impl CudaMachine {
         let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
         let program = &plan.programs[id.0];
         for (index, instruction) in program.instructions.iter().enumerate() {
-            // As often as others do, which nobody knows: what is exchanged is not timed.
+            // Exchanges are issued once and not timed: other processes would have to repeat them as often.
             if matches!(instruction.op, Op::Collective(_)) {
                 issuer.instruction(program, index)?;
                 told(instruction.op.rules().name(), 0.0);
                 continue;
             }
-            // Each as a graph of its own, a few times over: what it takes among others, without the host's part. The
-            // numbers are not those of a step: what adds, adds several times.
+            // Each instruction is timed as a graph of its own, several times over: this excludes the host's part. The results differ from
+            // those of a
+            // step: an instruction that adds does so several times.
             let seconds = timed(&self.compute, || issuer.instruction(program, index))?;
             told(instruction.op.rules().name(), seconds);
         }
@@ -476,7 +477,7 @@ impl CudaMachine {
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         let mut waited = self.settle();
         if !self.travelling.is_empty() {
-            // Those of the next step, where they were sent early.
+            // Rows of the next step that were sent early.
             waited = waited.and(self.copies.wait());
         }
         self.travelling.clear();
@@ -490,13 +491,13 @@ impl CudaMachine {
 
 impl Drop for CudaMachine {
     fn drop(&mut self) {
-        // Memory is freed next: nothing may still use it. If the card failed, it does not.
+        // Memory is freed next: nothing may still use it. If the card failed, nothing does.
         let _ = self.copies.wait();
         let _ = self.compute.wait();
     }
 }
 
-/// Pinned memory for state that a plan keeps on the host.
+/// Allocates pinned memory for state that a plan keeps on the host.
 fn pin(bytes: u64) -> Result<Pinned, DeviceError> {
     Pinned::new(bytes as usize).map_err(|cause| DeviceError::Memory {
         found: format!(
@@ -508,7 +509,7 @@ fn pin(bytes: u64) -> Result<Pinned, DeviceError> {
     })
 }
 
-/// Elements of a tensor that is read or written as a whole.
+/// Number of elements of a tensor that is read or written as a whole.
 fn elements_of<T>(place: &Place) -> usize {
     assert_eq!(
         place.strides,
@@ -529,7 +530,7 @@ fn with_slots(plan: &StepPlan) -> HashSet<ProgramId> {
     with_slots.map(|(id, _)| id).collect()
 }
 
-/// One for each lane but the first.
+/// One stream for each lane but the first.
 fn streams_beside(plan: &StepPlan) -> Result<Vec<Stream>, DeviceError> {
     let instructions = plan.programs.iter().flat_map(|one| &one.instructions);
     let last = instructions.filter_map(|one| one.lane).max();
@@ -538,7 +539,7 @@ fn streams_beside(plan: &StepPlan) -> Result<Vec<Stream>, DeviceError> {
         .collect()
 }
 
-/// Rows that follow each other on both sides, as one: where to, where from, how many bytes.
+/// Joins rows that are consecutive at both source and destination: destination offset, source address, bytes.
 fn runs(rows: &[(u64, HostRow)]) -> impl Iterator<Item = (u64, *const u8, usize)> {
     let follows = |(a, first): &(u64, HostRow), (b, second): &(u64, HostRow)| {
         let bytes = first.as_ref().len();
@@ -553,7 +554,7 @@ fn runs(rows: &[(u64, HostRow)]) -> impl Iterator<Item = (u64, *const u8, usize)
 
 fn zeros<T: Element>(elements: usize) -> Vec<T> {
     let mut values = Vec::with_capacity(elements);
-    // SAFETY: room for this many elements was made; every bit pattern of an `Element` is valid, zeros too.
+    // SAFETY: the vector has capacity for this many elements; every bit pattern of an `Element` is valid, zeros included.
     unsafe {
         std::ptr::write_bytes::<T>(values.as_mut_ptr(), 0, elements);
         values.set_len(elements);
@@ -561,7 +562,7 @@ fn zeros<T: Element>(elements: usize) -> Vec<T> {
     values
 }
 
-/// Ranges in order, those that nearly touch as one.
+/// Sorted ranges, with nearly adjacent ones joined.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut result: Vec<Range<u64>> = Vec::new();

@@ -1,7 +1,7 @@
-//! What the driver says of a card's memory, by NVML: what this process holds, who else is there, how much is left.
+//! Memory of a card as the driver reports it through NVML: of this process, of other processes, and free.
 //!
-//! NVML belongs to the driver and is opened at run time. Every answer is optional: Windows does not tell memory per process,
-//! containers may hide processes or their bytes, and an old driver may lack a call. Nothing here fails louder than `None`.
+//! NVML belongs to the driver and is opened at run time. Every query is optional: Windows does not report memory per process, containers
+//! may hide processes or their bytes, and an old driver may lack a call. A failed query is `None`.
 
 use std::sync::OnceLock;
 
@@ -10,10 +10,10 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-/// Which card. NVML's own numbers are in another order than CUDA's, so there is no index here.
+/// Identifies a card. NVML's order of cards differs from CUDA's, so an index would be ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardId<'a> {
-    /// As `cuDeviceGetPCIBusId` writes it: `0000:01:00.0`.
+    /// Result of `cuDeviceGetPCIBusId`: `0000:01:00.0`.
     PciBusId(&'a str),
     /// `GPU-...`, or `MIG-...` for a slice of a card, as in `CUDA_VISIBLE_DEVICES`.
     Uuid(&'a str),
@@ -22,38 +22,35 @@ pub enum CardId<'a> {
 /// A process that has memory on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id, as the driver tells it: in a container that may be the host's.
+    /// Process id from the driver: in a container it may be the id on the host.
     pub pid: u32,
-    /// Its name; empty where it cannot be seen from here.
+    /// Program name; empty if it is not visible to this process.
     pub name: String,
-    /// What it holds, where the driver tells.
+    /// Memory of the process, where the driver reports it.
     pub bytes: Option<u64>,
 }
 
-/// A card's memory as the driver counts it.
+/// Memory of a card, as the driver counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CardMemory {
-    /// Held by processes.
     pub used_bytes: u64,
-    /// Could be had now.
     pub free_bytes: u64,
-    /// All of it. More than used and free together: the driver keeps some for itself.
+    /// Total memory. It exceeds the sum of used and free: the driver reserves some for itself.
     pub total_bytes: u64,
 }
 
-/// Memory that this process has on the card, CUDA's context included; `None` where the driver does not tell.
+/// Memory of this process on the card, CUDA's context included; `None` if the driver does not report it.
 ///
-/// In a container the driver may tell process ids of the host, so that ours is not among them. If one compute process alone
-/// is on the card, and its id is of no process here although all that live here can be seen, then it is counted in another
-/// namespace than ours and is taken for us. A caller should therefore hold a context when it asks: otherwise it might be told
-/// a stranger's memory.
+/// In a container the driver may report process ids of the host, so that our id is not among them. If there is exactly one compute
+/// process on the card, and its id is not in our namespace although all processes of our namespace are visible, it is assumed to be this
+/// process. A caller should therefore hold a context: otherwise the result may be another process's memory.
 pub fn process_bytes(card: CardId) -> Option<u64> {
     let processes = device(card)?.running_compute_processes().ok()?;
     let processes: Vec<_> = processes.iter().map(pid_and_bytes).collect();
     own_bytes(&processes, std::process::id(), is_of_another_namespace)
 }
 
-/// Other processes that have memory on the card, largest first; those that only draw are among them.
+/// Other processes that have memory on the card, graphics processes included, largest first.
 pub fn holders(card: CardId) -> Vec<Holder> {
     let Some(device) = device(card) else {
         return Vec::new();
@@ -75,7 +72,7 @@ pub fn holders(card: CardId) -> Vec<Holder> {
         .collect()
 }
 
-/// The card's memory, whoever holds it; `None` where the driver does not tell.
+/// Memory of the card, by all processes; `None` if the driver does not report it.
 pub fn device_memory(card: CardId) -> Option<CardMemory> {
     let memory = device(card)?.memory_info().ok()?;
     Some(CardMemory {
@@ -85,7 +82,8 @@ pub fn device_memory(card: CardId) -> Option<CardMemory> {
     })
 }
 
-/// Percent of the last moments, 0 to 100, in which the card computed; `None` where the driver does not tell, as of a slice of a card.
+/// Percentage of the driver's last sampling period in which the card was busy; `None` if the driver does not report it, as for a MIG
+/// slice.
 pub fn utilization(card: CardId) -> Option<u32> {
     let rates = device(card)?.utilization_rates().ok()?;
     Some(rates.gpu)
@@ -95,7 +93,7 @@ fn nvml() -> Option<&'static Nvml> {
     nvml_or_why().ok()
 }
 
-/// NVML, opened once, or what it said instead.
+/// NVML, opened once, or its error.
 pub(super) fn nvml_or_why() -> Result<&'static Nvml, &'static NvmlError> {
     static NVML: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
     NVML.get_or_init(Nvml::init).as_ref()
@@ -111,14 +109,14 @@ fn device(card: CardId) -> Option<Device<'static>> {
 
 pub(super) fn pid_and_bytes(process: &ProcessInfo) -> (u32, Option<u64>) {
     let bytes = match process.used_gpu_memory {
-        // Some drivers say 0 in a container, and no process on a card has nothing there.
+        // Some drivers report 0 in a container; a process on a card never has zero bytes.
         UsedGpuMemory::Unavailable | UsedGpuMemory::Used(0) => None,
         UsedGpuMemory::Used(bytes) => Some(bytes),
     };
     (process.pid, bytes)
 }
 
-/// One entry per process, largest first: one that computes and draws is told twice, with the same memory.
+/// One entry per process, largest first: a process that both computes and draws is reported twice, with the same memory.
 pub(super) fn merge(
     processes: impl Iterator<Item = (u32, Option<u64>)>,
 ) -> Vec<(u32, Option<u64>)> {
@@ -133,7 +131,7 @@ pub(super) fn merge(
     merged
 }
 
-/// Under which id the driver knows us.
+/// The driver's id of this process.
 fn own_pid(
     processes: &[(u32, Option<u64>)],
     our_pid: u32,
@@ -157,14 +155,14 @@ fn own_bytes(
     processes.iter().find(|(pid, _)| *pid == own)?.1
 }
 
-/// Whether an id cannot be one of our namespace: no process here has it, and none is hidden, because the first one, which
-/// is not ours, can be seen.
+/// Whether an id is outside of our namespace: no visible process has it, and no process is hidden, because the first process, which is
+/// not ours, is visible.
 fn is_of_another_namespace(pid: u32) -> bool {
     let can_be_seen = |pid: u32| std::path::Path::new("/proc").join(pid.to_string()).exists();
     can_be_seen(1) && !can_be_seen(pid)
 }
 
-/// The longest name that is asked for, in bytes.
+/// Maximum length of a process name, in bytes.
 const NAME_BYTES: usize = 256;
 
 pub(super) fn process_name(pid: u32) -> String {
@@ -174,8 +172,8 @@ pub(super) fn process_name(pid: u32) -> String {
     name.map(|name| short_name(&name)).unwrap_or_default()
 }
 
-/// The program without its folder and arguments, which a driver may add. Only a path of Unix ends at a space: on Windows
-/// there are no arguments, and folders have spaces.
+/// The program without its folder and arguments, which a driver may add. Only a Unix path ends at a space: on Windows there are no
+/// arguments, and folders may contain spaces.
 fn short_name(name: &str) -> String {
     let name = name.trim();
     let path = if name.starts_with('/') {

@@ -1,21 +1,21 @@
-//! NVIDIA GPUs, with every library loaded at run time: the same program runs where there is none.
+//! NVIDIA GPUs. Every library is loaded at run time: the same binary runs on machines without CUDA.
 //!
 //! ```text
-//! libraries   where libcuda, NVRTC and cuBLASLt are
+//! libraries   finds and opens libcuda, NVRTC and cuBLASLt
 //! driver      the driver's calls, checked
 //! compile     kernels/*.cu -> machine code, kept on disk
 //! product     matrix products: an algorithm per shape, timed once, kept on disk
 //! cudnn, convolution   the same for convolutions; opened by the first of them
 //! launch      an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
-//! target      the card as the planner sees it; profile: what it was measured to do
-//! ranks       retrieval's first products, and what they leave open in f64
-//! progress    a word to whoever waits meanwhile
-//! gpus        every card as the driver sees it, for people who watch
+//! target      the card as a target of the planner; profile: its measured rates
+//! ranks       retrieval's counts of scores: on tensor cores, then undecided ones in f64
+//! progress    messages about slow preparations
+//! gpus        status of every card, as nvidia-smi shows it
 //! ```
 //!
-//! No floating-point atomics and no order that depends on timing: the same program on the same numbers gives the same
-//! bits.
+//! There are no floating-point atomics, and no order of additions depends on timing: the same program on the same numbers gives the
+//! same bits.
 
 mod buckets;
 pub mod cards;
@@ -62,12 +62,12 @@ use profile::Profile;
 use crate::gauge::Gauge;
 use crate::{Arithmetic, DeviceError};
 
-/// The oldest cards that the kernels are compiled for: compute capability 7.5.
+/// Oldest compute capability that the kernels are compiled for: 7.5.
 pub const OLDEST_CAPABILITY: u32 = 75;
 
-/// A GPU, opened.
+/// An open GPU.
 pub struct Cuda {
-    // Fields are dropped in this order: what needs the context goes before it.
+    // Fields are dropped in this order: the context comes last.
     nccl: Option<Arc<Nccl>>,
     kernels: Mutex<[Option<Arc<Kernels>>; 3]>,
     profiles: Mutex<Vec<(Arithmetic, Profile)>>,
@@ -79,15 +79,15 @@ pub struct Cuda {
     num_processors: usize,
     pci_bus_id: String,
     found: Vec<Found>,
-    /// Bytes of the card that were in use before this process came, where the driver told.
+    /// Bytes of the card that were in use before this process used it, where the driver reports them.
     others_bytes: Option<u64>,
     peak_bytes: Mutex<u64>,
-    /// Spent on choosing algorithms.
+    /// Time spent on choosing algorithms.
     time_of_choosing: Mutex<Duration>,
     context: Context,
 }
 
-/// How many GPUs there are; an error says what is missing where there is a driver, zero where there is none.
+/// Number of GPUs: zero without a driver, an error if there is a driver without the libraries for computing.
 pub fn count() -> Result<usize, DeviceError> {
     match libraries::load() {
         Ok(_) => driver::count(),
@@ -97,7 +97,7 @@ pub fn count() -> Result<usize, DeviceError> {
 }
 
 impl Cuda {
-    /// What was spent on choosing algorithms: once for each product of a machine, and kept on disk.
+    /// Time spent on choosing algorithms: once for each product of a machine; choices are stored on disk.
     pub fn time_of_choosing(&self) -> Duration {
         *self
             .time_of_choosing
@@ -112,7 +112,7 @@ impl Cuda {
             .unwrap_or_else(PoisonError::into_inner) += time;
     }
 
-    /// Opens the GPU with this number.
+    /// Opens the GPU with this index.
     pub fn open(ordinal: usize) -> Result<Cuda, DeviceError> {
         let found = libraries::load().map_err(|missing| match missing {
             Missing::Driver { .. } => DeviceError::Missing(format!(
@@ -159,7 +159,7 @@ impl Cuda {
         })
     }
 
-    /// The same among other processes: joins their cards.
+    /// The same GPU as a member of a group of processes: connects it to their GPUs.
     pub(crate) fn with_group(self, group: &Group) -> Result<Cuda, DeviceError> {
         if group.size() == 1 {
             return Ok(self);
@@ -173,7 +173,7 @@ impl Cuda {
         self.nccl.as_ref().map(|nccl| nccl.describe())
     }
 
-    /// What exchanges take on the card once programs with them are captured: 1.0 to 3.4 MiB were seen.
+    /// Card memory of exchanges after programs with exchanges are captured: 1.0 to 3.4 MiB were measured.
     pub(crate) fn exchange_bytes(&self) -> u64 {
         match self.nccl {
             Some(_) => 4 << 20,
@@ -181,12 +181,12 @@ impl Cuda {
         }
     }
 
-    /// What cards of several processes exchange through.
+    /// The connection to the GPUs of other processes.
     fn nccl(&self) -> Option<&Arc<Nccl>> {
         self.nccl.as_ref()
     }
 
-    /// Where the card is on its machine's bus: the same for every process that uses it.
+    /// Address of the card on the machine's PCI bus: the same in every process that uses the card.
     pub fn pci_bus_id(&self) -> &str {
         &self.pci_bus_id
     }
@@ -199,7 +199,7 @@ impl Cuda {
         self.context.bind()
     }
 
-    /// For people: the card, and which libraries were found where.
+    /// Description for people: the card, and where each library was found.
     pub fn describe(&self) -> Vec<String> {
         let memory = self.context.memory().map_or(0, |(_, total)| total);
         let mut lines = vec![format!(
@@ -219,12 +219,11 @@ impl Cuda {
         lines
     }
 
-    /// What the card is called.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// bf16 where the card has it, fp16 elsewhere.
+    /// bf16 if the card supports it, else fp16.
     pub fn best_arithmetic(&self) -> Arithmetic {
         if self.supports(Arithmetic::Bf16) {
             Arithmetic::Bf16
@@ -233,7 +232,7 @@ impl Cuda {
         }
     }
 
-    /// Whether the card's product units know the format.
+    /// Whether the card's tensor cores support the format.
     pub fn supports(&self, arithmetic: Arithmetic) -> bool {
         match arithmetic {
             Arithmetic::F32 | Arithmetic::F16 => true,
@@ -241,7 +240,7 @@ impl Cuda {
         }
     }
 
-    /// The kernels for a number format: compiled or read from disk, and loaded, once.
+    /// The kernels for a number format; compiled or read from disk, and loaded, at the first call.
     fn kernels(&self, arithmetic: Arithmetic) -> Result<Arc<Kernels>, DeviceError> {
         let element = match arithmetic {
             Arithmetic::F32 | Arithmetic::Tf32 => 0,
@@ -260,8 +259,7 @@ impl Cuda {
         Ok(kernels)
     }
 
-    /// Loads everything that a run in this format needs, so that what the process holds then is what the plan
-    /// starts from.
+    /// Loads everything that a run in this format needs, so that the memory in use afterwards is the baseline of the plan.
     pub fn warm_up(&self, arithmetic: Arithmetic) -> Result<(), DeviceError> {
         self.bind()?;
         self.kernels(arithmetic)?;
@@ -270,7 +268,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// What the card was measured to do, now or in an earlier process.
+    /// Measured rates of the card, from this process or stored by an earlier one.
     fn profile(&self, arithmetic: Arithmetic) -> Result<Profile, DeviceError> {
         let mut profiles = self
             .profiles
@@ -291,7 +289,7 @@ impl Cuda {
         Ok(profile)
     }
 
-    /// The card as the planner sees it.
+    /// The card as a target of the planner.
     pub fn target(&self, arithmetic: Arithmetic) -> Result<CudaTarget, DeviceError> {
         self.warm_up(arithmetic)?;
         let held = self.held_bytes().unwrap_or(0);
@@ -304,26 +302,25 @@ impl Cuda {
         ))
     }
 
-    /// Total bytes of the card.
     pub fn total_bytes(&self) -> Option<u64> {
         self.context.memory().ok().map(|(_, total)| total)
     }
 
-    /// Free bytes of the card, and all of it. Under Windows CUDA calls host memory free, NVML does not.
+    /// Free and total bytes of the card. On Windows CUDA counts host memory as free, NVML does not.
     fn free_and_total_bytes(&self) -> Result<(u64, u64), DeviceError> {
         let (free, total) = self.context.memory()?;
         let on_card = memory::device_memory(self.card()).map(|memory| memory.free_bytes);
         Ok((on_card.map_or(free, |on_card| on_card.min(free)), total))
     }
 
-    /// What this process holds on the card or could have.
+    /// Memory that this process holds on the card or could still allocate.
     pub fn available_bytes(&self) -> Option<u64> {
         let (free, _) = self.free_and_total_bytes().ok()?;
         Some(free + self.held_bytes().unwrap_or(0))
     }
 
-    /// What this process holds on the card, context and code included: as the driver tells, or else the change in free
-    /// memory since before it came.
+    /// Memory that this process holds on the card, context and code included: from the driver, or else the change in free memory since
+    /// before the process used the card.
     pub fn held_bytes(&self) -> Option<u64> {
         let held = memory::process_bytes(self.card()).or_else(|| {
             let (free, total) = self.free_and_total_bytes().ok()?;
@@ -337,22 +334,22 @@ impl Cuda {
         Some(held)
     }
 
-    /// The most that [`Cuda::held_bytes`] has said: nothing is allocated within a step, so that is the peak.
+    /// The largest result of [`Cuda::held_bytes`]: nothing is allocated within a step, so that is the peak.
     pub fn peak_bytes(&self) -> Option<u64> {
         self.held_bytes()?;
         let peak = self.peak_bytes.lock();
         Some(*peak.expect("never poisoned: nothing panics with it"))
     }
 
-    /// What looks at the card while a run goes on.
+    /// A gauge of the card's memory, for use during a run.
     pub fn gauge(&self) -> Gauge {
         let name = format!("cuda:{}", self.ordinal);
         Gauge::of_card(name, &self.pci_bus_id, self.held_bytes())
     }
 
-    /// One piece of the card's memory, or who holds it.
+    /// Allocates card memory; the error names the processes that hold it.
     fn reserve(&self, bytes: u64) -> Result<Buffer, DeviceError> {
-        // Where a driver lends host memory instead of refusing (Windows), a run would crawl: better to refuse here.
+        // Some drivers (Windows) lend host memory instead of refusing, which would make the run crawl: refuse here.
         let (free, total) = self.free_and_total_bytes()?;
         if free < bytes {
             return Err(self.who_holds(bytes, free, total));
@@ -388,13 +385,13 @@ impl Cuda {
         }
     }
 
-    /// The algorithms chosen so far, as text that [`Cuda::prefer_algorithms`] reads.
+    /// Algorithms chosen so far, as text for [`Cuda::prefer_algorithms`].
     pub fn algorithms(&self) -> String {
         tuning_cache::algorithms_to_text(&self.products.chosen())
             + &tuning_cache::engines_to_text(&self.convolutions.chosen())
     }
 
-    /// Takes algorithms chosen in an earlier process where a shape has none yet: the same bits follow.
+    /// Sets the algorithms of an earlier process for shapes that have none yet, so that the same bits follow.
     pub fn prefer_algorithms(&self, text: &str) {
         self.products
             .prefer(tuning_cache::algorithms_from_text(text));
@@ -402,13 +399,13 @@ impl Cuda {
             .prefer(tuning_cache::engines_from_text(text));
     }
 
-    /// Keeps the algorithms chosen so far for later processes.
+    /// Stores the algorithms chosen so far on disk, for later processes.
     fn keep_algorithms(&self) {
         tuning_cache::write_algorithms(self);
     }
 }
 
-/// The product library's name for an arithmetic.
+/// The format of the product library for an arithmetic.
 fn format_of(arithmetic: Arithmetic) -> Format {
     match arithmetic {
         Arithmetic::F32 => Format::F32,

@@ -1,8 +1,8 @@
-//! NCCL, opened at run time: what GPUs of several processes exchange.
+//! NCCL, opened at run time: exchanges between the GPUs of several processes.
 //!
-//! A communicator is nonblocking: calls return before they are done, so that a process that was lost ends a wait, and aborting is
-//! safe. The algorithm is pinned to rings with the plain protocol: additions then have one order for a number of processes on a set of
-//! cards, whatever the timing. What the user set in the environment stays.
+//! A communicator is nonblocking: calls return before they are done, so that a wait can end if a process is lost, and aborting is
+//! safe. The algorithm is pinned to rings with the simple protocol, so that the order of additions depends only on the number of processes
+//! and the set of cards, not on timing. Settings of the user's environment are kept.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -25,12 +25,12 @@ const SUCCESS: Status = 0;
 const IN_PROGRESS: Status = 7;
 const SUM: i32 = 0;
 
-/// As `nccl.h` has it: passed by value.
+/// NCCL's id of a communicator, passed by value, as in `nccl.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UniqueId([c_char; 128]);
 
-/// The settings of a communicator as version 2.18 has them; later versions take the shorter ones by their size and version.
+/// Settings of a communicator in version 2.18; later versions accept this shorter struct by its size and version.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -48,7 +48,7 @@ const MAGIC: u32 = 0xcafe_beef;
 const CONFIG_VERSION: u32 = 21_800;
 const UNDEFINED: i32 = i32::MIN;
 
-/// The functions that are called.
+/// NCCL's functions.
 struct Api {
     unique_id: unsafe extern "C" fn(*mut UniqueId) -> Status,
     init: unsafe extern "C" fn(*mut Raw, i32, UniqueId, i32, *mut Config) -> Status,
@@ -86,17 +86,17 @@ fn symbols(library: &Library) -> Result<Api, libloading::Error> {
     }
 }
 
-/// The version of a library that was opened, such as `2.28.9`.
+/// Version of an open library, such as `2.28.9`.
 pub(super) fn version_of(library: &Library) -> Option<String> {
     type Version = unsafe extern "C" fn(*mut i32) -> Status;
     let mut version = 0;
-    // SAFETY: writes one int to the address that it is given; the type says so.
+    // SAFETY: writes one int to the given address, as the type declares.
     let status = unsafe { library.get::<Version>(b"ncclGetVersion").ok()?(&mut version) };
     let parts = [version / 10_000, version / 100 % 100, version % 100];
     (status == SUCCESS).then(|| parts.map(|part| part.to_string()).join("."))
 }
 
-/// A part of memory that takes part in an exchange.
+/// Part of the memory that is exchanged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub address: u64,
@@ -104,19 +104,19 @@ pub(super) struct Piece {
     pub dtype: DType,
 }
 
-/// A communicator of this process's card with those of all others.
+/// A communicator between this process's card and the cards of all other processes.
 pub(super) struct Nccl {
     api: Api,
     comm: Raw,
     group: Group,
     is_aborted: AtomicBool,
-    /// Calls of one communicator follow each other.
+    /// Ensures that one thread at a time calls the communicator.
     turn: Mutex<()>,
-    /// How long the card has been waited for.
+    /// Statistics of waits for the card.
     waits: Mutex<CardWaits>,
 }
 
-/// Waits for a card that have ended.
+/// Count and maximum of completed waits for the card.
 #[derive(Default)]
 struct CardWaits {
     count: u64,
@@ -124,7 +124,7 @@ struct CardWaits {
 }
 
 impl CardWaits {
-    /// How long the next one may last: ten times the longest, once there were enough to know.
+    /// Limit of the next wait: ten times the longest, once enough waits are recorded.
     fn limit(&self, deadlines: Deadlines) -> Duration {
         if self.count >= KNOWN_WAITS {
             deadlines.silence.max(10 * self.longest)
@@ -139,12 +139,12 @@ impl CardWaits {
     }
 }
 
-// SAFETY: a communicator may be used from any thread, one call at a time: `turn` sees to it.
+// SAFETY: a communicator may be used from any thread, one call at a time, which `turn` ensures.
 unsafe impl Send for Nccl {}
 // SAFETY: as above.
 unsafe impl Sync for Nccl {}
 
-/// Settings that give additions one order.
+/// Settings that fix the order of additions.
 const PINNED: [(&str, &str); 3] = [
     ("NCCL_ALGO", "Ring"),
     ("NCCL_PROTO", "Simple"),
@@ -152,7 +152,7 @@ const PINNED: [(&str, &str); 3] = [
 ];
 
 impl Nccl {
-    /// Joins the others; the card's context is current. Every connection is made and every buffer had before this returns.
+    /// Connects to the other processes; the card's context must be current. Creates every connection and buffer before it returns.
     pub fn open(group: &Group) -> Result<Nccl, DeviceError> {
         let library = nccl().map_err(|missing| DeviceError::Missing(missing.to_string()))?;
         let api = symbols(library).map_err(|error| {
@@ -162,7 +162,7 @@ impl Nccl {
         })?;
         for (name, value) in PINNED {
             if std::env::var_os(name).is_none() {
-                // SAFETY: the only readers of these names are NCCL, which has not begun, and `settings`, later on this thread.
+                // SAFETY: the only readers of these names are NCCL, which has not started, and `settings`, later on this thread.
                 unsafe { std::env::set_var(name, value) };
             }
         }
@@ -194,7 +194,7 @@ impl Nccl {
         };
         let mut comm = null_mut();
         let (size, rank) = (group.size() as i32, group.rank() as i32);
-        // SAFETY: the handle is written to a local; id and settings are those of the header.
+        // SAFETY: the handle is written to a local; id and settings have the types of the header.
         let status = unsafe { (api.init)(&mut comm, size, id, rank, &mut config) };
         if status != SUCCESS && status != IN_PROGRESS {
             return Err(failed(&api, comm, status, "ncclCommInitRankConfig"));
@@ -212,7 +212,7 @@ impl Nccl {
         Ok(nccl)
     }
 
-    /// Makes the connections that exchanges need: they are made at the first use, and have buffers.
+    /// Performs one exchange of each kind, which creates the connections and their buffers.
     fn connect(&self) -> Result<(), DeviceError> {
         let elements = self.group.size() * CONNECTING_ELEMENTS;
         let (buffer, stream) = (Buffer::new(4 * elements as u64)?, Stream::new()?);
@@ -228,7 +228,7 @@ impl Nccl {
         self.wait(&stream)
     }
 
-    /// What the order of additions depends on, beside the number of processes and where they are: version and settings.
+    /// Everything that the order of additions depends on, apart from the processes and their machines: version and settings.
     pub fn describe(&self) -> String {
         let setting = |(name, _): (&str, &str)| {
             let value = std::env::var(name).unwrap_or_default();
@@ -240,14 +240,14 @@ impl Nccl {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Gathers each piece in place: it is as many equal parts as there are processes, and each has filled its own.
+    /// Gathers each piece in place: it has one equal part per process, and each process has filled its own.
     pub fn all_gather(&self, pieces: &[Piece], stream: &Stream) -> Result<(), DeviceError> {
         let (size, rank) = (self.group.size(), self.group.rank());
         self.together("ncclAllGather", pieces, |piece| {
             let own = piece.elements / size;
             assert_eq!(own * size, piece.elements, "equal parts");
             let offset = (rank * own * piece.dtype.bytes()) as u64;
-            // SAFETY: the piece lies in memory of this context that outlives the stream's work.
+            // SAFETY: the piece is in memory of this context that outlives the stream's work.
             unsafe {
                 (self.api.all_gather)(
                     piece.address + offset,
@@ -261,7 +261,7 @@ impl Nccl {
         })
     }
 
-    /// Adds up each piece over all processes, in place.
+    /// Sums each piece over all processes, in place.
     pub fn all_reduce(&self, pieces: &[Piece], stream: &Stream) -> Result<(), DeviceError> {
         self.together("ncclAllReduce", pieces, |piece| {
             // SAFETY: as above.
@@ -279,7 +279,7 @@ impl Nccl {
         })
     }
 
-    /// Each piece becomes that of its owner.
+    /// Copies each piece from its owner to all processes, in place.
     pub fn take_from_owners(
         &self,
         pieces: &[Piece],
@@ -315,7 +315,7 @@ impl Nccl {
             SUCCESS | IN_PROGRESS => Ok(()),
             status => Err(failed(&self.api, self.comm, status, call)),
         };
-        // SAFETY: no arguments; every start has its end.
+        // SAFETY: no arguments; every group start has its group end.
         checked(unsafe { (self.api.group_start)() })?;
         let issued = pieces.iter().try_for_each(|piece| checked(one(piece)));
         // SAFETY: as above.
@@ -324,7 +324,7 @@ impl Nccl {
         self.settle(call)
     }
 
-    /// Waits until the communicator has taken what it was given; not for the work.
+    /// Waits until the communicator has accepted its calls; does not wait for the work.
     fn settle(&self, what: &str) -> Result<(), DeviceError> {
         let began = Instant::now();
         loop {
@@ -353,7 +353,7 @@ impl Nccl {
         }
     }
 
-    /// An error where another process is lost: what waits for it never ends otherwise. Who looks goes on.
+    /// Returns an error if another process is lost, since a wait for it would never end. Also signals that this process is alive.
     fn look_around(&self) -> Result<(), DeviceError> {
         self.group.goes_on();
         let Some(error) = self.group.error() else {
@@ -368,7 +368,7 @@ impl Nccl {
         self.wait_until(|| stream.is_done())
     }
 
-    /// Waits until something has come to pass on the card, or a process is lost.
+    /// Waits until `is_done`, or until a process is lost.
     pub fn wait_until(
         &self,
         is_done: impl Fn() -> Result<bool, DeviceError>,
@@ -387,7 +387,7 @@ impl Nccl {
         drop(waits);
         let began = Instant::now();
         while !is_done()? {
-            // Steps of milliseconds are noticed at once, those of minutes cost no core.
+            // Short waits spin, so that their end is noticed at once; long waits use no core.
             if began.elapsed() > SPINNING {
                 self.look_around()?;
                 let mut status = SUCCESS;
@@ -420,16 +420,16 @@ impl Nccl {
     }
 }
 
-/// How long joining the others, or handing over an exchange, may take.
+/// Time limit for connecting to the other processes and for submitting an exchange.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for the card after which it is known how long they take.
+/// Number of recorded waits after which their longest sets the limit.
 const KNOWN_WAITS: u64 = 100;
 
-/// How long a wait asks without pausing.
+/// Time that a wait spins before it pauses between checks.
 const SPINNING: Duration = Duration::from_millis(2);
 
-/// Elements of a process that the first exchanges have: enough for every channel to be used.
+/// Elements per process in the connecting exchanges: enough to use every channel.
 const CONNECTING_ELEMENTS: usize = 1 << 20;
 
 fn data_type(dtype: DType) -> i32 {
@@ -444,13 +444,13 @@ fn data_type(dtype: DType) -> i32 {
 }
 
 fn failed(api: &Api, comm: Raw, status: Status, call: &str) -> DeviceError {
-    // SAFETY: both give text that lives as long as the library.
+    // SAFETY: both functions return text that lives as long as the library.
     let texts = unsafe { [(api.error_string)(status), (api.last_error)(comm)] };
     let texts = texts.map(|text| {
         if text.is_null() {
             String::new()
         } else {
-            // SAFETY: not null, and ended by a zero.
+            // SAFETY: not null, and terminated by a zero.
             unsafe { CStr::from_ptr(text) }
                 .to_string_lossy()
                 .into_owned()
@@ -470,7 +470,7 @@ impl Drop for Nccl {
         if self.group.error().is_some() {
             return self.abort();
         }
-        // SAFETY: nothing runs any more, and nobody uses the communicator after this.
+        // SAFETY: nothing runs any more, and nothing uses the communicator after this.
         unsafe {
             (self.api.finalize)(self.comm);
             if self.settle("leaving the others").is_ok() {

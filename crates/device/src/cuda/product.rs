@@ -1,7 +1,7 @@
-//! Matrix products by cuBLASLt: for each shape an algorithm, chosen once by timing, and kept.
+//! Matrix products by cuBLASLt. For each shape, an algorithm is chosen once by timing, and kept.
 //!
-//! Matrices here are row-major, `y[rows, outputs] = left[rows, inner] right[inner, outputs]`, either factor possibly
-//! transposed in memory. cuBLASLt is column-major and sees the transpose of all of it: the factors change places.
+//! Matrices here are row-major, `y[rows, outputs] = left[rows, inner] right[inner, outputs]`; either factor may be transposed in
+//! memory. cuBLASLt is column-major and computes the transposed equation: the factors swap places.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -22,7 +22,7 @@ use crate::DeviceError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Format {
     F32,
-    /// f32 in memory, products with 10-bit factors.
+    /// f32 in memory; products round their factors to 10 bits of mantissa.
     Tf32,
     F16,
     Bf16,
@@ -45,7 +45,7 @@ impl Format {
     }
 }
 
-/// A row-major matrix, or the transpose of one: where, and how far apart its rows lie in memory.
+/// A row-major matrix, or the transpose of one: its address and row stride.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Factor {
     pub address: u64,
@@ -53,7 +53,7 @@ pub(super) struct Factor {
     pub transposed: bool,
 }
 
-/// Everything that decides which algorithms there are. Addresses only count by their alignment.
+/// Everything that decides which algorithms are available. Addresses count only by their alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     sizes: [usize; 3],
@@ -62,7 +62,7 @@ struct Key {
     inputs: Format,
     output: Format,
     bias: bool,
-    /// The result is added to `added`: itself, or another matrix.
+    /// The result is added to `added`: the previous contents, or another matrix.
     adds: bool,
     alignment: u64,
 }
@@ -94,7 +94,7 @@ pub(super) struct Product {
     pub right: Factor,
     pub inputs: Format,
     pub scale: f32,
-    /// Address and distance of rows.
+    /// Address and row stride.
     pub y: (u64, usize),
     pub output: Format,
     pub bias: Option<u64>,
@@ -125,10 +125,10 @@ impl Product {
     }
 }
 
-/// What cuBLASLt needs for a shape.
+/// cuBLASLt's descriptors of a shape, and the chosen algorithm.
 struct Ready {
     operation: sys::cublasLtMatmulDesc_t,
-    /// Right, left, added, y.
+    /// In order: right, left, added, y.
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
@@ -137,7 +137,7 @@ struct Ready {
 pub(super) struct Products {
     handle: sys::cublasLtHandle_t,
     ready: Mutex<HashMap<Key, Ready>>,
-    /// By the key's text: what was chosen, here or in an earlier run.
+    /// Text of a key -> its algorithm, chosen in this run or an earlier one.
     chosen: Mutex<HashMap<String, [u64; 8]>>,
 }
 
@@ -146,11 +146,11 @@ unsafe impl Send for Products {}
 // SAFETY: as above.
 unsafe impl Sync for Products {}
 
-/// Algorithms that are timed for a shape: what the library thinks fastest, in its order.
+/// Number of algorithms that are timed for a shape: the library's proposals, in its order.
 const TIMED: usize = 12;
 const REPEATS: usize = 4;
 
-/// Seconds of one run of `work` among others like it, without the host's part.
+/// Seconds of one run of `work` within a captured graph, without the host's part.
 pub(super) fn timed(
     stream: &Stream,
     mut work: impl FnMut() -> Result<(), DeviceError>,
@@ -165,7 +165,7 @@ pub(super) fn timed(
     Ok(after.seconds_since(&before)? / REPEATS as f64)
 }
 
-/// Seconds of a single run, the host's part included where it is the slower one.
+/// Seconds of a single run, with the host's part if that is slower.
 pub(super) fn timed_once(
     stream: &Stream,
     work: impl FnOnce() -> Result<(), DeviceError>,
@@ -192,7 +192,7 @@ fn describe<T>(
     attribute: Describe,
     value: T,
 ) -> Result<(), DeviceError> {
-    // SAFETY: the value has the type and size that the attribute's documentation gives.
+    // SAFETY: the value has the type and size of the attribute's documentation.
     let status = unsafe {
         sys::cublasLtMatmulDescSetAttribute(
             operation,
@@ -207,7 +207,7 @@ fn describe<T>(
 impl Products {
     pub fn new() -> Result<Products, DeviceError> {
         let mut handle = null_mut();
-        // SAFETY: the library is there (the caller loaded it); the handle is written to a local.
+        // SAFETY: the library is loaded (by the caller); the handle is written to a local.
         let status = unsafe { sys::cublasLtCreate(&mut handle) };
         check(status, "cublasLtCreate")?;
         Ok(Products {
@@ -218,11 +218,11 @@ impl Products {
     }
 
     pub fn version() -> usize {
-        // SAFETY: takes and gives plain numbers.
+        // SAFETY: takes no arguments and returns a number.
         unsafe { sys::cublasLtGetVersion() }
     }
 
-    /// Choices of an earlier run: taken where a shape has none yet.
+    /// Sets the algorithms of an earlier run, for shapes that have none yet.
     pub fn prefer(&self, chosen: impl IntoIterator<Item = (String, [u64; 8])>) {
         let mut all = self
             .chosen
@@ -233,7 +233,7 @@ impl Products {
         }
     }
 
-    /// What was chosen, in a fixed order.
+    /// Chosen algorithms, in a fixed order.
     pub fn chosen(&self) -> Vec<(String, [u64; 8])> {
         let all = self
             .chosen
@@ -247,7 +247,7 @@ impl Products {
         all
     }
 
-    /// Chooses an algorithm for a shape that has none; overwrites the result in doing so. `workspace` is address and size.
+    /// Chooses an algorithm for a shape that has none; overwrites the result while timing. `workspace` is address and size.
     pub fn prepare(
         &self,
         product: &Product,
@@ -272,7 +272,7 @@ impl Products {
             .copied();
         let algorithm = match known.filter(|&data| self.works(&made, data, workspace.1)) {
             Some(data) => {
-                // Run once: the driver loads its code now, and not while a program is captured.
+                // Run once: the driver loads the algorithm's code now, and not during the capture of a program.
                 made.algorithm.data = data;
                 self.issue(product, &made, workspace, stream)?;
                 data
@@ -294,7 +294,7 @@ impl Products {
     fn describe(product: &Product) -> Result<Ready, DeviceError> {
         let (inputs, output) = (product.inputs.data(), product.output.data());
         let mut operation = null_mut();
-        // SAFETY: the description is written to a local and kept for the life of the process.
+        // SAFETY: the descriptor is written to a local and kept for the life of the process.
         let status = unsafe {
             sys::cublasLtMatmulDescCreate(
                 &mut operation,
@@ -303,7 +303,7 @@ impl Products {
             )
         };
         check(status, "cublasLtMatmulDescCreate")?;
-        // Column-major, the right factor comes first, and what lies transposed for us does not for it.
+        // In column-major order the right factor comes first, and a factor that is transposed for us is not transposed for cuBLASLt.
         let flag = |transposed: bool| i32::from(transposed);
         describe(
             operation,
@@ -339,7 +339,7 @@ impl Products {
             if factor.transposed {
                 layout(inputs, rows, columns, factor.stride)
             } else {
-                // Our row-major [rows, columns] is its [columns, rows].
+                // Our row-major [rows, columns] is cuBLASLt's [columns, rows].
                 layout(inputs, columns, rows, factor.stride)
             }
         };
@@ -362,10 +362,10 @@ impl Products {
         })
     }
 
-    /// Whether an algorithm of an earlier run does this shape in the workspace at hand.
+    /// Whether an algorithm of an earlier run supports this shape within the workspace.
     fn works(&self, made: &Ready, data: [u64; 8], workspace_bytes: u64) -> bool {
         let algorithm = sys::cublasLtMatmulAlgo_t { data };
-        // SAFETY: an all-zero result is valid, and is written by the call; the rest is alive.
+        // SAFETY: an all-zero result is valid, and is written by the call; all other arguments are alive.
         unsafe {
             let mut result: sys::cublasLtMatmulHeuristicResult_t = std::mem::zeroed();
             let [right, left, added, y] = made.layouts;
@@ -402,7 +402,7 @@ impl Products {
                 failure = Some(error);
                 continue;
             }
-            // As a graph, or small products would be as fast as the host issues them.
+            // Timed as a graph: otherwise small products would be limited by the host's launch rate.
             let seconds = timed(stream, || self.issue(product, made, workspace, stream))?;
             if best.is_none_or(|(fastest, _)| seconds < fastest) {
                 best = Some((seconds, algorithm.data));
@@ -425,14 +425,14 @@ impl Products {
         workspace_bytes: u64,
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, DeviceError> {
         let mut preference = null_mut();
-        // SAFETY: the preference is written to a local and destroyed below; values have the types that are documented;
-        // results are plain data, and only as many as were returned are read.
+        // SAFETY: the preference is written to a local and destroyed below; values have the documented types; results are plain data, and
+        // only those that were returned are read.
         unsafe {
             check(
                 sys::cublasLtMatmulPreferenceCreate(&mut preference),
                 "cublasLtMatmulPreferenceCreate",
             )?;
-            // Sums of split products by a pass of their own, in f32: no order that depends on timing.
+            // Partial sums of split products are added by a separate pass, in f32: no order depends on timing.
             const REDUCE_IN_COMPUTE_TYPE: u32 = 2;
             let prefer = |attribute, value: *const c_void, bytes| {
                 sys::cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes)
@@ -493,7 +493,7 @@ impl Products {
         }
     }
 
-    /// Puts a prepared product into a stream.
+    /// Enqueues a prepared product in a stream.
     pub fn run(
         &self,
         product: &Product,
@@ -533,8 +533,8 @@ impl Products {
         let added = product.added.unwrap_or(product.y).0;
         let pointer = |address: u64| address as *const c_void;
         let [right, left, added_layout, y] = made.layouts;
-        // SAFETY: addresses, extents and strides describe matrices within the arena (checked when operands were
-        // resolved); alpha and beta are read before the call returns.
+        // SAFETY: addresses, extents and strides describe matrices within the arena (checked when operands were resolved); alpha and beta
+        // are read before the call returns.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -564,7 +564,7 @@ impl Products {
 
 impl Drop for Products {
     fn drop(&mut self) {
-        // SAFETY: created in `new`. Descriptions are small and few; they go with the process.
+        // SAFETY: created in `new`. Descriptors are small and few; they are freed with the process.
         unsafe {
             sys::cublasLtDestroy(self.handle);
         }

@@ -1,4 +1,4 @@
-//! What a card does, measured at first use: the rates that predictions are made from.
+//! Rates of a card, measured at first use: the base of time predictions.
 
 use super::driver::{Buffer, Event, Pinned};
 use super::product::{Factor, Format, Product};
@@ -9,25 +9,25 @@ use crate::DeviceError;
 /// Rates of a card in one number format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// Products of large matrices.
+    /// Rate of products of large matrices.
     pub flops_per_second: f64,
-    /// Reading and writing the card's memory, both counted.
+    /// Bandwidth of the card's memory, reads and writes both counted.
     pub bytes_per_second: f64,
-    /// From the end of one small kernel of a graph to the end of the next.
+    /// Time from the end of a small kernel of a graph to the end of the next.
     pub seconds_per_kernel: f64,
-    /// From pinned host memory to the card.
+    /// Bandwidth of copies from pinned host memory to the card.
     pub link_bytes_per_second: f64,
 }
 
-/// Rows and columns of the product that is timed.
+/// Rows and columns of the timed product.
 const SIDE: usize = 4096;
 const REPEATS: usize = 8;
 
-/// Bytes of the copy from the host that is timed.
+/// Bytes of the timed copy from the host.
 const LINK_BYTES: usize = 16 << 20;
 
 impl Profile {
-    /// Takes a tenth of a second.
+    /// Measures the rates; takes a tenth of a second.
     pub(super) fn measure(cuda: &Cuda, arithmetic: Arithmetic) -> Result<Profile, DeviceError> {
         let format = format_of(arithmetic);
         let element = match format {
@@ -91,7 +91,7 @@ impl Profile {
     }
 }
 
-/// Seconds of one run, the mean of a few after one that warms up.
+/// Mean seconds of several runs, after a warm-up run.
 fn timed(
     stream: &Stream,
     work: &mut dyn FnMut() -> Result<(), DeviceError>,

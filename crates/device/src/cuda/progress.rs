@@ -1,28 +1,27 @@
-//! A word to whoever waits while a GPU gets ready. Nothing here prints: who hears it decides.
+//! Messages about slow preparations of a GPU. This module prints nothing: messages go to a listener.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// What takes less is not worth a line.
+/// Work that takes less time gets no message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Lets `listener` hear, for the life of the process, what takes its time; the first one stays. It may be called from
-/// any thread.
+/// Sets the listener for the life of the process; later calls have no effect. The listener may be called from any thread.
 pub fn on_progress(listener: fn(&str)) {
     let _ = LISTENER.set(listener);
 }
 
-/// Tells the listener, if there is one.
+/// Passes `text` to the listener, if there is one.
 pub(crate) fn told(text: &str) {
     if let Some(listener) = LISTENER.get() {
         listener(text);
     }
 }
 
-/// Does `work`, and tells `text` meanwhile if that takes longer than half a second.
+/// Runs `work`; passes `text` to the listener if that takes longer than half a second.
 pub(crate) fn told_if_slow<T>(text: &str, work: impl FnOnce() -> T) -> T {
     let (working, ended) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -32,7 +31,7 @@ pub(crate) fn told_if_slow<T>(text: &str, work: impl FnOnce() -> T) -> T {
             }
         });
         let done = work();
-        // Wakes the thread that waits; so does a panic.
+        // Dropping the sender wakes the waiting thread; a panic does the same.
         drop(working);
         done
     })
@@ -45,7 +44,7 @@ mod tests {
 
     static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// One test, because there is one listener in a process.
+    /// A single test, because a process has one listener.
     #[test]
     fn only_what_is_slow_is_told() {
         told("before anyone listens");

@@ -1,7 +1,7 @@
-//! Counting on the card: how many scores are above thresholds, both ways, from one pass over the tiles.
+//! Counts scores above thresholds on the card, for queries and gallery items, in one pass over the tiles.
 //!
-//! Rows lie on the card as f32. Each is split into two halves (`kernels/ranks.cu` has the equations); tensor cores multiply
-//! those, and what their error bound leaves open is decided again in f64. What f64 leaves open comes back to the host.
+//! Rows are on the card as f32. Each is split into two halves (`kernels/ranks.cu` has the equations), which tensor cores multiply.
+//! Comparisons within the error bound are repeated in f64. The host decides comparisons that f64 leaves open.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ use super::progress::told_if_slow;
 use crate::DeviceError;
 
 const FILE: (&str, &str) = ("ranks.cu", include_str!("kernels/ranks.cu"));
-/// The number format that the file is compiled for.
+/// The number format that the kernel file is compiled for.
 const HALVES: u32 = 1;
 
 const TILE_Q: usize = 128;
@@ -24,14 +24,14 @@ const STAGE_BYTES: usize = 2 * (TILE_Q + TILE_G) * CHUNK * size_of::<u16>();
 const MOST_STAGES: usize = 4;
 const COUNTERS: usize = 8;
 
-/// Queries whose halves are there at a time.
+/// Queries whose halves are in memory at a time.
 const QUERIES: usize = 128 * TILE_Q;
-/// Comparisons that the list holds until they are decided in f64.
+/// Maximum length of the list of comparisons that wait for f64.
 const LIST: usize = 1 << 21;
-/// Comparisons that f64 may leave open.
+/// Maximum number of comparisons that f64 leaves open.
 const OPEN: usize = 1 << 20;
 
-/// Rows on the card.
+/// Rows in card memory.
 pub struct DeviceRows {
     buffer: Buffer,
     rows: usize,
@@ -39,84 +39,82 @@ pub struct DeviceRows {
 }
 
 impl DeviceRows {
-    /// How many.
     pub fn rows(&self) -> usize {
         self.rows
     }
 }
 
-/// What a scan finds.
+/// Range of the values of some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Exponent of the largest value: all are below 2^(exponent + 1). `None` where not all are finite.
+    /// Exponent of the largest value: all values are below 2^(exponent + 1). `None` if a value is not finite.
     pub exponent: Option<i32>,
-    /// Exponent of the lowest bit of any value; large where all are zero.
+    /// Exponent of the lowest set bit of any value; large if all values are zero.
     pub lowest_bit: i32,
 }
 
-/// A score, and how far off it may be.
+/// A score and its error bound.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Threshold {
-    /// In f64.
+    /// Score in f64.
     pub value: f64,
-    /// The exact one is no further away.
+    /// Bound on the distance to the exact score.
     pub error: f64,
 }
 
-/// One side of a count.
+/// Queries or gallery items of a count.
 #[derive(Clone, Copy)]
 pub struct RankSide<'a> {
-    /// On the card.
     pub rows: &'a DeviceRows,
-    /// The number of the first of them.
+    /// Index of the first row.
     pub first: usize,
-    /// Of each row.
+    /// Threshold of each row.
     pub thresholds: &'a [Threshold],
-    /// The number, on the other side, of the row whose score the threshold is.
+    /// For each row, the index on the other side of the row whose score is the threshold.
     pub positives: &'a [u32],
-    /// Of the largest value.
+    /// Exponent of the largest value.
     pub exponent: i32,
 }
 
 /// A comparison that f64 leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Among the rows of the queries.
+    /// Index among the queries.
     pub query: usize,
-    /// Among the rows of the gallery.
+    /// Index among the gallery items.
     pub item: usize,
-    /// Against the query's threshold, or else the item's.
+    /// Whether the query's threshold is open; otherwise the gallery item's.
     pub of_query: bool,
 }
 
-/// What a count finds, for queries and gallery items.
+/// Results of a count, for `[queries, gallery items]`.
 #[derive(Clone, Debug, Default)]
 pub struct RankCounts {
-    /// Scores above the threshold.
+    /// Number of scores above the threshold.
     pub above: [Vec<u32>; 2],
-    /// Scores on a level with it, itself included.
+    /// Number of scores equal to the threshold, the positive's score included.
     pub level: [Vec<u32>; 2],
-    /// Neither is known of these.
+    /// Comparisons that are in neither number.
     pub open: Vec<Open>,
-    /// Comparisons in f64.
+    /// Number of comparisons in f64.
     pub in_f64: u64,
-    /// On the card.
+    /// Time on the card.
     pub seconds: RankSeconds,
 }
 
-/// Where the card's time went.
+/// Seconds on the card, by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankSeconds {
     /// Splitting rows into halves.
     pub split: f64,
-    /// Their products, compared and counted.
+    /// Products of halves, comparisons and counts.
     pub first: f64,
-    /// Comparisons again, in f64.
+    /// Comparisons repeated in f64.
     pub again: f64,
 }
 
-/// The kernels, loaded, and a stream to run them in.
+/// The loaded kernels, and a stream to run them in.
 pub struct Ranks<'a> {
     cuda: &'a Cuda,
     scan: Function,
@@ -128,9 +126,9 @@ pub struct Ranks<'a> {
     pairs: Function,
     stages: usize,
     stream: Stream,
-    /// What a count works in, beside the rows: kept from one to the next.
+    /// Scratch of counts, kept from one count to the next.
     work: RefCell<Option<Buffer>>,
-    // Last: the functions are its.
+    // Dropped last: the functions belong to the module.
     _module: Module,
 }
 
@@ -138,13 +136,13 @@ impl<'a> Ranks<'a> {
     /// Compiles the kernels, or reads them from disk, and loads them.
     pub fn new(cuda: &'a Cuda) -> Result<Ranks<'a>, DeviceError> {
         match cuda.capability {
-            // Hopper's products are for Hopper alone.
+            // The kernel for Hopper runs on Hopper alone.
             90 => Ranks::compiled(cuda, "sm_90a", "rank_count_wide"),
             _ => Ranks::narrow(cuda),
         }
     }
 
-    /// With the products that every card has.
+    /// Uses the kernel that runs on every card.
     pub fn narrow(cuda: &'a Cuda) -> Result<Ranks<'a>, DeviceError> {
         Ranks::compiled(cuda, &format!("sm_{}", cuda.capability), "rank_count")
     }
@@ -179,17 +177,17 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Bytes on the card that [`Ranks::count`] needs beside the rows.
+    /// Card memory that [`Ranks::count`] needs in addition to the rows.
     pub fn work_bytes(queries: usize, gallery: usize, dimension: usize) -> u64 {
         Work::new(0, queries, gallery, dimension).bytes
     }
 
-    /// What a count has allocated on the card, rows aside.
+    /// Card memory of the scratch of counts.
     pub fn held_bytes(&self) -> u64 {
         self.work.borrow().as_ref().map_or(0, |work| work.bytes)
     }
 
-    /// Allocates what counts of this size work in.
+    /// Allocates the scratch for counts of this size.
     pub fn hold(
         &self,
         queries: usize,
@@ -201,7 +199,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    /// Work memory of at least this many bytes.
+    /// Address of scratch of at least this many bytes.
     fn work(&self, bytes: u64) -> Result<u64, DeviceError> {
         let mut work = self.work.borrow_mut();
         if work.as_ref().is_none_or(|work| work.bytes < bytes) {
@@ -211,7 +209,7 @@ impl<'a> Ranks<'a> {
         Ok(work.as_ref().expect("reserved above").address)
     }
 
-    /// Copies rows to the card; `read` fills rows from a number on, block by block.
+    /// Copies rows to the card; `read` fills the rows from an index on, block by block.
     pub fn upload(
         &self,
         rows: usize,
@@ -249,7 +247,7 @@ impl<'a> Ranks<'a> {
         let bytes = size_of_val(&values[..]);
         self.stream
             .download(values.as_mut_ptr().cast(), from, bytes)?;
-        // The values are read now: wait for the copy.
+        // The host reads the values: wait for the copy.
         self.stream.wait()?;
         Ok(values)
     }
@@ -265,7 +263,7 @@ impl<'a> Ranks<'a> {
         function.launch(&self.stream, grid, threads, Follows::AtItsEnd, arguments)
     }
 
-    /// The largest value and the lowest bit of all.
+    /// Computes the range of the values.
     pub fn scan(&self, rows: &DeviceRows) -> Result<Scan, DeviceError> {
         self.cuda.bind()?;
         let found = self.work(8)?;
@@ -290,7 +288,7 @@ impl<'a> Ranks<'a> {
         })
     }
 
-    /// Scores of pairs (query, gallery item); `exact` where f64 rounds no sum of these rows.
+    /// Scores of pairs (query, gallery item); `exact` if f64 rounds no sum of these rows.
     pub fn pair_scores(
         &self,
         queries: &DeviceRows,
@@ -320,8 +318,8 @@ impl<'a> Ranks<'a> {
         self.fetch(to, pairs.len())
     }
 
-    /// Counts all queries against all gallery items; `exact` where f64 rounds no sum of these rows. `go_on` is told how many
-    /// queries are done, and says whether to; `None` where it does not.
+    /// Counts all queries against all gallery items; `exact` if f64 rounds no sum of these rows. `go_on` gets the number of finished
+    /// queries and returns whether to continue; `None` if it stopped the count.
     pub fn count(
         &self,
         queries: RankSide<'_>,
@@ -435,7 +433,7 @@ impl<'a> Ranks<'a> {
                 &arguments,
             )?;
             clock[3].record(&self.stream)?;
-            // One block may wait behind another; no more, so that the user's word to stop is heard.
+            // At most one more block is queued, so that the user can interrupt the count.
             if let Some(last) = clocks.last() {
                 last[3].wait()?;
             }
@@ -483,11 +481,12 @@ impl<'a> Ranks<'a> {
     }
 }
 
-/// A product of the tensor cores adds 16 terms to an old one. Each, and the result, is taken to be cut off at 24 bits of the
-/// largest; Turing needs two products for it. In units of the sizes of both rows.
+/// Error of a tensor-core product, which adds 16 terms to a sum, in units of the sizes of both rows. Each term, and the result, is
+/// assumed to be truncated at 24 bits of the largest; Turing needs two products for 16 terms.
 const PER_PRODUCT: f32 = 20.0 * 1.01 / (1u32 << 23) as f32;
 
-/// The rest of the bound: sums of parts in f32, l times l, what both halves leave out, and the rounding of the comparison.
+/// The rest of the error bound: sums of parts in f32, the product of both low halves, the residual of both splits, and the rounding of
+/// the comparison.
 fn bound(padded: usize) -> f32 {
     let sums = (padded / 16 + 1) as f32 / (1u32 << 24) as f32;
     let left_out = 3.0 / (1u32 << 22) as f32;
@@ -495,12 +494,12 @@ fn bound(padded: usize) -> f32 {
     1.01 * (sums + left_out + comparison)
 }
 
-/// The exponent by which rows are scaled: the largest value becomes less than 2^13, well within a half.
+/// Exponent by which rows are scaled: the largest value becomes less than 2^13, well within the range of a half.
 fn scale(exponent: i32) -> i32 {
     12 - exponent
 }
 
-/// Where everything is that a count works in: one piece of memory, cut up.
+/// Addresses of a count's scratch: one allocation, cut into parts.
 struct Work {
     queries: Lines,
     gallery: Lines,
@@ -534,7 +533,7 @@ impl Work {
     }
 }
 
-/// What a count needs of a side: addresses.
+/// Addresses of one side's scratch.
 struct Lines {
     high: u64,
     low: u64,
@@ -549,7 +548,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// A word for each of `rows`, and room for the halves of `at_once`.
+    /// Takes one word for each of `rows`, and memory for the halves of `at_once` rows.
     fn new(
         take: &mut impl FnMut(usize, usize) -> u64,
         rows: usize,
@@ -570,7 +569,7 @@ impl Lines {
         }
     }
 
-    /// Thresholds go to the card, in units of products scaled by 2^`exponent`; counts are zero.
+    /// Copies thresholds to the card, in units of products scaled by 2^`exponent`, and sets counts to zero.
     fn begin(
         &self,
         ranks: &Ranks<'_>,

@@ -1,4 +1,4 @@
-//! A card as the planner sees it: scratch, times, and what the process holds beside the arena.
+//! A card as a target of the planner: scratch, times, and memory outside the arena.
 
 use holdall_graph::{DType, NodeView, Op, Shape};
 use holdall_plan::{Spacing, Target};
@@ -8,21 +8,22 @@ use super::launch::{conv, images};
 use super::profile::Profile;
 use crate::Arithmetic;
 
-/// Workspace that a product may use.
+/// Maximum workspace of a product.
 pub(super) const PRODUCT_BYTES: u64 = 8 << 20;
 
-/// Workspace that a convolution may use: what the fastest engines for the shapes of a U-Net want, at 1024 x 1024 and 64 channels and
-/// at every level below, is at most 16.5 MiB (split sums of weight gradients).
+/// Maximum workspace of a convolution: the fastest engines for the shapes of a U-Net, at 1024 x 1024 and 64 channels and at every level
+/// below, need at most 16.5 MiB (split sums of weight gradients).
 pub(super) const CONVOLUTION_BYTES: u64 = 17 << 20;
 
-/// What comes on top of what is held when everything is loaded: tables, streams, and the product library's kernels, which the driver
-/// loads at their first use. Over 27 plans on an H200 what was held beside the arena is, by least squares, 5.6 MiB, 4.44 KiB for each
-/// captured instruction and 124 KiB for each captured program, 3.5 MiB more or less: the driver hands out pages of 2 MiB.
+/// Memory in addition to what is held when everything is loaded: tables, streams, and the product library's kernels, which the driver
+/// loads at their first use. Over 27 plans on an H200 the memory outside the arena is, by least squares, 5.6 MiB, 4.44 KiB for each
+/// captured
+/// instruction and 124 KiB for each captured program, plus or minus 3.5 MiB: the driver allocates pages of 2 MiB.
 const RESERVE_BYTES: u64 = (5.6 * MIB + 3.4 * MIB) as u64;
 const REPLAY_BYTES: u64 = 4545;
 
-/// The product library has fewer kernels of plain f32 to load, and others for products of shorter texts: over twenty plans of video-text
-/// on an H200.
+/// Corrections fitted to twenty plans of video-text models on an H200: the product library loads fewer kernels for plain f32, and
+/// further kernels for products of shorter texts.
 const F32_LESS_BYTES: u64 = (1.5 * MIB) as u64;
 const SHORTER_BYTES: u64 = (0.9 * MIB) as u64;
 const LENGTH_BYTES: u64 = (1.75 * MIB) as u64;
@@ -30,46 +31,46 @@ const TF32_LENGTH_BYTES: u64 = 11 << 20;
 const REPLAY_PROGRAM_BYTES: u64 = 124 << 10;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What cuDNN holds beside the arena: opened, and what choosing its engines by time loads. Fitted to twenty plans of four U-Nets on an
-/// H200. A process that finds its engines chosen by an earlier one holds up to [`CUDNN_ENGINES_BYTES`] less.
+/// cuDNN's memory outside the arena: after it is opened, and after the engines are timed. Fitted to twenty plans of four U-Nets on an
+/// H200. A process that reuses engines chosen by an earlier process holds up to [`CUDNN_ENGINES_BYTES`] less.
 const CUDNN_OPEN_BYTES: u64 = (6.5 * MIB) as u64;
 const CUDNN_ENGINES_BYTES: u64 = 6 << 20;
 
 pub(super) fn cudnn_bytes(arithmetic: Arithmetic, is_open: bool) -> u64 {
     let open = if is_open { 0 } else { CUDNN_OPEN_BYTES };
     open + match arithmetic {
-        // Engines of plain f32 are few and small.
+        // Engines for plain f32 are few and small.
         Arithmetic::F32 => 0,
         Arithmetic::Tf32 | Arithmetic::F16 | Arithmetic::Bf16 => CUDNN_ENGINES_BYTES,
     }
 }
 
-/// Bytes of pinned host memory for each byte that the card's page tables take for it: eight bytes for a page of 4 KiB. On an H200 2 MiB,
-/// a page of the card's, were taken for each of three pieces of 572 MiB.
+/// Pinned host memory per byte of the card's page tables: eight bytes for each page of 4 KiB. On an H200 2 MiB, one page of the card,
+/// were taken for each of three allocations of 572 MiB.
 const PINNED_PER_BYTE: u64 = 512;
 
-/// Share of the rate of copies to the card at which the update reads host memory while it writes as much back: 39.3 of 51.7 GiB/s on an
-/// H200.
+/// The update's rate of reading host memory while it writes as much back, as a share of the rate of copies to the card: 39.3 of
+/// 51.7 GiB/s on an H200.
 const UPDATES_REACH: f64 = 0.76;
 
 /// The driver reserves whole pages.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// Rows and columns of the contrastive loss's tile, at least: a card wants more work at a time than a CPU.
+/// Minimum rows and columns of a tile of the contrastive loss: a card needs more work at a time than a CPU.
 const LEAST_TILE: usize = 2048;
 
-/// Offsets: what vector accesses and the product library want.
+/// Alignment of offsets that vector accesses and the product library need.
 const ALIGNMENT: u64 = 256;
 
-/// Side of the piece of a product that one multiprocessor computes at a time.
+/// Side of the tile of a product that one multiprocessor computes at a time.
 const PRODUCT_TILE: usize = 128;
 
-/// Partial sums of a layer norm's parameter gradients.
+/// Number of partial sums of a layer norm's parameter gradients.
 pub(super) fn norm_parts(rows: usize, processors: usize) -> usize {
     rows.div_ceil(8).clamp(1, 2 * processors)
 }
 
-/// Partial sums of a bias gradient; one where a single launch does it all. Measured on an H200 at widths of 2304 and 3072:
+/// Number of partial sums of a bias gradient; one: a single launch computes it. Measured on an H200 at widths of 2304 and 3072:
 /// one launch is faster up to 6,400 rows, 64 parts reach the memory's bandwidth at 51,200.
 pub(super) fn column_parts(rows: usize) -> usize {
     match rows {
@@ -78,7 +79,8 @@ pub(super) fn column_parts(rows: usize) -> usize {
     }
 }
 
-/// Partial sums of a bias gradient that is summed in the backward pass of an activation; with one, it is added to directly.
+/// Number of partial sums of a bias gradient that is summed in the backward pass of an activation; a single one adds to the gradient
+/// directly.
 pub(super) fn activation_parts(rows: usize) -> usize {
     match rows {
         0..=1024 => 1,
@@ -87,18 +89,17 @@ pub(super) fn activation_parts(rows: usize) -> usize {
     }
 }
 
-/// Side of a tile of the contrastive loss.
 pub(super) fn contrastive_tile(rows: usize, asked: usize) -> usize {
     asked.max(LEAST_TILE).min(rows)
 }
 
-/// How the rows of a loss over a vocabulary are cut into tiles of logits.
+/// Tiles of the logits of a loss over a vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VocabularyTiles {
     num_rows: usize,
-    /// Rows of a tile.
+    /// Rows per tile.
     pub rows: usize,
-    /// Floats from a row of logits to the next.
+    /// Floats between consecutive rows of logits.
     pub pitch: usize,
 }
 
@@ -128,13 +129,13 @@ impl VocabularyTiles {
     }
 }
 
-/// Elements that one block of the update handles.
+/// Elements per block of the update.
 pub(super) const UPDATE_CHUNK: usize = 8192;
 
-/// Entries of an embedding's order that one block handles.
+/// Entries of an embedding's order per block.
 pub(super) const EMBEDDING_CHUNK: usize = 64;
 
-/// Scratch of an operation's own kernels; a product's workspace lies behind it.
+/// Scratch of the operation's own kernels; the workspace of its product follows it.
 pub(super) fn own_scratch(
     op: &Op,
     input: &dyn Fn(usize) -> Shape,
@@ -170,7 +171,7 @@ pub(super) fn own_scratch(
         Op::ContrastiveGrad(op) => {
             let rows = input(1).rows();
             let tile = contrastive_tile(rows, op.tile);
-            // Tiles end where a process's rows do, and one tile more is written than counted.
+            // Tiles are cut at the borders of each process's rows, and one extra tile is allocated.
             let processes = op.processes.count;
             let along = rows.div_ceil(tile) + if processes > 1 { 2 } else { 0 };
             let tiles = along * along + usize::from(processes > 1);
@@ -201,7 +202,7 @@ pub(super) fn own_scratch(
         | Op::Conv2dWeightGrad(_)
         | Op::TransposedConv2d(_)
         | Op::TransposedConv2dInputGrad(_)
-        // These depend on strides too: `conv::workspace_bytes`.
+        // The workspace of these depends on strides too: `conv::workspace_bytes`.
         | Op::TransposedConv2dWeightGrad(_) => 0,
         Op::GroupStatistics(_) => images::statistics_bytes(input(0)),
         Op::GroupNormGrad(op) => images::gradient_bytes(input(0), op.groups),
@@ -228,7 +229,7 @@ pub(super) fn own_scratch(
     (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT
 }
 
-/// The products of a node, as rows, outputs and inner sizes.
+/// The products of a node, as `[rows, outputs, inner]`.
 fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
     match &node.node.op {
         Op::Linear(op) => {
@@ -278,7 +279,7 @@ fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
             }
             all
         }
-        // Attention multiplies in kernels of its own.
+        // The kernels of attention multiply without the product library.
         plain_operations!()
         | Op::LinearWeightGrad(_)
         | Op::LayerNormGrad(_)
@@ -325,7 +326,7 @@ fn is_convolution(op: &Op) -> bool {
     )
 }
 
-/// Kernels that a node launches beside its products.
+/// Number of kernels that a node launches in addition to its products.
 fn kernels(op: &Op) -> f64 {
     match op {
         Op::Linear(op) if op.activation.is_some() => 1.0,
@@ -338,10 +339,10 @@ fn kernels(op: &Op) -> f64 {
         Op::ScaleColumnsGrad(op) if op.gamma => 2.0,
         Op::Contrastive(_) => 4.0,
         Op::AddPositionsGrad(op) if op.repeat > 1 => 2.0,
-        // Those of a tile are counted with its products.
+        // Kernels of the tiles are counted with their products.
         Op::VocabularyLoss(_) => 1.0,
         Op::VocabularyLossGrad(_) => 0.0,
-        // Neighbouring gradients are cleared together.
+        // Neighbouring gradients are cleared by one launch.
         Op::Fill(_) => 0.05,
         Op::Conv2d(_)
         | Op::Conv2dInputGrad(_)
@@ -366,7 +367,7 @@ fn kernels(op: &Op) -> f64 {
     }
 }
 
-/// A card that is there.
+/// A card of this machine, or a card of the table of specifications.
 #[derive(Clone, Debug)]
 pub struct CudaTarget {
     profile: Profile,
@@ -393,7 +394,7 @@ impl CudaTarget {
         }
     }
 
-    /// The same card where a process turned out to hold so much more than was foreseen.
+    /// The same card for a process that holds this much more memory than forecast.
     pub fn with_more_bytes(self, more_bytes: u64) -> CudaTarget {
         CudaTarget {
             held_bytes: self.held_bytes + more_bytes,
@@ -401,27 +402,27 @@ impl CudaTarget {
         }
     }
 
-    /// Seconds of one product. A card computes whole tiles, as many at a time as it has multiprocessors.
+    /// Seconds of one product. A card computes whole tiles, one per multiprocessor at a time.
     fn product_seconds(&self, [rows, outputs, inner]: [usize; 3], full: bool) -> f64 {
         let tiles = rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE);
         let waves = tiles.div_ceil(self.processors) as f64;
         let flops_per_wave = 2.0 * (PRODUCT_TILE * PRODUCT_TILE * inner * self.processors) as f64;
-        // Half as fast where the sums alone are few: filling and emptying the pipeline.
+        // Short inner sums are slower: filling and emptying the pipeline takes time.
         let fill = 1.0 + 96.0 / inner as f64;
         let share = if full { FULL_RATE_SHARE } else { 1.0 };
         let arithmetic = waves * flops_per_wave * fill / (self.profile.flops_per_second * share);
-        // Split sums help products of few tiles.
+        // Splitting the inner sum helps products of few tiles.
         let ideal = 2.0 * (rows * outputs * inner) as f64 / self.profile.flops_per_second / share;
         arithmetic.min(ideal * 3.0 + self.profile.seconds_per_kernel)
     }
 }
 
-/// What the smallest products and kernels take among others: as measured on an H200 with 400 rows. From the first load to
-/// the last store there is more than a kernel's start.
+/// Minimum time of a product and of a kernel within a program: measured on an H200 with 400 rows. Loads and stores take longer than the
+/// start of a kernel alone.
 const LEAST_PRODUCT_SECONDS: f64 = 5.6e-6;
 const LEAST_KERNEL_SECONDS: f64 = 2.7e-6;
 
-/// f32 products beside the rate of the format at hand: only the losses and the label head have them there.
+/// Rate of f32 products relative to the activations' format: only the losses and the label head use f32 products.
 const FULL_RATE_SHARE: f64 = 1.0 / 16.0;
 
 impl Target for CudaTarget {
@@ -468,7 +469,7 @@ impl Target for CudaTarget {
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let op = &node.node.op;
-        // The first input of this gradient is the seed, but its products are those of the activations.
+        // The first input of this gradient is the seed; its products have the format of the activations.
         let inputs = match op {
             Op::VocabularyLossGrad(_) => node.node.inputs.get(1),
             _ => node.node.inputs.first(),
@@ -494,7 +495,7 @@ impl Target for CudaTarget {
             Op::Attention(_) | Op::AttentionGrad(_) => {
                 bytes / bandwidth + cost.product_flops as f64 * 4.0 / self.profile.flops_per_second
             }
-            // What follows a product reads its result again.
+            // Kernels after a product read its result again.
             Op::Linear(op) if op.activation.is_some() => {
                 2.0 * node.output(0).num_elements() as f64 * self.width() / bandwidth
             }
@@ -579,7 +580,7 @@ impl Target for CudaTarget {
 
     fn replay_bytes(&self, node: NodeView<'_>) -> u64 {
         match &node.node.op {
-            // Neighbouring gradients are cleared together, and nothing is exchanged.
+            // Neighbouring gradients are cleared by one launch; `Cuda::exchange_bytes` counts exchanges.
             Op::Fill(_) | Op::Collective(_) => 0,
             Op::Linear(op) => (1 + op.low_rank_terms().count() as u64) * REPLAY_BYTES,
             plain_operations!()
@@ -629,14 +630,14 @@ impl Target for CudaTarget {
     }
 }
 
-/// Products and kernels of a loss over a vocabulary.
+/// Number of products and kernels of a loss over a vocabulary.
 fn vocabulary_launches(node: NodeView<'_>) -> u64 {
     let tiles = VocabularyTiles::of(node).map_or(0, |tiles| tiles.iter().count());
     ((products(node).len() + 1) * tiles) as u64
 }
 
 impl CudaTarget {
-    /// What a loss over a vocabulary takes beside the arithmetic of its products: logits go to memory and back, a weight gradient
+    /// Time of a loss over a vocabulary in addition to the arithmetic of its products: logits are written and read, and a weight gradient
     /// is read and written for every tile.
     fn tile_seconds(&self, node: NodeView<'_>) -> f64 {
         let Some(tiles) = VocabularyTiles::of(node) else {
@@ -660,20 +661,19 @@ impl CudaTarget {
         bytes / self.profile.bytes_per_second + launches * self.profile.seconds_per_kernel
     }
 
-    /// Bytes of an activation's element.
     fn width(&self) -> f64 {
         self.arithmetic.compute().bytes() as f64
     }
 }
 
-/// Share of a published product rate that large products reach, of a published bandwidth that copies reach, and what a
-/// kernel of a graph takes: measured on an H200 (775 of 989 TFLOP/s, 4.3 of 4.8 TB/s).
+/// Share of a published product rate that large products reach, share of a published bandwidth that copies reach, and time of a
+/// kernel within a graph: measured on an H200 (775 of 989 TFLOP/s, 4.3 of 4.8 TB/s).
 const PRODUCTS_REACH: f64 = 0.78;
 const COPIES_REACH: f64 = 0.9;
 const SECONDS_PER_KERNEL: f64 = 2.2e-6;
 
 impl CudaTarget {
-    /// A card that is not there, by its published rates; `None` where it does not know the format.
+    /// A card of the table, by its published rates; `None` if it does not support the format.
     pub fn for_card(card: &Card, arithmetic: Arithmetic) -> Option<CudaTarget> {
         let rate = match arithmetic {
             Arithmetic::F32 => card.f32_flops,

@@ -1,5 +1,4 @@
-//! What is measured once and kept on disk: algorithms and profiles, as lines of text. A file that cannot be read or
-//! written is as good as none.
+//! Measurements that are stored on disk: algorithms and profiles, as lines of text. A file that cannot be read or written is ignored.
 
 use std::path::PathBuf;
 
@@ -10,7 +9,7 @@ use super::profile::Profile;
 use super::{Arithmetic, Cuda};
 
 impl Cuda {
-    /// What measurements hold for: this card, this driver and this product library.
+    /// Identity of card, driver and product library, for which measurements are valid.
     pub fn identity(&self) -> Option<String> {
         let characters = self.name.chars();
         let card: String = characters
@@ -28,7 +27,7 @@ fn file(cuda: &Cuda, what: &str) -> Option<PathBuf> {
 fn write(path: Option<PathBuf>, text: &str) {
     let Some(path) = path else { return };
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    // What cannot be kept is measured again.
+    // A file that cannot be written is measured again by the next process.
     let _ = folder.and_then(|()| holdall_files::write_shared(&path, text.as_bytes()));
 }
 
@@ -55,7 +54,7 @@ pub(super) fn algorithms_from_text(text: &str) -> Vec<(String, [u64; 8])> {
     text.lines().filter_map(line).collect()
 }
 
-/// Lines of convolutions begin with this: no product's does.
+/// Prefix of the lines of convolutions, which no line of a product has.
 const CONVOLUTION: &str = "convolution ";
 
 pub(super) fn engines_to_text(chosen: &[(String, String)]) -> String {
@@ -73,13 +72,13 @@ pub(super) fn engines_from_text(text: &str) -> Vec<(String, String)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Takes what earlier processes have written where a shape has nothing yet.
+/// Reads the algorithms that earlier processes stored, for shapes that have none yet.
 pub(super) fn read_algorithms(cuda: &Cuda) {
     let text = file(cuda, "algorithms").and_then(|path| std::fs::read_to_string(path).ok());
     cuda.prefer_algorithms(&text.unwrap_or_default());
 }
 
-/// Adds to what other processes have written meanwhile.
+/// Stores the algorithms, merged with those that other processes have stored in the meantime.
 pub(super) fn write_algorithms(cuda: &Cuda) {
     read_algorithms(cuda);
     write(file(cuda, "algorithms"), &cuda.algorithms());

@@ -1,7 +1,7 @@
 //! `y = activation(z)`; backward `dz = dy * activation'(z)`.
 //!
 //! quick GELU: `z * sigmoid(1.702 z)`. erf GELU: `z * Phi(z)`, `Phi` the normal distribution function. ReLU: `max(z, 0)`. Leaky
-//! ReLU: `z` above zero, `0.01 z` elsewhere. At zero the slope of both is the one below.
+//! ReLU: `z` above zero, `0.01 z` elsewhere. At zero, both ReLUs have the slope that they have below zero.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
@@ -9,9 +9,9 @@ use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 /// Non-linearities of transformers and of convolutional models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
-    /// OpenAI's: `z * sigmoid(1.702 z)`.
+    /// OpenAI's GELU: `z * sigmoid(1.702 z)`.
     QuickGelu,
-    /// The exact one: `z * Phi(z)`.
+    /// The exact GELU: `z * Phi(z)`.
     Gelu,
     /// `max(z, 0)`.
     Relu,
@@ -25,19 +25,17 @@ pub const LEAKY_SLOPE: f64 = 0.01;
 /// Forward. Input `z`; output `y`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activate {
-    /// Which one.
     pub activation: Activation,
 }
 
 /// Backward, in place on `dy`. Inputs `dy, z`; output `dz`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivateGrad {
-    /// Which one.
     pub activation: Activation,
 }
 
 impl Graph {
-    /// `activation(z)` on its own; after a product, [`Graph::linear_activated`] saves a pass over memory.
+    /// Appends `activation(z)`. After a product, [`Graph::linear_activated`] saves a pass over memory.
     pub fn activate(&mut self, name: &str, z: ValueId, activation: Activation) -> ValueId {
         let shape = self.shape(z);
         let y = self.activation(name, shape.dims());

@@ -1,4 +1,4 @@
-//! `y = a + b`, and `y += x` for gradients that arrive from several places.
+//! `y = a + b`, and `y += x` for gradients with several contributions.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
@@ -16,7 +16,7 @@ pub struct AddInto {}
 pub struct AddRounded {}
 
 impl Graph {
-    /// Sum of two values of one shape. After a product, its residual input saves a pass over memory.
+    /// Sum of two values of one shape. To add to the result of a product, its residual input saves a pass over memory.
     pub fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
         let (left, right) = (self.shape(a), self.shape(b));
         assert_eq!(left, right, "add {name}: {left:?} and {right:?}");
@@ -35,7 +35,7 @@ impl Operation for Add {
         let Some(dy) = pass.reached(node, 0) else {
             return;
         };
-        // Contributions are copied before dy itself is given away: nobody reads it after that.
+        // Contributions are copied before dy is donated: no later node may read it.
         if pass.wants(node.inputs[1]) {
             let target = pass.target(node.inputs[1]);
             pass.graph().push(AddInto {}, vec![dy], vec![target]);

@@ -1,6 +1,6 @@
-//! `y[b, i] = x[b, i] + table[i / repeat]`: a learned row for every token, or for every `repeat` tokens that follow each other.
+//! `y[b, i] = x[b, i] + table[i / repeat]`: a learned row for every token, or for every `repeat` consecutive tokens.
 //!
-//! Frames of a clip have `repeat` = 1 where each is one token, the tokens of a frame where it has several. Backward: `dx` is `dy`,
+//! For the frames of a clip, `repeat` is the number of tokens per frame. Backward: `dx` is `dy`,
 //! `dtable[n] += sum over b, then over the tokens of row n, of dy`.
 //!
 //! Legend: `b` samples, `t` tokens, `n` rows of the table, `d` width.
@@ -23,7 +23,7 @@ pub struct AddPositionsGrad {
 }
 
 impl Graph {
-    /// Adds a row of `table_nd` to every token; `repeat` tokens that follow each other share one.
+    /// Adds a row of `table_nd` to every token; `repeat` consecutive tokens share a row.
     pub fn add_positions(
         &mut self,
         name: &str,
@@ -63,7 +63,7 @@ impl Operation for AddPositions {
             };
             pass.graph().push(op, vec![dy_btd], vec![dtable_nd]);
         }
-        // Given away last: nobody reads dy after that.
+        // Donated last: no later node may read dy.
         if pass.wants(x_btd) {
             pass.donate(x_btd, dy_btd);
         }
@@ -86,7 +86,7 @@ undifferentiated!(AddPositionsGrad, "add positions gradient", |_, node| {
     sum_over_tokens(node)
 });
 
-/// Every element of the first input is added up once.
+/// Cost of adding up every element of the first input.
 pub(super) fn sum_over_tokens(node: NodeView<'_>) -> Cost {
     Cost {
         product_flops: 0,

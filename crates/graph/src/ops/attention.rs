@@ -1,12 +1,12 @@
-//! `o = softmax(scale * q k^T + mask) v`, per sample and head, in memory linear in the tokens.
+//! `o = softmax(scale * q k^T + mask) v`, per sample and head, with memory linear in the number of tokens.
 //!
-//! Kept for the backward pass: the result and, per query, the logarithm of its softmax sum. The scores are
-//! recomputed from `q` and `k`. Backward, with `p = exp(s - lse)`:
+//! The backward pass needs `o` and, per query, the logarithm of the softmax sum, `lse`. It recomputes the scores from
+//! `q` and `k`. With `p = exp(s - lse)`:
 //! `dv = p^T do`, `dp = do v^T`, `ds = p * (dp - sum(p dp))`, `dq = scale * ds k`, `dk = scale * ds^T q`.
 //!
-//! With dropout, `o = (p m / (1 - rate)) v` with a mask `m` that is a function of (seed, epoch, sample, layer, head, query, key), as
-//! that of [`Dropout`] is: the same bits on every device, and no mask is stored. `lse` is that of all scores. Backward, `dv` takes
-//! `p m / (1 - rate)` for `p`, and `dp` becomes `m dp / (1 - rate)`.
+//! With dropout, `o = (p m / (1 - rate)) v`. Like the mask of [`Dropout`], the mask `m` is a function of (seed, epoch, sample,
+//! layer, head, query, key): the same bits on every device, and no mask is stored. `lse` includes the dropped scores. Backward,
+//! `dv` takes `p m / (1 - rate)` for `p`, and `dp` becomes `m dp / (1 - rate)`.
 //!
 //! ```text
 //! m = the upper 32 bits of mix(key ^ (head << 40 | query << 20 | key's place)) >= rate * 2^32      key, mix: those of Dropout
@@ -21,37 +21,35 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 /// Forward. Inputs `q_btd, k_bsd, v_bsd, [key_lengths_b], [sample_ids_b, stream_2]`; outputs `o_btd, lse_bht`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// Heads, side by side in the width.
     pub num_heads: usize,
     /// Query `t` sees keys `0..=t`.
     pub causal: bool,
-    /// Multiplies the scores.
+    /// Factor of the scores.
     pub scale: f64,
-    /// Fourth input: how many keys of each sample exist.
+    /// The fourth input is the number of keys of each sample.
     pub key_lengths: bool,
-    /// Last two inputs: what the masks of the probabilities are drawn from. Numbers are dropped one by one.
+    /// The last two inputs seed the masks of the probabilities. Elements are dropped one by one.
     pub dropout: Option<Dropout>,
 }
 
-/// Which number of a sample's mask is that of a head, a query and a key: shapes have no say, so that texts of another length have the
-/// same mask.
+/// Index of a head, query and key in a sample's mask. It does not depend on shapes, so that texts of another padded length have
+/// the same mask.
 #[inline(always)]
 pub fn mask_index(head: usize, query: usize, key: usize) -> u64 {
     (head as u64) << 40 | (query as u64) << 20 | key as u64
 }
 
-/// Queries and keys that [`mask_index`] tells apart.
+/// Limit of queries and keys: [`mask_index`] has 20 bits for each.
 const MOST_TOKENS: usize = 1 << 20;
 
 /// Inputs `do, q, k, v, o, lse, [key_lengths], [sample_ids, stream]`; outputs `dq, dk, dv`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionGrad {
-    /// What was done forward.
     pub forward: Attention,
 }
 
 impl Graph {
-    /// Attention of `q` over `k` and `v`; self, causal and cross alike.
+    /// Attention of `q` over `k` and `v`: self-attention, causal attention or cross-attention.
     pub fn attention(
         &mut self,
         name: &str,
@@ -64,7 +62,7 @@ impl Graph {
         self.attention_dropped(name, parts, key_lengths_b, num_heads, causal, None)
     }
 
-    /// The same, where a share of the probabilities is dropped: how, and the numbers of the samples and `[seed, epoch]`.
+    /// Like [`Graph::attention`], with dropout of the probabilities: its settings, the samples' ids and `[seed, epoch]`.
     pub fn attention_dropped(
         &mut self,
         name: &str,
@@ -111,7 +109,7 @@ impl Graph {
                 "attention {name}: queries {q:?}, {ids} samples"
             );
         }
-        // Their gradients land side by side: one place cannot take two of them.
+        // The gradients are written side by side: one view cannot receive two of them.
         let [q_view, k_view, v_view] = [q_btd, k_bsd, v_bsd].map(|id| *self.value(id));
         assert!(
             q_view != k_view && k_view != v_view && q_view != v_view,

@@ -1,26 +1,25 @@
-//! Attention of one new token over those before it, whose keys and values are in a cache: one step of decoding.
+//! Attention of one new token over the tokens before it, whose keys and values are in a cache: one step of decoding.
 //!
-//! Row `i` leaves its key and value at `[i, position]` of the caches, then attends over the steps `0..=position`, of which step
-//! `u < position` is read from row `ancestors[i, u]`: beams that share a beginning share its keys, and nothing is moved when a
-//! beam goes on from another. `o[i] = softmax over u of (scale * q[i] . keys[ancestor, u]) values[ancestor, u]`, per head.
+//! Row `i` writes its key and value to `[i, position]` of the caches, then attends over the steps `0..=position`. Step
+//! `u < position` is read from row `ancestors[i, u]`: beams with a common prefix share its keys, and nothing is moved when a
+//! beam continues another. `o[i] = softmax over u of (scale * q[i] . keys[ancestor, u]) values[ancestor, u]`, per head.
 //!
-//! Legend: `r` rows (samples x beams), `l` longest text, `d` width (heads side by side).
+//! Legend: `r` rows (samples x beams), `l` maximum length of a text, `d` width (heads side by side).
 
 use crate::op::undifferentiated;
 use crate::{Cost, DType, Graph, Output, ValueId};
 
-/// Inputs `q_r1d, k_r1d, v_r1d, ancestors_rl, position_1`; outputs `o_r1d`, and `keys_rld, values_rld`, which are read and of which
-/// one step is written. Steps at and behind `position` of `ancestors` are not read.
+/// Inputs `q_r1d, k_r1d, v_r1d, ancestors_rl, position_1`; outputs `o_r1d`, and `keys_rld, values_rld`, of which earlier steps are
+/// read and one step is written. Entries of `ancestors` from `position` on are not read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedAttention {
-    /// Heads, side by side in the width.
     pub num_heads: usize,
-    /// Multiplies the scores.
+    /// Factor of the scores.
     pub scale: f64,
 }
 
 impl Graph {
-    /// A tensor in the compute format that outlives programs: an endpoint of that name.
+    /// Adds an endpoint in the compute format that outlives programs.
     pub fn cache(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let compute = self.compute();
         let value = self.tensor(name, dims, compute, crate::Role::Feature);
@@ -28,7 +27,7 @@ impl Graph {
         value
     }
 
-    /// Attention of one token of every row over the cache, which it joins.
+    /// Attention of one new token per row over the cache and itself; its key and value are added to the cache.
     pub fn cached_attention(
         &mut self,
         name: &str,

@@ -1,9 +1,9 @@
-//! The same numbers in another format or another memory. Backward: the cast the other way.
+//! Converts numbers to another format or copies them to another memory. Backward: the reverse cast.
 
 use crate::op::RecomputeRule;
 use crate::{Backward, Cost, DType, Graph, MemorySpace, Node, NodeView, Operation, Role, ValueId};
 
-/// Input `x`; output `y`, of the same shape, in its own format and memory space.
+/// Input `x`; output `y`, of the same shape, in another format or memory space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cast {}
 
@@ -16,7 +16,7 @@ impl Graph {
         y
     }
 
-    /// `x` copied to another memory.
+    /// Copies `x` to another memory.
     pub fn copy_to(&mut self, name: &str, x: ValueId, space: MemorySpace) -> ValueId {
         let dtype = self.dtype(x);
         let y = self.cast(name, x, dtype);

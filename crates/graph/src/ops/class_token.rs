@@ -1,7 +1,7 @@
 //! `x[b, i] = class[i] + positions[i]` for `i < k`, `x[b, k + i] = patches[b, i] + positions[k + i]`.
 //!
-//! `k` is 1, or 2 where a distillation token follows the class token. Backward: `dpatches` is `dx` without its first `k`
-//! tokens, `dclass` and `dpositions` sum over the batch.
+//! `k` is 1, or 2 if a distillation token follows the class token. Backward: `dpatches` is `dx` without its first `k` tokens,
+//! `dclass` and `dpositions` are sums over the batch.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
@@ -20,7 +20,7 @@ pub struct ClassTokenGrad {
 }
 
 impl Graph {
-    /// Puts the class token, and further ones, before the patches and adds positions.
+    /// Prepends the class token (and a distillation token) to the patches and adds positions.
     pub fn class_token(
         &mut self,
         name: &str,

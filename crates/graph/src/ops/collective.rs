@@ -1,66 +1,60 @@
-//! What several processes do together: in place, and the identity when there is one process.
+//! Exchanges between processes: in place, and the identity in a run of one process.
 
 use std::ops::Range;
 
 use crate::op::RecomputeRule;
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// This process among those that compute a step together.
+/// The rank of this process and the number of processes that compute a step together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Processes {
-    /// Counted from 0.
     pub rank: usize,
-    /// How many there are.
     pub count: usize,
 }
 
 impl Default for Processes {
-    /// One process.
     fn default() -> Processes {
         Processes { rank: 0, count: 1 }
     }
 }
 
 impl Processes {
-    /// Whether nobody else takes part.
+    /// Whether this is the only process.
     pub fn is_alone(self) -> bool {
         self.count == 1
     }
 
-    /// This process's part of rows that all processes have equal parts of.
+    /// Rows of this process, where `count` divides the rows evenly.
     pub fn own(self, rows: usize) -> Range<usize> {
         let each = rows / self.count;
         self.rank * each..(self.rank + 1) * each
     }
 
-    /// This process's share of samples that need not divide evenly: shares differ by one at most.
+    /// Samples of this process, where `count` need not divide them evenly: shares differ by at most one.
     pub fn share(self, samples: usize) -> Range<usize> {
         samples * self.rank / self.count..samples * (self.rank + 1) / self.count
     }
 }
 
-/// Which exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// Every process gets the rows of all; each has filled its part.
+    /// Every process gets the rows of all processes; each has filled its own.
     AllGather,
-    /// Every process gets the sum, added in the order of ranks.
+    /// Every process gets the sum over processes, added in order of rank.
     AllReduce,
-    /// Every process gets each value from its owner: their ranks.
+    /// Every process gets each value from its owner: the ranks of the owners.
     FromOwners(Vec<usize>),
 }
 
 /// Inputs and outputs are the same values, exchanged in place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// Which exchange.
     pub exchange: Exchange,
-    /// Who takes part.
     pub processes: Processes,
 }
 
 impl Graph {
-    /// Exchanges `values` in place; nothing where there is one process.
+    /// Exchanges `values` in place; appends nothing in a run of one process.
     pub fn collective(&mut self, exchange: Exchange, processes: Processes, values: &[ValueId]) {
         if processes.is_alone() || values.is_empty() {
             return;
@@ -79,8 +73,7 @@ impl Operation for Collective {
         "collective"
     }
 
-    /// In place, so the gradient is where it belongs already: a loss over gathered rows gives every process the gradients of its
-    /// own rows.
+    /// Empty, since the gradient is in place already: a loss over gathered rows gives every process the gradients of its own rows.
     fn backward(&self, _node: &Node, _pass: &mut Backward<'_>) {}
 
     fn cost(&self, node: NodeView<'_>) -> Cost {

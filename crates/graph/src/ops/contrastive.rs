@@ -1,19 +1,19 @@
-//! The contrastive loss of CLIP over all pairs, as a sum, in tiles: `O(B D)` memory, the logits are never held.
+//! The contrastive loss of CLIP over all pairs, as a sum, in tiles: `O(B D)` memory, the full matrix of logits is never stored.
 //!
 //! With `s[i, j] = exp(logit_scale) * image[i] . text[j]` over the rows that count (`w = 1`):
 //! `sum += sum over i of ((logsumexp_j s[i, j] - s[i, i]) + (logsumexp_j s[j, i] - s[i, i])) / 2`.
 //!
-//! Rows of weight zero are padding: they are left out as rows and as columns. Backward, from the logarithms
-//! that the forward pass leaves behind, with
+//! Rows of weight zero are padding: they are left out as rows and as columns. Backward, from the log-sum-exps `row_lse` and
+//! `column_lse` of the forward pass, with
 //! `g[i, j] = seed / 2 * (exp(s - row_lse[i]) + exp(s - column_lse[j])) - seed * (i == j)`:
 //! `dimage = scale * g text`, `dtext = scale * g^T image`, `dlogit_scale += sum g s`.
 //!
-//! With groups, several pairs may belong together (`same_text: positive`): the positives of row `i` are all rows `j` that count and have
-//! the same group, each a target of `shares[i]`, which is one divided by their number. The diagonal `s[i, i]` above becomes
+//! With groups, several pairs may match (`same_text: positive`): the positives of row `i` are all rows `j` of nonzero weight in the
+//! same group, each with target `shares[i]`, which is one divided by their number. The diagonal `s[i, i]` above becomes
 //! `shares[i] * sum over the positives of s[i, j]`, and `(i == j)` becomes `shares[i]` at every positive.
 //!
-//! Among several processes, each computes its own rows: their part of the sum, their logarithms, and from the logarithms of all rows
-//! their gradients. `dlogit_scale` is what its own rows of pictures give, so that each pair counts once.
+//! In a run of several processes, each computes its own rows: their part of the sum, their log-sum-exps and, from the log-sum-exps of
+//! all rows, their gradients. `dlogit_scale` comes from the process's own rows of pictures, so that each pair counts once.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::ops::collective::{Exchange, Processes};
@@ -25,7 +25,7 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, Val
 pub struct Contrastive {
     /// Rows and columns of a tile.
     pub tile: usize,
-    /// Whose rows are computed.
+    /// The process whose rows are computed.
     pub processes: Processes,
 }
 
@@ -35,11 +35,11 @@ pub struct Contrastive {
 pub struct ContrastiveGrad {
     /// Rows and columns of a tile.
     pub tile: usize,
-    /// Whose rows are computed.
+    /// The process whose rows are computed.
     pub processes: Processes,
 }
 
-/// Rows and columns of a tile: large enough for the products' speed, small enough for the cache.
+/// Rows and columns of a tile: large enough for fast products, small enough for the cache.
 pub const CONTRASTIVE_TILE: usize = 512;
 
 impl Graph {
@@ -56,9 +56,9 @@ impl Graph {
         self.push_contrastive(inputs, sum, tile);
     }
 
-    /// The same, where all rows of a group are positives of each other. `groups_b` are indices, -1 for padding; `shares_b` is one
-    /// divided by the number of rows in the group.
-    #[allow(clippy::too_many_arguments)] // those of `contrastive_into` and the groups
+    /// Like [`Graph::contrastive_into`], where all rows of a group are positives of each other. `groups_b` are indices, -1 for padding;
+    /// `shares_b` is one divided by the number of rows in the group.
+    #[allow(clippy::too_many_arguments)] // the arguments of `contrastive_into` and the groups
     pub fn contrastive_groups_into(
         &mut self,
         [image_bd, text_bd]: [ValueId; 2],
@@ -87,7 +87,7 @@ impl Graph {
         self.push_contrastive(inputs, sum, tile);
     }
 
-    /// Lets the contrastive losses that were written, and have no gradients yet, compute their process's rows alone.
+    /// Restricts the contrastive losses that are already in the graph, and have no gradients yet, to the rows of this process.
     pub fn share_contrastive(&mut self, processes: Processes) {
         let mut logarithms = Vec::new();
         for index in 0..self.nodes().len() {
@@ -178,7 +178,7 @@ undifferentiated!(ContrastiveGrad, "contrastive gradient", |op, node| pairs(
     op.processes
 ));
 
-/// Tiles of own rows and tiles of own columns: all of them where there is one process.
+/// Cost over the tiles of this process's rows and columns: all tiles in a run of one process.
 fn pairs(image: crate::Shape, node: NodeView<'_>, num_products: u64, of: Processes) -> Cost {
     let (rows, own) = (image.rows(), of.own(image.rows()).len());
     let pairs = (2 * rows * own - own * own) as u64;

@@ -1,13 +1,14 @@
 //! `y[n, i, j, o] = b[o] + sum over k, l, c of x[n, i s + k - p, j t + l - q, c] W[o, k, l, c]`, with zeros outside of `x`.
 //!
 //! Channels come last. `W` is `[out, kernel height, kernel width, in]`, strides are `[s, t]`, paddings `[p, q]`. Backward:
-//! `dW[o, k, l, c] += sum over n, i, j of dy[n, i, j, o] x[n, i s + k - p, j t + l - q, c]`, `db += sum of dy`, and `dx` gathers
-//! `dy W` over every window that a pixel is in. The weight's gradient comes first: `x` is free before `dx` is written.
+//! `dW[o, k, l, c] += sum over n, i, j of dy[n, i, j, o] x[n, i s + k - p, j t + l - q, c]`, `db += sum of dy`, and `dx` sums
+//! `dy W` over every window that contains the pixel. The weight's gradient comes first, so that `x` is freed before `dx` is written.
 //!
-//! Transposed, with a kernel as large as its stride, so that windows do not overlap:
+//! The transposed convolution has a kernel as large as its stride, so that windows do not overlap:
 //! `y[n, i s + k, j t + l, o] = b[o] + sum over c of x[n, i, j, c] W[c, k, l, o]`.
 //!
-//! Legend: `n` samples, `h` and `w` rows and columns of pixels, `c` channels in, `o` channels out, `k` and `l` the kernel's.
+//! Legend: `n` samples, `h` and `w` rows and columns of pixels, `c` channels in, `o` channels out, `k` and `l` rows and columns of the
+//! kernel.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, Shape, ValueId};
@@ -15,61 +16,55 @@ use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, Shape, Val
 /// Forward. Inputs `x_nhwc, w_oklc, [bias_o]`; output `y_nhwo`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2d {
-    /// Pixels from one window to the next: down, across.
+    /// Pixels from one window to the next: `[down, across]`.
     pub stride: [usize; 2],
-    /// Zeros around `x`: above and below, left and right.
+    /// Pixels of zeros on each side of `x`: `[above and below, left and right]`.
     pub padding: [usize; 2],
 }
 
 /// Inputs `dy_nhwo, w_oklc`; output `dx_nhwc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2dInputGrad {
-    /// As in [`Conv2d`].
     pub stride: [usize; 2],
-    /// As in [`Conv2d`].
     pub padding: [usize; 2],
 }
 
 /// Inputs `dy_nhwo, x_nhwc`; outputs `[dw_oklc], [dbias_o]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv2dWeightGrad {
-    /// As in [`Conv2d`].
     pub stride: [usize; 2],
-    /// As in [`Conv2d`].
     pub padding: [usize; 2],
-    /// First output is the weight gradient.
+    /// The first output is the weight gradient.
     pub weight: bool,
-    /// Last output is the bias gradient.
+    /// The last output is the bias gradient.
     pub bias: bool,
 }
 
 /// Forward, kernel = stride. Inputs `x_nhwc, w_cklo, [bias_o]`; output `y_nhwo`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransposedConv2d {
-    /// Pixels of `y` for each pixel of `x`: down, across.
+    /// Pixels of `y` for each pixel of `x`: `[down, across]`.
     pub stride: [usize; 2],
 }
 
 /// Inputs `dy_nhwo, w_cklo`; output `dx_nhwc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransposedConv2dInputGrad {
-    /// As in [`TransposedConv2d`].
     pub stride: [usize; 2],
 }
 
 /// Inputs `dy_nhwo, x_nhwc`; outputs `[dw_cklo], [dbias_o]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransposedConv2dWeightGrad {
-    /// As in [`TransposedConv2d`].
     pub stride: [usize; 2],
-    /// First output is the weight gradient.
+    /// The first output is the weight gradient.
     pub weight: bool,
-    /// Last output is the bias gradient.
+    /// The last output is the bias gradient.
     pub bias: bool,
 }
 
 impl Graph {
-    /// A convolution; `x` may be a slice of the channels of a wider storage.
+    /// Appends a convolution; `x` may be a slice of the channels of a wider storage.
     pub fn conv2d(
         &mut self,
         name: &str,
@@ -94,7 +89,7 @@ impl Graph {
         y_nhwo
     }
 
-    /// A transposed convolution without overlap, written where it is wanted: to the channels behind a skip, for example.
+    /// Appends a transposed convolution without overlap that writes to a given value: the channels behind a skip, for example.
     pub fn transposed_conv2d_into(
         &mut self,
         name: &str,
@@ -140,7 +135,7 @@ impl Graph {
     }
 }
 
-/// The four dimensions of pictures, or of a kernel.
+/// The four dimensions of a batch of pictures, or of a kernel.
 pub(super) fn pictures(operation: &str, name: &str, shape: Shape) -> [usize; 4] {
     let Ok(dims) = <[usize; 4]>::try_from(shape.dims()) else {
         panic!("{operation} {name}: {shape:?}, expected four dimensions");
@@ -158,7 +153,7 @@ fn windows(name: &str, size: usize, kernel: usize, stride: usize, padding: usize
     (padded - kernel) / stride + 1
 }
 
-/// Weight and bias gradient first, then the input's: the order in which memory is freed.
+/// Appends the weight and bias gradient first, then the input's: the order in which memory is freed.
 fn convolution_backward(
     node: &Node,
     pass: &mut Backward<'_>,
@@ -268,7 +263,7 @@ impl Operation for TransposedConv2d {
         false
     }
 
-    /// Its products are few beside the bytes of its result: each input pixel is in one window only.
+    /// Recomputing is cheap: each input pixel is in one window only, so the products are few for the size of the result.
     fn recompute(&self) -> Option<RecomputeRule> {
         Some(RecomputeRule::SameNode)
     }

@@ -1,29 +1,28 @@
 //! `sum += sum over n of w[n] * (logsumexp(logits[n]) - target[n] . logits[n])`: a separable loss, as a sum.
 //!
-//! `target` is `1 - smoothing` at the label and `smoothing / C` spread over all C classes, as PyTorch has it.
-//! Rows of weight zero (padding) and of negative label (ignored) count nothing. The count is data: the step knows it
-//! before it starts, and divides once through the seed. Backward:
+//! `target` is `1 - smoothing` at the label plus `smoothing / C` at each of the C classes, as in PyTorch. Rows of weight zero (padding) and
+//! of negative label (ignored) do not count. The number of rows that count is known before the step starts: the step divides once,
+//! through the seed. Backward:
 //! `dlogits = seed * w[n] * (softmax - target)`.
 //!
-//! With class weights `v[c]`, as `F.cross_entropy(weight=v, label_smoothing=e)` has them, `target[c]` is weighted by `v[c]`:
+//! With class weights `v[c]`, as in `F.cross_entropy(weight=v, label_smoothing=e)`, `target[c]` is weighted by `v[c]`:
 //! a row with label `y` adds `w[n] * ((1 - e) v[y] (lse - logits[y]) + e / C * sum over c of v[c] (lse - logits[c]))`, and
-//! `dlogits[c] = seed * w[n] * ((1 - e) v[y] (softmax[c] - [c = y]) + e / C * (V softmax[c] - v[c]))`, `V` being their sum.
-//! Class weights are no part of `w`.
+//! `dlogits[c] = seed * w[n] * ((1 - e) v[y] (softmax[c] - [c = y]) + e / C * (V softmax[c] - v[c]))`, where `V` is the sum of the
+//! class weights. Class weights are not part of `w`.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// Forward. Inputs `logits_nc, labels_n, weights_n, [class_weights_c]`; output the sum, which is added to.
+/// Forward. Inputs `logits_nc, labels_n, weights_n, [class_weights_c]`; the output is the loss sum, which is added to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CrossEntropy {
-    /// Share of the target that is spread over all classes.
+    /// Label smoothing: share of the target that is spread over all classes.
     pub smoothing: f64,
 }
 
 /// Inputs `seed, logits_nc, labels_n, weights_n, [class_weights_c]`; output `dlogits_nc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CrossEntropyGrad {
-    /// Share of the target that is spread over all classes.
     pub smoothing: f64,
 }
 
@@ -42,8 +41,8 @@ impl Graph {
         self.push_cross_entropy(name, inputs, sum, smoothing);
     }
 
-    /// The same, where each class has a weight. Class weights are constants: they get no gradient.
-    #[allow(clippy::too_many_arguments)] // those of `cross_entropy_into` and the class weights
+    /// Like [`Graph::cross_entropy_into`], with class weights. Class weights are constants: they get no gradient.
+    #[allow(clippy::too_many_arguments)] // the arguments of `cross_entropy_into` and the class weights
     pub fn weighted_cross_entropy_into(
         &mut self,
         name: &str,

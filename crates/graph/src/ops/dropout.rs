@@ -1,7 +1,7 @@
 //! `y = x * mask / (1 - rate)`, with a mask that is a function of (seed, epoch, sample, layer, index within the sample).
 //!
-//! The mask depends neither on how a batch is split nor on where in it a sample lies, so a second forward pass sees the same
-//! one, and no mask is stored. Backward is the same operation on `dy`.
+//! The mask depends neither on how a batch is split nor on the index of a sample in it, so a second forward pass draws the same mask,
+//! and no mask is stored. Backward is the same operation on `dy`.
 //!
 //! ```text
 //! key  = mix(mix(mix(mix(seed) ^ epoch) ^ sample) ^ layer)      mix: SplitMix64
@@ -11,30 +11,29 @@
 use crate::op::RecomputeRule;
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// What is dropped as one.
+/// Granularity of the dropout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropoutMode {
-    /// Each number by itself.
+    /// Each element by itself.
     Element,
-    /// All numbers of a sample: stochastic depth.
+    /// All elements of a sample: stochastic depth.
     Sample,
 }
 
 /// Inputs `x_b..., sample_ids_b, stream_2`; output `y`, which may be `x`.
 ///
-/// `sample_ids_b` are the data set's numbers of the samples, `stream_2` is `[seed, epoch]`: data, so that a captured graph can
-/// be replayed for another epoch.
+/// `sample_ids_b` are indices of samples in the data set, `stream_2` is `[seed, epoch]`. Both are inputs, so that a captured CUDA
+/// graph can be replayed for another epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dropout {
-    /// Share that is dropped.
+    /// Probability that an element or a sample is dropped.
     pub rate: f64,
-    /// Tells the layers of a model apart.
+    /// Random stream of this layer, different for each layer of a model.
     pub layer: u64,
-    /// What is dropped as one.
     pub mode: DropoutMode,
 }
 
-/// SplitMix64's output function of `x + 2^64 / phi`.
+/// SplitMix64: its output function, of `x + 2^64 / phi`.
 pub fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -43,17 +42,17 @@ pub fn mix(x: u64) -> u64 {
 }
 
 impl Dropout {
-    /// Numbers whose upper 32 bits are below this are dropped.
+    /// Hashes whose upper 32 bits are below this are dropped.
     pub fn threshold(&self) -> u32 {
         (self.rate * 4_294_967_296.0) as u32
     }
 
-    /// Multiplies what is left.
+    /// Factor of the elements that are kept.
     pub fn scale(&self) -> f64 {
         1.0 / (1.0 - self.rate)
     }
 
-    /// What the masks of one sample are drawn from.
+    /// Seed of the masks of one sample.
     pub fn key(&self, [seed, epoch]: [i64; 2], sample: i64) -> u64 {
         let words = [epoch as u64, sample as u64, self.layer];
         words
@@ -61,7 +60,7 @@ impl Dropout {
             .fold(mix(seed as u64), |key, word| mix(key ^ word))
     }
 
-    /// Whether the number at `index` of a sample is left.
+    /// Whether the element at `index` of a sample is kept.
     #[inline(always)]
     pub fn keeps(key: u64, index: u64, threshold: u32) -> bool {
         (mix(key ^ index) >> 32) as u32 >= threshold
@@ -69,7 +68,7 @@ impl Dropout {
 }
 
 impl Graph {
-    /// Drops a share of `x_b...`; the outermost dimension is that of samples.
+    /// Appends dropout of `x_b...`; the outermost dimension is the batch.
     pub fn dropout(
         &mut self,
         name: &str,
@@ -107,7 +106,7 @@ impl Operation for Dropout {
         }
     }
 
-    /// In place on `dy`, which nobody reads after that.
+    /// In place on `dy`, which no later node reads.
     fn backward(&self, node: &Node, pass: &mut Backward<'_>) {
         let Some(dy) = pass.reached(node, 0) else {
             return;

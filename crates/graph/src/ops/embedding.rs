@@ -1,6 +1,6 @@
 //! `x[b, t] = table[ids[b, t]] + positions[t]`.
 //!
-//! Backward: `dtable[id] += dx[b, t]` for every place where the id stands, `dpositions[t] += sum over b`.
+//! Backward: `dtable[id] += dx[b, t]` for every position `(b, t)` of the id, `dpositions[t] += sum over b`.
 
 use super::add_positions::AddPositionsGrad;
 use crate::op::{RecomputeRule, undifferentiated};
@@ -9,8 +9,8 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 /// Forward. Inputs `ids_bt, table_vd, positions_td`; output `x_btd`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding {
-    /// Places in `ids` sorted by id, then -1 for places whose gradient is zero: a device that adds many rows at a time
-    /// needs it to add equal ids in one order.
+    /// Positions in `ids` sorted by id, then -1 for positions whose gradient is zero. A device that adds many rows in parallel
+    /// needs the order to add equal ids in a fixed sequence.
     pub order_bt: Option<ValueId>,
 }
 
@@ -60,7 +60,7 @@ impl Operation for Embedding {
         };
         let [table_vd, positions_td] = [node.inputs[1], node.inputs[2]];
         if !pass.wants(table_vd) {
-            // No row of the table is looked up again: positions alone are a sum over samples.
+            // The table is frozen: the gradient of positions alone is a sum over samples.
             let dpositions_td = pass.added(positions_td);
             let op = AddPositionsGrad { repeat: 1 };
             pass.graph().push(op, vec![dx_btd], vec![dpositions_td]);
@@ -93,7 +93,7 @@ undifferentiated!(EmbeddingGrad, "embedding gradient", |_, node| traffic(
     node.input(0)
 ));
 
-/// Only the rows that are looked up move, not the table.
+/// Traffic of the rows that are looked up, not of the whole table.
 fn traffic(node: NodeView<'_>, x: crate::Shape) -> Cost {
     let bytes = node.graph.compute().bytes() as u64;
     Cost {

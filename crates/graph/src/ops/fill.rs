@@ -6,7 +6,6 @@ use crate::op::undifferentiated;
 /// Output: any contiguous value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fill {
-    /// The number.
     pub value: f64,
 }
 

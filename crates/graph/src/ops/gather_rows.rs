@@ -12,7 +12,7 @@ pub struct GatherRows {}
 pub struct ScatterRows {}
 
 impl Graph {
-    /// One token of every sample.
+    /// Appends a gather of one token of every sample.
     pub fn gather_rows(&mut self, name: &str, x_btd: ValueId, index_b: ValueId) -> ValueId {
         let (x, index) = (self.shape(x_btd), self.shape(index_b));
         assert_eq!(self.dtype(index_b), DType::I64, "gather rows {name}");

@@ -1,9 +1,9 @@
 //! `y = activation((x - mean) * rstd * gamma + beta [+ residual])`, with mean and `rstd = 1 / sqrt(variance + eps)` of each group
-//! of channels over all pixels of a sample. Instance norm has a group for each channel.
+//! of channels over all pixels of a sample. Instance norm is the case of one channel per group.
 //!
-//! Statistics are a node of their own: they are tiny and kept, and from them `y` is recomputed in one pass over `x`.
+//! The statistics have a node of their own: they are tiny and kept, and `y` is recomputed from them in one pass over `x`.
 //!
-//! Backward, with `h = (x - mean) * rstd`, `z` what the activation is of (recomputed from `x`), `g = dy * activation'(z)` and
+//! Backward, with `h = (x - mean) * rstd`, `z` the input of the activation (recomputed from `x`), `g = dy * activation'(z)` and
 //! means over the group: `dgamma += sum g h`, `dbeta += sum g`, `dx = rstd * (g gamma - mean(g gamma) - h * mean(g gamma h))`,
 //! `dresidual = g`.
 //!
@@ -17,7 +17,7 @@ use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 /// Input `x_nhwc`; outputs `mean_ng, rstd_ng`, in full precision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupStatistics {
-    /// Groups of neighbouring channels.
+    /// Number of groups of neighbouring channels.
     pub groups: usize,
     /// Added to the variance.
     pub eps: f64,
@@ -26,32 +26,28 @@ pub struct GroupStatistics {
 /// Inputs `x_nhwc, mean_ng, rstd_ng, gamma_c, beta_c, [residual_nhwc]`; output `y_nhwc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupNorm {
-    /// Groups of neighbouring channels.
+    /// Number of groups of neighbouring channels.
     pub groups: usize,
     /// Applied last.
     pub activation: Option<Activation>,
 }
 
-/// Inputs `dy, x, mean, rstd, gamma, beta, [residual]`; outputs, as far as wanted, `dgamma, dbeta, dx, dresidual`.
+/// Inputs: `dy, x, mean, rstd, gamma, beta, [residual]`. Outputs: those of `dgamma, dbeta, dx, dresidual` whose flag is set.
 ///
-/// `dx` or `dresidual` may lie in place on `dy`, not both.
+/// `dx` or `dresidual` may be in place on `dy`, not both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupNormGrad {
-    /// Groups of neighbouring channels.
+    /// Number of groups of neighbouring channels.
     pub groups: usize,
-    /// Applied last in the forward pass.
+    /// Activation of the forward pass.
     pub activation: Option<Activation>,
-    /// The gradient of gamma is wanted.
     pub gamma: bool,
-    /// The gradient of beta is wanted.
     pub beta: bool,
-    /// The gradient of x is wanted.
     pub x: bool,
-    /// The gradient of the residual is wanted.
     pub residual: bool,
 }
 
-/// What is normalised, how, and what it gets.
+/// Operands and settings of a group norm.
 struct Norm {
     x_nhwc: ValueId,
     gamma_c: ValueId,
@@ -63,7 +59,7 @@ struct Norm {
 }
 
 impl Graph {
-    /// Group norm, optional residual, optional activation.
+    /// Appends a group norm with an optional residual and an optional activation.
     #[allow(clippy::too_many_arguments)] // what a norm has; names at the call would be one struct more
     pub fn group_norm(
         &mut self,
@@ -92,7 +88,7 @@ impl Graph {
         y_nhwc
     }
 
-    /// The same, written where it is wanted: to the first channels of a skip join, for example.
+    /// Like [`Graph::group_norm`], written to a given value: the first channels of a skip join, for example.
     #[allow(clippy::too_many_arguments)] // as above
     pub fn group_norm_into(
         &mut self,
@@ -160,7 +156,7 @@ impl Operation for GroupStatistics {
         "group statistics"
     }
 
-    /// Never reached: the gradient of the norm has what flows through its statistics.
+    /// Never called: [`GroupNormGrad`] includes the gradient through the statistics.
     fn backward(&self, node: &Node, _pass: &mut Backward<'_>) {
         no_backward(self, node);
     }
@@ -174,7 +170,7 @@ impl Operation for GroupStatistics {
     }
 
     fn recompute(&self) -> Option<RecomputeRule> {
-        None // two numbers for each group: kept, or x would be read twice more
+        None // two numbers per group are kept; to recompute them, x would be read twice more
     }
 }
 
@@ -203,7 +199,7 @@ impl Operation for GroupNorm {
                 outputs.push(pass.target(parameter));
             }
         }
-        // The last of dx and dresidual takes the place of dy, where that is free.
+        // The last of dx and dresidual is written in place on dy, if dy can be donated.
         let wanted_x = op.x.then_some(x);
         let wanted_residual = residual.filter(|_| op.residual);
         let heir = wanted_residual.or(wanted_x);
@@ -250,7 +246,7 @@ undifferentiated!(GroupNormGrad, "group norm gradient", |_, node| {
     }
 });
 
-/// `flops` for each element of the first input.
+/// Cost of `flops` for each element of the first input.
 pub(super) fn each_input(node: NodeView<'_>, flops: u64) -> Cost {
     Cost {
         product_flops: 0,

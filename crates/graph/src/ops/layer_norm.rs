@@ -18,7 +18,7 @@ pub struct LayerNorm {
 pub struct LayerNormGrad {}
 
 impl Graph {
-    /// Layer norm over the last dimension; `x` may be a strided matrix.
+    /// Appends a layer norm over the last dimension; `x` may be a strided matrix.
     pub fn layer_norm(
         &mut self,
         name: &str,
@@ -59,7 +59,7 @@ impl Operation for LayerNorm {
         };
         let (x, gamma, beta) = (node.inputs[0], node.inputs[1], node.inputs[2]);
         let (mean, rstd) = (node.outputs[1].value, node.outputs[2].value);
-        // Gradients of frozen norms have nobody to read them, and are not written.
+        // No node reads the gradients of a frozen norm: they are not written.
         let mut outputs = Vec::new();
         for parameter in [gamma, beta] {
             outputs.push(if pass.wants(parameter) {

@@ -1,9 +1,9 @@
-//! `y = activation(x W^T + b + low rank) + residual`, with `W` stored `[outputs, inputs]` as Hugging Face has it.
+//! `y = activation(x W^T + b + low rank) + residual`, with `W` stored as `[outputs, inputs]`, the layout of Hugging Face.
 //!
 //! Backward, with `dz = dy * activation'(z)`:
 //! `dx = dz W`, `dW += dz^T x`, `db += sum over rows of dz`, `dresidual = dy`.
 //!
-//! Adapters ([`crate::adapters`]) add `scale h B^T` to some of the columns, with `h = x A^T` from a product of its own:
+//! Adapters ([`crate::adapters`]) add `scale h B^T` to some of the columns, where `h = x A^T` is the output of another product:
 //! `dh = scale dz B`, `dB += scale dz^T h`, over those columns of `dz`.
 //!
 //! Legend: `n` rows, `i` inputs, `o` outputs.
@@ -17,31 +17,31 @@ use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Role, ValueId};
 /// Forward. Inputs `x, W, [b], [h, B of each low-rank term], [residual]`; outputs `y` and, with an activation, `z` before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear {
-    /// Third input is a bias.
+    /// The third input is a bias.
     pub bias: bool,
-    /// Last input is added to the result.
+    /// The last input is added to the result.
     pub residual: bool,
     /// Applied to `x W^T + b`.
     pub activation: Option<Activation>,
-    /// Outputs whose bias cannot change what follows, and so has a gradient of zero: keys, since a shift common to all
-    /// keys leaves a softmax as it is. Computed, it would be rounding, which an optimizer that divides by the
-    /// gradient's size blows up.
+    /// Outputs whose bias cannot change the loss, so that its gradient is zero: the keys of an attention, since a shift common to
+    /// all keys does not change a softmax. A computed gradient would be rounding noise, which an optimizer that divides by the
+    /// size of the gradient blows up.
     pub inert_bias: Range<usize>,
-    /// What adapters add before the activation.
+    /// Contributions of adapters, added before the activation.
     pub low_rank: Option<LowRank>,
 }
 
-/// `scale h B^T`, added to columns of a product; one term for each adapter.
+/// `scale h B^T`, added to columns of a product; one term per adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
-    /// Multiplies every term.
+    /// Factor of every term.
     pub scale: f64,
-    /// The columns of each term: as many as its `B` has rows.
+    /// Columns of each term: as many as its `B` has rows.
     pub columns: Vec<Range<usize>>,
 }
 
 impl Linear {
-    /// Of each low-rank term, its columns and the place of its `h` among the inputs; its `B` is the next.
+    /// For each low-rank term, its columns and the index of its `h` among the inputs; the next input is its `B`.
     pub fn low_rank_terms(&self) -> impl Iterator<Item = (Range<usize>, usize)> {
         let columns = self.low_rank.iter().flat_map(|terms| terms.columns.iter());
         let first = 2 + usize::from(self.bias);
@@ -50,32 +50,32 @@ impl Linear {
             .map(move |(index, columns)| (columns.clone(), first + 2 * index))
     }
 
-    /// What multiplies the low-rank terms.
+    /// Factor of the low-rank terms.
     pub fn low_rank_scale(&self) -> f64 {
         self.low_rank.as_ref().map_or(1.0, |terms| terms.scale)
     }
 }
 
-/// `dx = scale dz W`, times `activation'(z')` of the layer before where the two are fused: that is the last contribution, and what it is
-/// added to is multiplied along. Inputs `dz, W, [z']`.
+/// `dx = scale dz W`, times `activation'(z')` of the layer before if that activation's backward is fused into the product. A fused
+/// product is the last contribution to `dx`: earlier contributions are multiplied as well. Inputs `dz, W, [z']`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearInputGrad {
-    /// The activation that produced `x`, when its backward is done here too.
+    /// The activation that produced `x`, if its backward is fused into this product.
     pub activation: Option<Activation>,
-    /// 1, but for low-rank terms.
+    /// 1, except for low-rank terms.
     pub scale: f64,
 }
 
 /// `dW += scale dz^T x`, `db += sum dz`. Inputs `dz, x`; outputs `[dW], [db]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearWeightGrad {
-    /// First output is the weight gradient; not where the weight is frozen and the bias is not.
+    /// The first output is the weight gradient; false for a frozen weight with a trainable bias.
     pub weight: bool,
-    /// Last output is the bias gradient.
+    /// The last output is the bias gradient.
     pub bias: bool,
     /// Outputs whose bias gradient is zero.
     pub inert_bias: Range<usize>,
-    /// 1, but for low-rank terms.
+    /// 1, except for low-rank terms.
     pub scale: f64,
 }
 
@@ -92,7 +92,7 @@ impl Graph {
         self.linear_inert(name, [x_ni, weight_oi], bias_o, residual_no, 0..0)
     }
 
-    /// `x W^T + b`, of which the outputs `keys` are the keys of an attention.
+    /// `x W^T + b`, where the outputs `keys` are the keys of an attention.
     pub fn linear_with_keys(
         &mut self,
         name: &str,
@@ -137,7 +137,7 @@ impl Graph {
         y_no
     }
 
-    /// `x W^T + b`, written where it is wanted.
+    /// `x W^T + b`, written to a given value.
     pub fn linear_into(
         &mut self,
         x_ni: ValueId,
@@ -161,7 +161,7 @@ impl Graph {
         self.push_new(op, inputs, &[y_no]);
     }
 
-    /// Weight and bias in the number format of `x`, in which the product is computed.
+    /// Weight and bias in the number format of `x`, which is the format of the product.
     fn in_format_of(
         &mut self,
         x: ValueId,
@@ -285,7 +285,7 @@ impl Operation for Linear {
             let h = node.input(h);
             (h.num_elements() * columns.len(), h.rows() * columns.len())
         });
-        // Terms are added to what the product left.
+        // Low-rank terms read and write the result of the product once more.
         let (multiply_adds, again) =
             terms.fold((0, 0), |sum, term| (sum.0 + term.0, sum.1 + term.1));
         let mut cost = product(
@@ -311,7 +311,7 @@ impl Operation for Linear {
 }
 
 impl Linear {
-    /// Before the gradient is handed on to the residual, which may be added to.
+    /// Runs before the residual gets `dy` as its gradient, since other contributions may then be added to it.
     fn low_rank_backward(&self, node: &Node, dz_no: ValueId, pass: &mut Backward<'_>) {
         let scale = self.low_rank_scale();
         for (columns, h) in self.low_rank_terms() {

@@ -1,9 +1,9 @@
-//! `y[b] = mean over t >= first of x[b, t]`: what a model without a class token is pooled by.
+//! `y[b] = mean over t >= first of x[b, t]`: the pooling of a model without a class token.
 //!
-//! Tokens are added up in order. Backward: `dx[b, t] = dy[b] / (tokens - first)` for `t >= first`, zero before.
+//! Tokens are summed in order. Backward: `dx[b, t] = dy[b] / (tokens - first)` for `t >= first`, zero before.
 //!
-//! With lengths, the mean is over the tokens `first..first + lengths[b]` alone, and so is the gradient: a clip has as many frames as
-//! there are. A sample of no tokens has a mean of zero and no gradient; a length that reaches behind the last token ends there.
+//! With lengths, the mean and its gradient cover the tokens `first..first + lengths[b]` alone: clips differ in their number of
+//! frames. A sample of no tokens has a mean of zero and no gradient; a length beyond the last token is clamped.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
@@ -11,19 +11,19 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 /// Forward. Inputs `x_btd, [lengths_b]`; output `y_b1d`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeanTokens {
-    /// Tokens before this one are left out: class and distillation tokens.
+    /// First token of the mean: class and distillation tokens come before it.
     pub first: usize,
 }
 
 /// Inputs `dy_b1d, [lengths_b]`; output `dx_btd`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeanTokensGrad {
-    /// Tokens before this one have no gradient.
+    /// First token with a gradient.
     pub first: usize,
 }
 
 impl Graph {
-    /// Mean of the tokens of every sample from `first` on, all of them or as many as `lengths_b` says: `[batch, 1, width]`.
+    /// Mean of every sample's tokens from `first` on, all of them or the first `lengths_b`: `[batch, 1, width]`.
     pub fn mean_tokens(
         &mut self,
         name: &str,

@@ -1,8 +1,7 @@
 //! Mixup and CutMix of pictures, normalised: `(mixed / 255 - mean[c]) / std[c]`.
 //!
-//! `mixed` is the partner's pixel within the box of the sample, and `lambda * own + (1 - lambda) * partner` elsewhere. A
-//! `lambda` of 1 and an empty box leave a picture as it is: then the result has the bits that `patchify` makes of the bytes.
-//! Pictures have no gradient.
+//! `mixed` is the partner's pixel within the box of the sample, and `lambda * own + (1 - lambda) * partner` elsewhere. With a
+//! `lambda` of 1 and an empty box, the result is bitwise equal to normalisation by `patchify`. Pictures have no gradient.
 
 use crate::op::{RecomputeRule, no_backward};
 use crate::ops::patchify::Normalization;
@@ -13,12 +12,11 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 /// `mix_b5` is `[lambda, y0, x0, y1, x1]` of each sample: rows `y0..y1` and columns `x0..x1` come from the partner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixPictures {
-    /// What becomes of bytes.
     pub normalization: Normalization,
 }
 
 impl Graph {
-    /// Each picture with its partner, for [`Graph::patchify`] to cut.
+    /// Mixes each picture with its partner; [`Graph::patchify`] cuts the result.
     pub fn mix_pictures(
         &mut self,
         name: &str,

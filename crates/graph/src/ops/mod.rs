@@ -1,7 +1,7 @@
 //! One file per operation: its shape rule (a method of [`crate::Graph`]), its backward rule and its cost.
 //!
-//! A new operation is a new file here, a line in the list of `op.rs`, a kernel per device, and an answer in the devices'
-//! targets: it does not compile before. A test that walks all operations fails until one of its examples has it.
+//! A new operation is a new file here, a line in the list of `op.rs`, a kernel per device, and an arm in the `target` of each device:
+//! until then it does not compile. A test that walks all operations fails until one of its examples has the operation.
 
 pub mod activation;
 pub mod add;

@@ -12,7 +12,7 @@ pub struct Normalize {}
 pub struct NormalizeGrad {}
 
 impl Graph {
-    /// Unit-length rows, written to `y_nd` (a place among the features of the whole effective batch).
+    /// Appends a normalisation of rows to unit length, written to `y_nd` (rows of the features of the whole effective batch).
     pub fn normalize_into(&mut self, name: &str, x_nd: ValueId, y_nd: ValueId) {
         let (x, y) = (self.shape(x_nd), self.shape(y_nd));
         assert_eq!(

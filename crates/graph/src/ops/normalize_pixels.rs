@@ -1,23 +1,22 @@
-//! `y = (value / largest - mean[c]) / std[c]`, of bytes or of numbers of two bytes, low byte first.
+//! `y = (value / largest - mean[c]) / std[c]`, of 8-bit or of little-endian 16-bit numbers.
 //!
-//! Numbers that are floats already are taken as they are. The result is a view of pixels that are a multiple of eight channels
-//! apart, as tensor cores read them; the channels between are zeros. Pictures have no gradient.
+//! Input that is float already is copied as it is. The result is a view whose pixels lie a multiple of eight channels apart, as
+//! tensor cores read them; padding channels are zero. Pictures have no gradient.
 
 use crate::op::{RecomputeRule, no_backward};
 use crate::ops::conv2d::pictures;
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
-/// Bits of a channel of a pixel.
+/// Bits per channel of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PixelDepth {
-    /// One byte.
     Eight,
-    /// Two bytes, the low one first.
+    /// Two bytes, little-endian.
     Sixteen,
 }
 
 impl PixelDepth {
-    /// Bytes of a channel.
+    /// Bytes per channel.
     pub fn bytes(self) -> usize {
         match self {
             PixelDepth::Eight => 1,
@@ -25,7 +24,7 @@ impl PixelDepth {
         }
     }
 
-    /// The largest number.
+    /// Number that stands for 1.0.
     pub fn largest(self) -> f64 {
         match self {
             PixelDepth::Eight => 255.0,
@@ -34,23 +33,22 @@ impl PixelDepth {
     }
 }
 
-/// Channels that pixels are apart: a multiple of this.
+/// The distance between pixels, in channels, is a multiple of this.
 pub const CHANNEL_STEP: usize = 8;
 
-/// Input `pixels` (bytes `[n, h, w, c * bytes]`, samples any number of bytes apart, or floats `[n, h, w, c]`); output
-/// `[n, h, w, c]` with the zeros behind it: all channels of its storage.
+/// Input `pixels` (bytes `[n, h, w, c * bytes]`, with any stride between samples, or floats `[n, h, w, c]`); output
+/// `[n, h, w, c]` and its padding channels: all channels of its storage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormalizePixels {
-    /// What bytes are.
     pub depth: PixelDepth,
-    /// Subtracted from each channel, after the largest number became 1.
+    /// Subtracted from each channel after division by the largest number.
     pub mean: Vec<f64>,
     /// Divides each channel.
     pub std: Vec<f64>,
 }
 
 impl NormalizePixels {
-    /// Channel `c` of a pixel of bytes is `value * factor + shift`: `[factor, shift]`.
+    /// `[factor, shift]` of a channel: a byte or 16-bit number becomes `value * factor + shift`.
     pub fn factor_and_shift(&self, channel: usize) -> [f64; 2] {
         let (mean, std) = (self.mean[channel], self.std[channel]);
         [1.0 / (self.depth.largest() * std), -mean / std]
@@ -58,7 +56,7 @@ impl NormalizePixels {
 }
 
 impl Graph {
-    /// Pixels as numbers: `[n, h, w, c]`, pixels a multiple of eight channels apart.
+    /// Pixels as floats: `[n, h, w, c]`, with pixels a multiple of eight channels apart.
     pub fn normalize_pixels(
         &mut self,
         name: &str,

@@ -1,6 +1,6 @@
-//! Dice and Tversky losses, exact under any split: sums of each sample, then one loss of the sums.
+//! Dice and Tversky losses, exact under any split of the batch: first sums per sample, then one loss of the sums.
 //!
-//! For each class, over the pixels whose label is a class, with probability `p` and `g` 1 where the label is the class:
+//! For each class, over the pixels whose label is a class, with probability `p` and `g = 1` where the label is this class (else 0):
 //! `TP = sum p g`, `P = sum p`, `G = sum g`. Then, with `FP = P - TP` and `FN = G - TP`,
 //! `T = (TP + smooth) / (TP + alpha FP + beta FN + smooth)`, and the loss is the mean over classes of `1 - T`. Dice,
 //! `(2 TP + s) / (P + G + s)`, is `alpha = beta = 1/2` with `smooth = s / 2`. Where the denominator is zero, `T` is 1.
@@ -8,7 +8,7 @@
 //! Backward, with `D` the denominator and `N` the numerator: `dT/dTP = 1 / D - (1 - alpha - beta) N / D^2`,
 //! `dT/dP = -alpha N / D^2`, `dT/dG = -beta N / D^2`; then `dp = dTP g + dP` and through the sigmoid or the softmax.
 //!
-//! Legend: `n` samples at hand, `r` samples of the whole effective batch, `h` and `w` pixels, `k` classes (1 for a sigmoid).
+//! Legend: `n` samples of the micro-batch, `r` samples of the whole effective batch, `h` and `w` pixels, `k` classes (1 for a sigmoid).
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::ops::conv2d::pictures;
@@ -19,50 +19,46 @@ use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 /// Inputs `logits_nhwk, labels_nhw`; output `sums_n(3k)`: `TP, P, G` of class 0, then of class 1, and so on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverlapSums {
-    /// How logits become probabilities.
     pub kind: PixelLossKind,
 }
 
 /// Inputs `dsums_n(3k), logits_nhwk, labels_nhw`; output `dlogits_nhwk`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverlapSumsGrad {
-    /// How logits become probabilities.
     pub kind: PixelLossKind,
 }
 
-/// What one overlap is of.
+/// Pixels over which one overlap is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// The whole effective batch: sums are added over samples first.
+    /// All pixels of the effective batch: sums are added over samples first.
     Batch,
-    /// Each sample: losses are added over samples.
+    /// The pixels of each sample: losses are added over samples.
     PerSample,
 }
 
-/// Inputs `sums_r(3k), sample_weights_r`; output the sum, which is added to. A weight of zero leaves a sample out.
+/// Inputs `sums_r(3k), sample_weights_r`; the output is the loss sum, which is added to. A weight of zero leaves a sample out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverlapLoss {
-    /// What one overlap is of.
     pub reduction: Reduction,
-    /// Of false positives.
+    /// Weight of false positives.
     pub alpha: f64,
-    /// Of false negatives.
+    /// Weight of false negatives.
     pub beta: f64,
     /// Added to numerator and denominator.
     pub smooth: f64,
-    /// Classes before this one are left out: 1 leaves out the background.
+    /// First class that counts: 1 leaves out the background.
     pub first_class: usize,
 }
 
 /// Inputs `seed, sums_r(3k), sample_weights_r`; output `dsums_r(3k)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverlapLossGrad {
-    /// What it is the gradient of.
     pub forward: OverlapLoss,
 }
 
 impl Graph {
-    /// The sums that an overlap is made of, for each sample. Labels are bytes with any three strides.
+    /// Appends the sums `TP, P, G` of each sample. Labels are bytes with any three strides.
     pub fn overlap_sums(
         &mut self,
         name: &str,

@@ -1,32 +1,29 @@
-//! Cuts pictures into patches: `[b, height, width, c] -> [b, patches, c * p * p]`, so that the patch embedding is one
-//! product. Raw bytes are normalised on the way: `(pixel / 255 - mean[c]) / std[c]`.
+//! Cuts pictures into patches: `[b, height, width, c] -> [b, patches, c * p * p]`, so that the patch embedding is one product. Bytes
+//! are normalised in the same pass: `(pixel / 255 - mean[c]) / std[c]`.
 //!
-//! Within a patch the order is channel, row, column: that of Hugging Face's convolution weights, which are
-//! used as they are. Pictures have no gradient.
+//! Within a patch the order is channel, row, column: the order of Hugging Face's convolution weights, which need no permutation.
+//! Pictures have no gradient.
 
 use crate::op::{RecomputeRule, no_backward};
 use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, ValueId};
 
-/// Input `pixels_bhwc` (bytes, or floats that are normalised already); output `patches`.
+/// Input `pixels_bhwc` (bytes, or floats that are already normalised); output `patches`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Patchify {
     /// Side of a patch in pixels.
     pub patch_size: usize,
-    /// What becomes of bytes.
     pub normalization: Normalization,
 }
 
-/// What is subtracted from the channels of a picture, and what they are divided by, after bytes became 0 to 1.
+/// Mean and standard deviation of each channel, on a scale of 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalization {
-    /// Subtracted from each channel.
     pub mean: [f32; 3],
-    /// Divides each channel.
     pub std: [f32; 3],
 }
 
 impl Graph {
-    /// Patches of three-channel pictures.
+    /// Appends the cut of three-channel pictures into patches.
     pub fn patchify(
         &mut self,
         name: &str,

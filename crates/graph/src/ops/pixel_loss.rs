@@ -1,7 +1,7 @@
 //! `sum += sum over pixels of sample_weight[n] * class_weight[label] * (1 - p)^focal * -log p`, `p` the probability of the true class.
 //!
-//! Sigmoid: one logit for two classes. Softmax: one logit for each class. A label that is no class counts nothing; 255 is how such
-//! pixels are marked: ignored, padding, outside of the field of view. Without `focal` the factor is 1, and the loss is (binary)
+//! Sigmoid: one logit for two classes. Softmax: one logit per class. A pixel whose label is not a class does not count; 255 marks
+//! such pixels: ignored, padding, outside of the field of view. Without `focal` the factor is 1, and the loss is (binary)
 //! cross-entropy.
 //!
 //! Backward, with `q = 1 - p`, times seed and weights. Sigmoid, with `s = 1` for the true class 1 and -1 otherwise:
@@ -17,14 +17,14 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, Val
 /// How logits become probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PixelLossKind {
-    /// One logit: class 1 against class 0.
+    /// One logit: class 1 versus class 0.
     Sigmoid,
-    /// One logit for each class.
+    /// One logit per class.
     Softmax,
 }
 
 impl PixelLossKind {
-    /// Classes that labels may name, of so many logits.
+    /// Number of classes for this number of logits.
     pub fn num_classes(self, num_logits: usize) -> usize {
         match self {
             PixelLossKind::Sigmoid => 2,
@@ -33,10 +33,9 @@ impl PixelLossKind {
     }
 }
 
-/// Forward. Inputs `logits_nhwk, labels_nhw, class_weights, sample_weights_n`; output the sum, which is added to.
+/// Forward. Inputs `logits_nhwk, labels_nhw, class_weights, sample_weights_n`; the output is the loss sum, which is added to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PixelLoss {
-    /// How logits become probabilities.
     pub kind: PixelLossKind,
     /// Exponent of the focal factor.
     pub focal: Option<f64>,
@@ -45,15 +44,13 @@ pub struct PixelLoss {
 /// Inputs `seed, logits_nhwk, labels_nhw, class_weights, sample_weights_n`; output `dlogits_nhwk`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PixelLossGrad {
-    /// As in [`PixelLoss`].
     pub kind: PixelLossKind,
-    /// As in [`PixelLoss`].
     pub focal: Option<f64>,
 }
 
 impl Graph {
     /// Adds the loss of every pixel to `sum`. Labels are bytes with any three strides.
-    #[allow(clippy::too_many_arguments)] // four operands, a sum, and what is computed of them
+    #[allow(clippy::too_many_arguments)] // four operands, a sum and two settings
     pub fn pixel_loss_into(
         &mut self,
         name: &str,

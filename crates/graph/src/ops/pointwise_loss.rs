@@ -1,34 +1,31 @@
-//! `sum += sum over n and k of w[n, k] * loss(x[n, k], t[n, k])`: separable losses of one number each, as a sum.
+//! `sum += sum over n and k of w[n, k] * loss(x[n, k], t[n, k])`: losses of one prediction and one target each, as a sum.
 //!
 //! Binary cross-entropy of a logit `z`, soft targets allowed: `max(z, 0) - z t + log(1 + exp(-|z|))`.
 //! Squared error of a prediction `p`: `(p - t)^2`.
 //!
-//! Numbers of weight zero (missing, or padding) count nothing, whatever their target holds. Backward:
+//! Elements of weight zero (missing, or padding) do not count, whatever their target is. Backward:
 //! `dz = seed * w * (sigmoid(z) - t)`, `dp = seed * w * 2 (p - t)`.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 
-/// What a prediction and its target are compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pointwise {
-    /// Of logits.
+    /// For logits.
     BinaryCrossEntropy,
-    /// Of numbers.
+    /// For regression.
     SquaredError,
 }
 
-/// Forward. Inputs `predictions_nk, targets_nk, weights_nk`; output the sum, which is added to.
+/// Forward. Inputs `predictions_nk, targets_nk, weights_nk`; the output is the loss sum, which is added to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PointwiseLoss {
-    /// Which one.
     pub loss: Pointwise,
 }
 
 /// Inputs `seed, predictions_nk, targets_nk, weights_nk`; output `dpredictions_nk`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PointwiseLossGrad {
-    /// Which one.
     pub loss: Pointwise,
 }
 

@@ -1,25 +1,22 @@
 //! `y[n, i, j, c] = max (or mean) over k, l < size of x[n, i size + k, j size + l, c]`.
 //!
-//! Windows do not overlap. Backward: the first maximum in row order gets all of `dy`; a mean gives each pixel its share.
+//! Windows do not overlap. Backward: the first maximum in row order gets all of `dy`; a mean gives each pixel an equal share.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::ops::conv2d::pictures;
 use crate::ops::group_norm::each_input;
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
-/// What becomes of a window.
+/// Reduction of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pool {
-    /// Its largest number.
     Max,
-    /// Their mean.
     Average,
 }
 
 /// Forward. Input `x_nhwc`; output `y_nhwc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool2d {
-    /// What becomes of a window.
     pub kind: Pool,
     /// Side of a window, and the stride.
     pub size: usize,
@@ -28,7 +25,6 @@ pub struct Pool2d {
 /// Inputs `dy_nhwc` and, for a maximum, `x_nhwc`; output `dx_nhwc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool2dGrad {
-    /// What became of a window.
     pub kind: Pool,
     /// Side of a window, and the stride.
     pub size: usize,

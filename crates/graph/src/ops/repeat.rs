@@ -17,7 +17,7 @@ pub struct Repeat {}
 pub struct RepeatGrad {}
 
 impl Graph {
-    /// The rows of a table for every sample: `[batch, rows, width]`.
+    /// Appends a copy of a table's rows for every sample: `[batch, rows, width]`.
     pub fn repeat(&mut self, name: &str, table_nd: ValueId, batch: usize) -> ValueId {
         let table = self.shape(table_nd);
         let y_bnd = self.activation(name, &[batch, table.rows(), table.width()]);

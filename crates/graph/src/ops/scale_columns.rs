@@ -1,6 +1,6 @@
 //! `y[n, d] = x[n, d] * gamma[d]`: the layer scale of DINOv2.
 //!
-//! Backward: `dx = dy * gamma`, `dgamma += sum over rows of dy x`, in an order that shapes alone decide.
+//! Backward: `dx = dy * gamma`, `dgamma += sum over rows of dy x`, in an order that depends on shapes alone.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
@@ -9,17 +9,17 @@ use crate::{Backward, Cost, Graph, Node, NodeView, Operation, Output, ValueId};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleColumns {}
 
-/// Inputs `dy_nd, x_nd, gamma_d`; outputs `[dgamma_d], [dx_nd]`, the latter in place on `dy`.
+/// Inputs `dy_nd, x_nd, gamma_d`; outputs `[dgamma_d], [dx_nd]`; `dx` is in place on `dy`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleColumnsGrad {
-    /// First output is the gradient of gamma.
+    /// The first output is the gradient of gamma.
     pub gamma: bool,
-    /// Last output is the gradient of x.
+    /// The last output is the gradient of x.
     pub x: bool,
 }
 
 impl Graph {
-    /// Every column times a factor of its own.
+    /// Multiplies each column by its factor.
     pub fn scale_columns(&mut self, name: &str, x_nd: ValueId, gamma_d: ValueId) -> ValueId {
         let (x, gamma) = (self.shape(x_nd), self.shape(gamma_d));
         assert_eq!(

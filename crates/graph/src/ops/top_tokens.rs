@@ -1,25 +1,25 @@
-//! The most likely next tokens of every row, and the logarithm of the softmax's sum: what decoding reads back instead of logits.
+//! The most likely next tokens of every row and its log-sum-exp: decoding reads these back instead of the logits.
 //!
-//! Tokens come in descending order of their logits, equal ones by the smaller id; those among `banned` are left out, and so are
-//! logits that are no number above minus infinity. Where fewer than asked for are left, the rest has the value minus infinity and
-//! the id -1. `lse = logsumexp(logits)` is over all tokens, the banned too.
+//! Tokens are in descending order of their logits, equal logits in ascending order of id. Tokens among `banned` are left out, and so are
+//! logits that are NaN or minus infinity. If fewer than `c` tokens are left, the remaining entries have the value minus infinity and
+//! the id -1. `lse = logsumexp(logits)` is over all tokens, banned ones included.
 //!
-//! Legend: `r` rows, `v` vocabulary, `m` banned tokens, `c` tokens asked for.
+//! Legend: `r` rows, `v` vocabulary, `m` banned tokens, `c` tokens per row of the result.
 
 use crate::op::undifferentiated;
 use crate::{Cost, DType, Graph, ValueId};
 
 /// Inputs `logits_rv, banned_rm` (-1: none); outputs `values_rc, ids_rc, lse_r`. Ids are whole numbers in a floating-point format, so
-/// that everything a program leaves is read in one way: a vocabulary has less than 2^24 tokens.
+/// that all results of a program are read in the same way: a vocabulary has less than 2^24 tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopTokens {
-    /// Tokens of each row.
+    /// Number of tokens per row of the result.
     pub count: usize,
 }
 
 impl Graph {
-    /// Writes the largest logits of every row, their tokens and `logsumexp` of the row to where they are wanted; as many as
-    /// `values_rc` is wide.
+    /// Writes the largest logits of every row, their tokens and the row's log-sum-exp to given values; `values_rc` has one column per
+    /// token.
     pub fn top_tokens_into(
         &mut self,
         name: &str,

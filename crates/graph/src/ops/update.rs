@@ -1,37 +1,37 @@
-//! From gradients to new weights.
+//! The optimizer: from gradients to new weights.
 //!
-//! `norm = |all gradients|`, `c = min(1, clip / (norm + 1e-6)) / loss_scale` and per parameter, as PyTorch has it:
+//! With `norm = |all gradients|`, `c = min(1, clip / (norm + 1e-6)) / loss_scale`, the update of each parameter is PyTorch's AdamW:
 //! `g = c * grad`, `p -= lr * decay * p`, `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
 //! `p -= lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps)`, then `p = min(p, maximum)`.
 //!
-//! A gradient that is not finite leaves every weight and all state as they were.
+//! A gradient that is not finite leaves every weight and all optimizer state unchanged.
 //!
-//! Moments may lie in memory in fewer bits ([`MomentFormat`]); arithmetic is in the format of the weights, and weights are updated
-//! from moments that are not rounded yet. A running average of the weights may be kept along: `a += (1 - decay) (p - a)`.
+//! Moments may be stored in fewer bits ([`MomentFormat`]); arithmetic is in the format of the weights, and weights are updated from
+//! moments that are not rounded yet. Optionally keeps a running average of the weights: `a += (1 - decay) (p - a)`.
 
 use crate::Cost;
 use crate::op::undifferentiated;
 use crate::ops::dropout::mix;
 
-/// Inputs: every gradient. Output: `[norm, finite]`, the norm before unscaling and 1 or 0.
+/// Inputs: every gradient. Output: `[norm, finite]`, the norm before unscaling, and 1 or 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GradientNorm {}
 
-/// How moments lie in memory.
+/// Storage format of the optimizer's moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MomentFormat {
-    /// In the format of the weights.
+    /// The format of the weights.
     #[default]
     F32,
-    /// 16-bit brain floats, rounded up or down at random: rounded to the nearest, a decay of less than half a digit would be lost in
-    /// every step.
+    /// 16-bit brain floats, rounded up or down at random: rounding to nearest would lose, in every step, a decay of less than half
+    /// a digit.
     Bf16,
-    /// One byte an element: a code of the dynamic map, times the largest magnitude of its block.
+    /// One byte per element: a code of the dynamic map, times the largest magnitude of its block.
     EightBit,
 }
 
 impl MomentFormat {
-    /// As the user writes it.
+    /// Value of the option in the config.
     pub fn name(self) -> &'static str {
         match self {
             MomentFormat::F32 => "f32",
@@ -40,7 +40,7 @@ impl MomentFormat {
         }
     }
 
-    /// Bytes that both moments of a tensor take.
+    /// Bytes of both moments of a tensor.
     pub fn bytes(self, num_elements: usize) -> u64 {
         let elements = num_elements as u64;
         match self {
@@ -54,49 +54,45 @@ impl MomentFormat {
 /// Elements of 8-bit moments that share a scale.
 pub const MOMENT_BLOCK: usize = 256;
 
-/// What sets one parameter's update apart.
+/// Per-parameter settings of the update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamWParameter {
-    /// Weight decay coefficient.
     pub weight_decay: f64,
-    /// Which learning rate of the schedule.
+    /// Index of its learning rate in the schedule.
     pub rate: usize,
-    /// Upper bound after the update.
+    /// Upper bound of the elements after the update.
     pub maximum: Option<f64>,
-    /// How its moments lie in memory. 8-bit ones have two outputs more, a scale for each [`MOMENT_BLOCK`].
+    /// Format of its moments. 8-bit moments add two outputs: one scale per [`MOMENT_BLOCK`] elements, for `m` and for `v`.
     pub moments: MomentFormat,
-    /// The weight's copy in the compute format is written along: one output more.
+    /// The update also writes the weight's copy in the compute format: one more output.
     pub copy: bool,
 }
 
 /// Inputs: `schedule, norm`, then `gradient` of each parameter; outputs: `weight, m, v, [m scales, v scales], [copy], [average]` of
-/// each, updated in place.
+/// each parameter, updated in place.
 ///
-/// `schedule` is `[inverse loss scale, 1 / (1 - b1^t), 1 / (1 - b2^t), rate 0, rate 1, ...]`. Where moments are in bf16, its last entry is
-/// the number of the step: random bits are a function of it.
+/// `schedule` is `[inverse loss scale, 1 / (1 - b1^t), 1 / (1 - b2^t), rate 0, rate 1, ...]`. If moments are in bf16, its last entry is
+/// the number of the step, which seeds the random bits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
-    /// Decay of the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// Bound on the global norm; `None` leaves gradients as they are.
+    /// Bound on the global norm; `None`: no clipping.
     pub clip_norm: Option<f64>,
-    /// Decay of the running average of each weight, where there is one.
+    /// Decay of the running averages of the weights; `None`: no averages.
     pub average_decay: Option<f64>,
-    /// One entry per parameter.
     pub parameters: Vec<AdamWParameter>,
 }
 
 impl AdamW {
-    /// Whether a parameter's moments have this format.
+    /// Whether any parameter has moments of this format.
     pub fn has(&self, format: MomentFormat) -> bool {
         self.parameters.iter().any(|one| one.moments == format)
     }
 
-    /// Place of a parameter's weight among the outputs.
+    /// Index of a parameter's weight among the outputs.
     pub fn first_output(&self, parameter: usize) -> usize {
         let before = self.parameters[..parameter].iter();
         let scales = |format| 2 * usize::from(format == MomentFormat::EightBit);
@@ -107,34 +103,31 @@ impl AdamW {
     }
 }
 
-/// Random bits for the moments of an element, those of `m` above those of `v`: the same wherever they are computed.
+/// Random bits for the moments of an element, `[m, v]`: the same on every device.
 pub fn rounding_bits(key: u64, element: u64) -> [u16; 2] {
     let bits = mix(key ^ element);
     [(bits >> 48) as u16, (bits >> 32) as u16]
 }
 
-/// What [`rounding_bits`] of a tensor in a step are drawn from.
+/// Seed of [`rounding_bits`] for one tensor and one step.
 pub fn rounding_key(step_bits: u32, parameter: usize) -> u64 {
     mix((parameter as u64) << 32 | u64::from(step_bits))
 }
 
-/// What happens between weights and their averages. Inputs: none; outputs: `weight, average` of each parameter.
+/// Exchanges or combines weights and their averages. Inputs: none; outputs: `weight, average` of each parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightAverages {
-    /// What happens.
     pub action: AverageAction,
 }
 
-/// What happens between weights and their averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AverageAction {
-    /// Each gets the other's place, bit for bit.
+    /// Swaps the two, bit for bit.
     Exchange,
-    /// The average becomes the weight.
+    /// The average becomes a copy of the weight.
     Restart,
     /// The average becomes `(1 - share) average + share weight`.
     Interpolate {
-        /// Of the weight.
         share: f64,
     },
 }

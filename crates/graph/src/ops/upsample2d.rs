@@ -1,20 +1,20 @@
-//! Pictures `factor` times as high and wide.
+//! Upsampling of pictures to `factor` times their height and width.
 //!
 //! Nearest: `y[n, i, j, c] = x[n, i / factor, j / factor, c]`. Bilinear: pixel `i` of `y` lies at `(i + 1/2) / factor - 1/2` of `x`,
-//! not before the first pixel nor behind the last (PyTorch's `align_corners=False`). Backward: each pixel of `x` gathers what it
-//! gave, in order of rows and columns.
+//! clamped to the first and last pixel (PyTorch's `align_corners=False`). Backward: each pixel of `x` sums its contributions, in order
+//! of rows and columns.
 
 use crate::op::{RecomputeRule, undifferentiated};
 use crate::ops::conv2d::pictures;
 use crate::ops::group_norm::each_input;
 use crate::{Backward, Cost, Graph, Node, NodeView, Operation, ValueId};
 
-/// What lies between pixels.
+/// Interpolation between pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Upsampling {
-    /// The pixel that is nearest.
+    /// The nearest pixel.
     Nearest,
-    /// A mean of the four around, by distance.
+    /// A mean of the four pixels around, weighted by distance.
     Bilinear,
 }
 
@@ -23,21 +23,18 @@ pub enum Upsampling {
 pub struct Upsample2d {
     /// Pixels of `y` for each pixel of `x`, in both directions.
     pub factor: usize,
-    /// What lies between pixels.
     pub mode: Upsampling,
 }
 
 /// Input `dy_nhwc`; output `dx_nhwc`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upsample2dGrad {
-    /// As in [`Upsample2d`].
     pub factor: usize,
-    /// As in [`Upsample2d`].
     pub mode: Upsampling,
 }
 
 impl Graph {
-    /// Pictures `factor` times as high and wide.
+    /// Appends an upsampling to `factor` times the height and width.
     pub fn upsample2d(
         &mut self,
         name: &str,
@@ -51,7 +48,7 @@ impl Graph {
         y_nhwc
     }
 
-    /// The same, written where it is wanted.
+    /// Like [`Graph::upsample2d`], written to a given value.
     pub fn upsample2d_into(
         &mut self,
         name: &str,

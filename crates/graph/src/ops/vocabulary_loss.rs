@@ -1,11 +1,11 @@
-//! The last product of a language model and its cross-entropy in one, in tiles of rows: the logits of a batch are never held.
+//! The last product of a language model and its cross-entropy in one, in tiles of rows: the logits of a batch are never stored.
 //!
 //! With `logits[n] = x[n] W^T` in f32, `lse = logsumexp(logits)`, `e` the smoothing and `w[n] = sample_weights[b] * token_weights[n]`:
 //! `sum += sum over n of w[n] * (lse[n] - (1 - e) logits[n, label[n]] - e / V * sum over v of logits[n, v])`.
 //!
-//! Rows of weight zero and of negative label count nothing, and a device may leave them out of its products; their `lse` is not a
-//! number to rely on. Backward, from the logarithms that the forward pass leaves behind, with the logits computed once more,
-//! `dlogits[n, v] = seed * w[n] * (exp(logits[n, v] - lse[n]) - (1 - e) [v = label[n]] - e / V)`:
+//! Rows of weight zero and of negative label do not count, and a device may leave them out of its products; their `lse` is
+//! undefined. The backward pass uses the `lse` of the forward pass and computes the logits once more:
+//! `dlogits[n, v] = seed * w[n] * (exp(logits[n, v] - lse[n]) - (1 - e) [v = label[n]] - e / V)`,
 //! `dx = dlogits W`, `dW += dlogits^T x`.
 //!
 //! Legend: `b` samples, `t` tokens, `n = b t` rows, `d` width, `v` vocabulary (`V` its size).
@@ -16,30 +16,29 @@ use crate::{Backward, Cost, DType, Graph, Node, NodeView, Operation, Output, Sha
 /// Forward. Inputs `x_btd, weight_vd, labels_bt, token_weights_bt, sample_weights_b`; outputs the sum (added to), `lse_bt`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VocabularyLoss {
-    /// Share of the target that is spread over the vocabulary.
+    /// Label smoothing: share of the target that is spread over the vocabulary.
     pub smoothing: f64,
-    /// Rows whose logits are there at a time, at most.
+    /// Maximum number of rows whose logits are in memory at a time.
     pub tile: usize,
 }
 
-/// Inputs `seed, x_btd, weight_vd, labels_bt, token_weights_bt, sample_weights_b, lse_bt`; outputs `[dx_btd], [dweight_vd]`, the
-/// latter added to: the weight may be the table of an embedding as well.
+/// Inputs `seed, x_btd, weight_vd, labels_bt, token_weights_bt, sample_weights_b, lse_bt`; outputs `[dx_btd], [dweight_vd]`.
+/// `dweight` is added to: the weight may also be the table of an embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VocabularyLossGrad {
-    /// Share of the target that is spread over the vocabulary.
     pub smoothing: f64,
-    /// Rows whose logits are there at a time, at most.
+    /// Maximum number of rows whose logits are in memory at a time.
     pub tile: usize,
-    /// First output is the gradient of `x`.
+    /// The first output is the gradient of `x`.
     pub x: bool,
-    /// Last output is the gradient of the weight.
+    /// The last output is the gradient of the weight.
     pub weight: bool,
 }
 
 /// Bytes of a tile of logits in f32.
 const TILE_BYTES: usize = 64 << 20;
 
-/// Rows of a tile for a vocabulary of this size: enough for the products' speed, and 64 MiB of logits.
+/// Rows of a tile for a vocabulary of this size: enough for fast products, within 64 MiB of logits.
 pub fn vocabulary_tile(vocabulary: usize) -> usize {
     let rows = TILE_BYTES / (4 * vocabulary.max(1));
     (rows / 64 * 64).max(64)
@@ -47,7 +46,7 @@ pub fn vocabulary_tile(vocabulary: usize) -> usize {
 
 impl Graph {
     /// Adds the cross-entropy of `x W^T` against the labels of every token to `sum`.
-    #[allow(clippy::too_many_arguments)] // operands of a head and of a loss
+    #[allow(clippy::too_many_arguments)] // the operands of a product and of a loss
     pub fn vocabulary_loss_into(
         &mut self,
         name: &str,

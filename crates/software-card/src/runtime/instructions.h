@@ -1,4 +1,4 @@
-// Instructions of the card that kernels have by assembly, in C++: `common.cuh` says what each is for. Included where common.cuh has the
+// C++ versions of the instructions that kernels use through inline assembly; `common.cuh` documents each. Included in place of the
 // assembly for real cards.
 
 typedef unsigned short u16;
@@ -13,7 +13,7 @@ inline u16 float_to_bf16(float value) {
     return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// cp.async: nothing arrives before its thread waits.
+// cp.async: no data arrives before its thread waits.
 inline void copy_chunk(u32 to, const void *from, bool present) {
     card::Copies &own = card::block.copies[card::block.current];
     if (own.count == own.room) {

@@ -1,7 +1,7 @@
 //! `result[pixel, o] (+)= bias[o] + sum over the window of source[.., c] weight[.., c, o]`.
 //!
-//! The sums of several pixels and sixteen (or twice sixteen) channels stay in registers while a window is walked through: each
-//! number of the source is multiplied with a vector of weights. Weights are packed so that these vectors follow each other.
+//! The sums of several pixels and sixteen (or thirty-two) channels stay in registers during the walk through a window: each number of
+//! the source is multiplied with a vector of weights. Weights are packed so that these vectors are consecutive.
 
 use holdall_graph::{Shape, Write};
 use pulp::Simd;
@@ -13,9 +13,9 @@ use super::super::vectors::{UNIT, Unit, load, store};
 use super::geometry::{AllWindows, Windows};
 use super::padded;
 
-/// Result lines of a task, at most.
+/// Maximum number of result lines per task.
 const MOST_LINES: usize = 8;
-/// Tasks that there should be at least.
+/// Minimum number of tasks.
 const LEAST_TASKS: usize = 16;
 
 /// A convolution as a sum over windows of a source.
@@ -24,23 +24,23 @@ pub(super) struct Gather {
     pub source: Shape,
     /// `[n, h, w, channels out]`.
     pub result: Shape,
-    /// Elements between weights of neighbouring channels: in, out.
+    /// Elements between weights of neighbouring channels: `[in, out]`.
     pub channel_strides: [usize; 2],
-    /// Elements between weights of neighbouring places of the kernel.
+    /// Elements between weights of neighbouring kernel positions.
     pub tap_stride: usize,
     /// Height and width of the kernel.
     pub kernel: [usize; 2],
-    /// Together they make every pixel of the result.
+    /// Sets of windows that together cover every pixel of the result.
     pub windows: AllWindows,
 }
 
-/// Addresses that all tasks share.
+/// Operands and scratch of all tasks.
 #[derive(Clone, Copy)]
 struct Shared<T> {
     source: Rows<T>,
     result: Rows<T>,
     mode: Write,
-    /// Of every unit of channels out.
+    /// Bias, padded to whole units of output channels.
     bias: Rows<T>,
     bands: Rows<T>,
 }
@@ -54,18 +54,18 @@ impl Gather {
         self.result.width().div_ceil(UNIT)
     }
 
-    /// Packed weights of some windows.
+    /// Elements of the packed weights of one set of windows.
     fn weight_elements(&self, windows: &Windows) -> usize {
         windows.taps() * self.source.width() * self.units() * UNIT
     }
 
-    /// Result lines of a task: a function of the shape alone.
+    /// Result lines per task: depends on the shape alone.
     fn lines(&self, windows: &Windows) -> usize {
         let all = self.result.dims()[0] * windows.down.count;
         (all / LEAST_TASKS).clamp(1, MOST_LINES)
     }
 
-    /// Whether the source can be read where it lies: no row of a window is longer than a pixel, and none is outside.
+    /// Whether windows can be read without a band: each is a single pixel, and all are inside the source.
     fn in_place(&self, windows: &Windows) -> bool {
         let inside = |axis: &super::geometry::Axis, size: usize| {
             axis.first >= 0 && axis.first as usize + axis.span(axis.count) <= size
@@ -87,7 +87,7 @@ impl Gather {
         padded(self.windows.each().map(of).max().unwrap_or(0))
     }
 
-    /// Scratch: packed weights and bias, and a band for each thread.
+    /// Elements of scratch: packed weights and bias, and a band for each thread.
     pub fn elements(&self, num_threads: usize) -> usize {
         let windows = self.windows.each();
         let weights: usize = windows.map(|w| self.weight_elements(&w)).sum();
@@ -132,7 +132,7 @@ impl Gather {
         }
     }
 
-    /// Weights as the tiles read them: by unit of channels out, place of the window, channel in.
+    /// Packs weights in the order in which tiles read them: by unit of output channels, window position, input channel.
     fn pack<T: Real>(&self, windows: &Windows, weight: Rows<T>, packed: Rows<T>) {
         let [channels_in, channels_out] = self.channels();
         let [by_in, by_out] = self.channel_strides;
@@ -167,7 +167,7 @@ impl Gather {
         });
     }
 
-    /// Some lines of a sample.
+    /// Computes some lines of one sample.
     fn task<T: Real>(
         &self,
         shared: &Shared<T>,
@@ -180,7 +180,7 @@ impl Gather {
         let (down, across) = (&windows.down, &windows.across);
         let [height, width] = super::sides(self.source);
         let [result_height, result_width] = super::sides(self.result);
-        // Where the windows of the first line begin, and how far lines and pixels are apart.
+        // First window of the first line, and distances between lines and between pixels.
         let (source, line_stride, pixel_stride) = if self.in_place(windows) {
             let line = down.first as usize + lines.start * down.stride;
             let pixel = (sample * height + line) * width + across.first as usize;
@@ -229,7 +229,7 @@ impl Gather {
     }
 }
 
-/// Copies lines of pictures, with zeros where there are none.
+/// Copies lines of pictures into a band, with zeros outside of the picture.
 pub(super) fn copy_band<T: Real>(
     pictures: Rows<T>,
     [height, width]: [usize; 2],
@@ -238,7 +238,7 @@ pub(super) fn copy_band<T: Real>(
     band: &mut [T],
 ) {
     let channels = pictures.width;
-    // Pixels of a line that are zeros before the picture, and where the picture ends.
+    // Zero pixels before the picture, and the end of the picture.
     let before = (-first_pixel).clamp(0, pixels as isize) as usize;
     let end = (width as isize - first_pixel).clamp(before as isize, pixels as isize) as usize;
     for (number, band) in band
@@ -265,21 +265,21 @@ pub(super) fn copy_band<T: Real>(
     }
 }
 
-/// Some lines of the result.
+/// Operands of some lines of the result.
 struct Lines<T> {
     source: *const T,
-    /// Between rows of a window.
+    /// Elements between rows of a window.
     line_stride: usize,
-    /// Between the windows of neighbouring lines and pixels.
+    /// Elements between the windows of neighbouring lines and of neighbouring pixels.
     window_stride: [usize; 2],
-    /// Rows of a window, and elements of each.
+    /// Number of rows in a window, and elements per row.
     runs: usize,
     run: usize,
     weights: *const T,
     unit_stride: usize,
     bias: *const T,
     result: *mut T,
-    /// Between neighbouring lines and pixels.
+    /// Elements between neighbouring lines and between neighbouring pixels.
     result_stride: [usize; 2],
     lines: usize,
     pixels: usize,
@@ -287,15 +287,15 @@ struct Lines<T> {
     mode: Write,
 }
 
-/// Elements of a window whose weights stay in the first-level cache while lines are walked through.
+/// Elements of a window whose weights stay in the first-level cache during the walk through lines.
 const CHUNK: usize = 256;
 
-/// Which sums a tile goes on with.
+/// The channels and the part of the window that a tile adds up.
 #[derive(Clone, Copy)]
 struct Part {
     /// First channel.
     channel: usize,
-    /// Elements of the window.
+    /// Range of elements of the window.
     start: usize,
     end: usize,
 }
@@ -305,7 +305,7 @@ impl<T: Real> pulp::WithSimd for Lines<T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Vectors of a unit; sums of a tile must fit into registers and hide each other's latency.
+        // Tile by number of vectors per unit: its sums must fit into registers and hide each other's latency.
         match Unit::<T, S>::VECTORS {
             1 => self.units::<S, 16, 1>(simd),
             2 => self.units::<S, 6, 2>(simd),
@@ -317,7 +317,7 @@ impl<T: Real> pulp::WithSimd for Lines<T> {
 }
 
 impl<T: Real> Lines<T> {
-    /// `P` pixels at a time, a unit of `V` vectors; where a unit is one vector, two units of half as many pixels.
+    /// Processes `P` pixels at a time with units of `V` vectors; if a unit is one vector, two units of half as many pixels.
     #[inline(always)]
     fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {
         let mut channel = 0;
@@ -389,8 +389,9 @@ impl<T: Real> Lines<T> {
         let lanes = Unit::<T, S>::LANES;
         let channels = self.channels - part.channel;
         let between = self.window_stride[1];
-        // SAFETY: a line reads `pixels` windows of `runs` rows of `run` elements each, which the band or the source has; the
-        // weights of `channel`'s units; and writes the channels of its own pixels.
+        // SAFETY: a line reads `pixels` windows of `runs` rows of `run` elements each, which the band or the source contains, and the
+        // weights
+        // of `channel`'s units; it writes the channels of its own pixels.
         unsafe {
             let source = self
                 .source

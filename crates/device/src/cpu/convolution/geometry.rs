@@ -1,7 +1,7 @@
-//! Which pixels lie under the window of a result's pixel.
+//! The source pixels under the window of each result pixel.
 
-/// One direction. Result pixel `start + number * step` is made of source pixels `first + number * stride ..`, `taps` of them;
-/// place `at` of the window has the weights of place `kernel_first + at * kernel_step`.
+/// One direction of a set of windows. Result pixel `start + number * step` is the sum over `taps` source pixels, from
+/// `first + number * stride` on; position `at` in the window has the weights of kernel position `kernel_first + at * kernel_step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Axis {
     pub start: usize,
@@ -16,12 +16,12 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// The place of the kernel for place `at` of the window.
+    /// The kernel position for position `at` of the window.
     pub fn kernel_at(&self, at: usize) -> usize {
         (self.kernel_first as isize + at as isize * self.kernel_step) as usize
     }
 
-    /// Source pixels under the windows of so many result pixels.
+    /// Source pixels under the windows of `count` consecutive result pixels.
     pub fn span(&self, count: usize) -> usize {
         match count {
             0 => 0,
@@ -30,7 +30,7 @@ impl Axis {
     }
 }
 
-/// Windows of some result pixels, evenly spaced: down, across.
+/// Windows of evenly spaced result pixels: down and across.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Windows {
     pub down: Axis,
@@ -38,7 +38,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// A kernel that slides over the source: every pixel of the result.
+    /// A kernel that slides over the source: one window for every pixel of the result.
     pub fn sliding(
         kernel: [usize; 2],
         stride: [usize; 2],
@@ -61,19 +61,19 @@ impl Windows {
         }
     }
 
-    /// Places of the window.
+    /// Positions per window.
     pub fn taps(&self) -> usize {
         self.down.taps * self.across.taps
     }
 }
 
-/// Windows that together make every pixel of a result.
+/// Sets of windows that together cover every pixel of a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AllWindows {
-    /// A kernel slides over the source.
+    /// The kernel slides over the source.
     Sliding(Windows),
-    /// The other way round: the result is what a kernel slid over, the source what came of it. Pixels that lie at the same
-    /// place within the stride are made by the same places of the kernel.
+    /// The kernel slides over the result, and the source is the output of that convolution. Result pixels with the same offset within the
+    /// stride use the same kernel positions.
     Reversed {
         kernel: [usize; 2],
         stride: [usize; 2],
@@ -83,7 +83,7 @@ pub(super) enum AllWindows {
 }
 
 impl AllWindows {
-    /// One entry for each place within the stride.
+    /// One set of windows per offset within the stride.
     pub fn each(&self) -> impl Iterator<Item = Windows> + use<> {
         let all = *self;
         let places = match all {
@@ -114,7 +114,7 @@ impl AllWindows {
     }
 }
 
-/// Result pixels `start`, `start + stride` and so on. Pixel `i` and place `k` of the kernel meet at source pixel
+/// Result pixels `start`, `start + stride` and so on. Pixel `i` and kernel position `k` meet at source pixel
 /// `(i + padding - k) / stride`.
 fn reversed([kernel, stride, padding, result]: [usize; 4], start: usize) -> Axis {
     let smallest = (start + padding) % stride;
@@ -136,7 +136,7 @@ fn reversed([kernel, stride, padding, result]: [usize; 4], start: usize) -> Axis
 mod tests {
     use super::*;
 
-    /// Every meeting of a result pixel and a place of the kernel, as source pixels, along one direction.
+    /// Every pair of a result pixel and a kernel position along one direction, with its source pixel.
     fn meetings(axis: &Axis, source: usize) -> Vec<[usize; 3]> {
         let mut found = Vec::new();
         for number in 0..axis.count {

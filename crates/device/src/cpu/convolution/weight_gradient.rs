@@ -1,7 +1,7 @@
 //! `dw[m, window] += sum over pixels of pixels[pixel, m] pictures[window of the pixel]`.
 //!
-//! The sums of eight `m` and twice sixteen neighbours of a window stay in registers over some lines of pixels; they are added to
-//! those of a part of the batch, and parts in the order of their numbers.
+//! The sums of eight `m` and thirty-two neighbours of a window stay in registers over some lines of pixels; they are added to the sums of
+//! a part of the batch, and parts are added in order of their index.
 
 use holdall_graph::{Shape, Write};
 use pulp::Simd;
@@ -14,29 +14,29 @@ use super::gather::copy_band;
 use super::geometry::Windows;
 use super::padded;
 
-/// Pixels whose sums stay in registers, about.
+/// Approximate number of pixels whose sums stay in registers.
 const BAND_PIXELS: usize = 512;
-/// Channels of the pixels that a task handles.
+/// Channels of `pixels` per task.
 const TASK_CHANNELS: usize = 32;
-/// Tasks that there should be at least.
+/// Minimum number of tasks.
 const LEAST_TASKS: usize = 16;
 
-/// A weight's gradient as sums over pixels.
+/// A weight gradient as sums over pixels.
 pub(super) struct WeightGradient {
-    /// `[n, h, w, m]`: each has a window.
+    /// `[n, h, w, m]`: each pixel has a window.
     pub pixels: Shape,
-    /// `[n, h, w, c]`: what the windows are of.
+    /// `[n, h, w, c]`: the source of the windows.
     pub pictures: Shape,
     pub windows: Windows,
 }
 
 impl WeightGradient {
-    /// Rows of all samples.
+    /// Number of lines of all samples.
     fn all_lines(&self) -> usize {
         self.pixels.dims()[0] * self.pixels.dims()[1]
     }
 
-    /// Lines of a band: of one sample.
+    /// Lines per band; a band is within one sample.
     fn lines(&self) -> usize {
         let [height, width] = super::sides(self.pixels);
         (BAND_PIXELS / width.max(1)).clamp(1, height.max(1))
@@ -46,36 +46,36 @@ impl WeightGradient {
         self.pixels.width().div_ceil(TASK_CHANNELS)
     }
 
-    /// Parts that the batch is summed in: a function of the shape alone.
+    /// Number of parts that the batch is summed in: depends on the shape alone.
     fn parts(&self) -> usize {
         LEAST_TASKS
             .div_ceil(self.channel_blocks())
             .clamp(1, self.all_lines().max(1))
     }
 
-    /// Elements of a row of a window.
+    /// Elements per row of a window.
     fn run_elements(&self) -> usize {
         self.windows.across.taps * self.pictures.width()
     }
 
-    /// Sums of one part: by channel of the pixels, row of the window, padded run.
+    /// Elements of the sums of one part: by channel of `pixels`, row of the window, padded run.
     fn part_elements(&self) -> usize {
         self.pixels.width() * self.windows.down.taps * padded(self.run_elements())
     }
 
-    /// Vectors may be read beyond the last run.
+    /// Elements of a band, padded because vectors may be read beyond the last run.
     fn band_elements(&self) -> usize {
         let across = &self.windows.across;
         let lines = self.windows.down.span(self.lines());
         padded(lines * across.span(across.count) * self.pictures.width()) + 2 * UNIT
     }
 
-    /// Scratch: sums of each part, and a band for each thread.
+    /// Elements of scratch: sums of each part, and a band for each thread.
     pub fn elements(&self, num_threads: usize) -> usize {
         self.parts() * self.part_elements() + num_threads * self.band_elements()
     }
 
-    /// Inputs by their numbers; `behind` bytes of scratch are somebody else's.
+    /// `pixels` and `pictures` are indices of inputs; the first `behind` bytes of scratch are reserved for another use.
     pub fn run<T: Real>(&self, o: &Operands<'_>, [pixels, pictures]: [usize; 2], behind: usize) {
         let (pixels, pictures) = (o.input::<T>(pixels), o.input::<T>(pictures));
         let threads = rayon::current_num_threads();
@@ -122,7 +122,7 @@ impl WeightGradient {
         let [pixel_height, pixel_width] = super::sides(self.pixels);
         let span = across.span(across.count);
         while lines.start < lines.end {
-            // Of one sample.
+            // A band is within one sample.
             let (sample, line) = (lines.start / pixel_height, lines.start % pixel_height);
             let count = self
                 .lines()
@@ -178,18 +178,18 @@ impl WeightGradient {
     }
 }
 
-/// One row of the window, over some lines of pixels.
+/// Operands of one row of the window, over some lines of pixels.
 struct Pass<T> {
     pictures: *const T,
     line_stride: usize,
     pixel_stride: usize,
-    /// The channels at hand.
+    /// The channels of this task.
     pixels: Rows<T>,
     lines: usize,
     width: usize,
     run: usize,
     sums: *mut T,
-    /// Between the sums of neighbouring channels.
+    /// Elements between the sums of neighbouring channels.
     sums_stride: usize,
 }
 
@@ -209,7 +209,7 @@ impl<T: Real> pulp::WithSimd for Pass<T> {
 }
 
 impl<T: Real> Pass<T> {
-    /// `P` channels at a time, a unit of `V` vectors; where a unit is one vector, two units.
+    /// Processes `P` channels at a time with units of `V` vectors; if a unit is one vector, two units.
     #[inline(always)]
     fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {
         let mut at = 0;
@@ -250,8 +250,8 @@ impl<T: Real> Pass<T> {
         channel: usize,
     ) {
         let lanes = Unit::<T, S>::LANES;
-        // SAFETY: a pass reads the windows of its pixels, which the band has with two units to spare, and its channels; it
-        // adds to its own sums, whose runs are padded to whole units.
+        // SAFETY: a pass reads the windows of its pixels, which the band contains with two units to spare, and its channels; it adds to its
+        // own sums, whose runs are padded to whole units.
         unsafe {
             let mut sums = [[[T::splat(simd, T::ZERO); V]; U]; P];
             for line in 0..self.lines {

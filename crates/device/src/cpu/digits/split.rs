@@ -1,36 +1,36 @@
-//! From a row of f32 to digits, and how much they leave out.
+//! Splits a row of f32 into digits and measures the residual.
 
-/// No row of digits is longer, so that no dot product leaves 32 bits: 46340^2 < 2^31.
+/// Maximum norm of a row of digits, so that no dot product exceeds 32 bits: 46340^2 < 2^31.
 const LONGEST: f64 = 46340.0;
-/// No digit is larger.
+/// Maximum magnitude of a digit.
 const LARGEST: f64 = 32767.0;
 
-/// What must be known of a row before it is split.
+/// Norm and unit of a row, needed to split it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Survey {
-    /// 2-norm, rounded up a little; not finite where a value is not.
+    /// 2-norm, rounded up a little; not finite if a value is not finite.
     pub norm: f64,
-    /// Of the digits' unit: the finest that keeps them within bounds. `i32::MIN` for a row of zeros.
+    /// Exponent of the finest unit that keeps the digits within bounds. `i32::MIN` for a row of zeros.
     pub exponent: i32,
 }
 
-/// The result of splitting.
+/// Unit and norms of a row that was split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
-    /// Of the digits' unit.
+    /// Exponent of the digits' unit.
     pub exponent: i32,
     /// 2-norm of the row in units, rounded up.
     pub norm: f64,
-    /// 2-norm of what the digits leave out in units, rounded up; zero only if they leave out nothing.
+    /// 2-norm of the residual in units, rounded up; zero only if the digits are exact.
     pub residual: f64,
 }
 
-/// What rounding of f64 may take off a sum of squares, and more.
+/// More than the relative rounding error of a sum of squares in f64.
 const UP: f64 = 1.0 + 1e-6;
 
 const LANES: usize = 16;
 
-/// Size and unit of a row.
+/// Computes norm and unit of a row.
 pub fn survey(row: &[f32]) -> Survey {
     let (squares, largest) = pulp::Arch::new().dispatch(Sizes { row });
     let norm = squares.sqrt() * UP;
@@ -40,18 +40,18 @@ pub fn survey(row: &[f32]) -> Survey {
             exponent: i32::MIN,
         };
     }
-    // Rounding to digits makes a row longer by half a unit per value at most.
+    // Rounding to digits adds at most half a unit per value to the row.
     let room = LONGEST - 0.5 * (row.len() as f64).sqrt();
     let needed = (norm / room).max(f64::from(largest) / (LARGEST - 0.5));
     let mut exponent = needed.log2().ceil() as i32;
-    // The logarithm may be off by its last bit.
+    // The logarithm may be wrong in its last bit.
     if needed > 2f64.powi(exponent) {
         exponent += 1;
     }
     Survey { norm, exponent }
 }
 
-/// Sum of squares and largest size. (A closure would be compiled apart from the vector instructions that it is called with.)
+/// Sum of squares and largest magnitude. (A closure would be compiled without the vector instructions of its caller.)
 struct Sizes<'a> {
     row: &'a [f32],
 }
@@ -86,8 +86,8 @@ impl pulp::WithSimd for Sizes<'_> {
     }
 }
 
-/// Writes the digits of a row in units of 2^`exponent`, which is at least the survey's. Where they leave out nothing, the unit
-/// becomes as coarse as it can.
+/// Writes the digits of a row in units of 2^`exponent`, which is at least the survey's exponent. If the digits are exact, the unit
+/// becomes as coarse as possible.
 pub fn split(row: &[f32], norm: f64, exponent: i32, digits: &mut [i16]) -> Split {
     let scale = 2f64.powi(-exponent);
     let rounding = Rounding {
@@ -115,14 +115,14 @@ pub fn split(row: &[f32], norm: f64, exponent: i32, digits: &mut [i16]) -> Split
     }
 }
 
-/// Sum of squares of what digits leave out, and all their bits.
+/// Rounds a row to digits; returns the sum of squares of the residual, and all bits that the digits use.
 struct Rounding<'a> {
     row: &'a [f32],
     scale: f64,
     digits: &'a mut [i16],
 }
 
-/// Adding this rounds to a whole number, to be found in the lowest bits.
+/// Adding this number rounds to an integer, which is then in the lowest bits.
 const WHOLE: f64 = 1.5 * (1u64 << 52) as f64;
 
 impl pulp::WithSimd for Rounding<'_> {
@@ -135,7 +135,7 @@ impl pulp::WithSimd for Rounding<'_> {
         let (whole_digits, rest_digits) = self.digits.as_chunks_mut::<LANES>();
         for (values, digits) in whole.iter().zip(whole_digits) {
             for lane in 0..LANES {
-                // A power of two: nothing is rounded until the next line.
+                // The scale is a power of two: only the next line rounds.
                 let scaled = f64::from(values[lane]) * self.scale;
                 let shifted = scaled + WHOLE;
                 let left = scaled - (shifted - WHOLE);

@@ -1,4 +1,4 @@
-//! The same tile with the vector instructions of x86.
+//! The tile computation with x86 vector instructions.
 
 use std::arch::x86_64::*;
 
@@ -19,11 +19,11 @@ pub fn has_avx2() -> bool {
 
 /// Lanes of a 512-bit register.
 const LANES: usize = 16;
-/// Registers of a row of the tile.
+/// Registers per row of the tile.
 const HALVES: usize = COLUMNS / LANES;
 
 /// # Safety
-/// The processor must have these instructions; panels hold `pairs` pairs for each line.
+/// The processor must have these instructions; each panel must hold `pairs` pairs for each line.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,popcnt")]
 pub unsafe fn count_vnni(
     pairs: usize,
@@ -36,7 +36,7 @@ pub unsafe fn count_vnni(
     let mut tile = [[_mm512_setzero_si512(); HALVES]; ROWS];
     let (row_digits, column_digits) = (row_panel.as_ptr(), column_panel.as_ptr());
     for pair in 0..pairs {
-        // SAFETY: the panels hold that many pairs, as the caller says.
+        // SAFETY: the panels hold `pairs` pairs, as the caller promised.
         let columns: [__m512i; HALVES] = std::array::from_fn(|half| unsafe {
             _mm512_loadu_si512(
                 column_digits
@@ -59,7 +59,7 @@ pub unsafe fn count_vnni(
         }
     }
     let one = _mm512_set1_epi32(1);
-    // SAFETY: arrays of `COLUMNS` values, read by halves.
+    // SAFETY: an array of `COLUMNS` values, read by halves.
     let read = |values: &[f32; COLUMNS], half: usize| unsafe {
         _mm512_loadu_ps(values.as_ptr().add(half * LANES))
     };
@@ -103,7 +103,7 @@ pub unsafe fn count_vnni(
             }
         }
         let to = counts.above_column[half * LANES..][..LANES].as_mut_ptr();
-        // SAFETY: a slice of `LANES` numbers of 32 bits.
+        // SAFETY: a slice of `LANES` 32-bit numbers.
         unsafe {
             let sum = _mm512_add_epi32(_mm512_loadu_si512(to.cast()), above_column);
             _mm512_storeu_si512(to.cast(), sum);
@@ -111,13 +111,13 @@ pub unsafe fn count_vnni(
     }
 }
 
-/// Rows at a time that 16 registers hold.
+/// Rows whose sums fit into 16 registers.
 const GROUP: usize = 3;
-/// 256-bit registers of a row of the tile.
+/// 256-bit registers per row of the tile.
 const QUARTERS: usize = COLUMNS / 8;
 
 /// # Safety
-/// As for [`count_vnni`].
+/// Like [`count_vnni`].
 #[target_feature(enable = "avx2")]
 pub unsafe fn count_avx2(
     pairs: usize,
@@ -132,7 +132,7 @@ pub unsafe fn count_avx2(
     for (group, tile) in tile.chunks_exact_mut(GROUP).enumerate() {
         let mut sums = [[_mm256_setzero_si256(); QUARTERS]; GROUP];
         for pair in 0..pairs {
-            // SAFETY: the panels hold that many pairs, as the caller says.
+            // SAFETY: the panels hold `pairs` pairs, as the caller promised.
             let digits: [__m256i; GROUP] = std::array::from_fn(|row| unsafe {
                 let row = group * GROUP + row;
                 let digits = row_digits.add((pair * ROWS + row) * 2).cast::<i32>();
@@ -152,7 +152,7 @@ pub unsafe fn count_avx2(
         }
         for (tile, sums) in tile.iter_mut().zip(sums) {
             for (tile, sum) in tile.chunks_exact_mut(8).zip(sums) {
-                // SAFETY: a chunk of eight numbers of 32 bits.
+                // SAFETY: a chunk of eight 32-bit numbers.
                 unsafe { _mm256_storeu_si256(tile.as_mut_ptr().cast(), sum) };
             }
         }

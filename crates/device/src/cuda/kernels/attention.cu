@@ -1,10 +1,10 @@
 // o = softmax(scale * q k^T + mask) v and its gradients on tensor cores, for 2-byte Elements and heads of 32 or 64.
 //
-// Legend: B samples, T queries, S keys, H heads side by side in the width, HEAD dims each. A warp owns 16 rows of whatever
-// it makes (queries, or keys in dk and dv) and goes through the other side in groups of 16. Scores stay in registers: what
-// one product leaves (rows lane / 4 and lane / 4 + 8) is what the next one takes as its left side.
+// Legend: B samples, T queries, S keys, H heads side by side in the width, HEAD dims each. A warp owns 16 rows of its
+// result (queries, or keys in dk and dv) and loops over the other side in groups of 16. Scores stay in registers: the result
+// of one product (rows lane / 4 and lane / 4 + 8) is the left side of the next.
 //
-// Nothing is added atomically: the same inputs give the same bits. `scale` must be positive. Keys beyond a sample's length
+// There are no atomic additions: the same inputs give the same bits. `scale` must be positive. Keys beyond a sample's length
 // are never read.
 
 #if ELEMENT != 0
@@ -20,7 +20,7 @@ __device__ __forceinline__ float unpack(u32 word, int half) {
 
 __device__ __forceinline__ int lane_index() { return threadIdx.x % WARP; }
 
-// What the four lanes that share a row hold, summed.
+// Sum over the four lanes that share a row.
 __device__ __forceinline__ float row_sum(float value) {
     value += __shfl_xor_sync(ALL_LANES, value, 1);
     return value + __shfl_xor_sync(ALL_LANES, value, 2);
@@ -37,7 +37,7 @@ __device__ __forceinline__ int key_count(const i64 *key_lengths, int b, int S) {
     return length < 0 ? 0 : length < S ? (int)length : S;
 }
 
-// The keys 0..limit that a query sees; none for a row beyond the last query.
+// Number of keys that a query attends to; zero for a row beyond the last query.
 __device__ __forceinline__ int visible_keys(int query, int T, int num_keys, int causal) {
     if (query >= T) return 0;
     return causal ? min(num_keys, query + 1) : num_keys;
@@ -45,8 +45,8 @@ __device__ __forceinline__ int visible_keys(int query, int T, int num_keys, int 
 
 __device__ __forceinline__ int groups_of_16(int count) { return count <= 0 ? 0 : (count + 15) / 16; }
 
-// Tiles in shared memory: rows of HEAD Elements, without padding. The 16-byte chunks of a row are swapped around by its
-// number, so that the eight rows of a matrix lie in different banks.
+// Tiles in shared memory: rows of HEAD Elements, without padding. The 16-byte chunks of a row are permuted by the row's
+// index, so that the eight rows of a matrix are in different banks.
 
 template <int HEAD>
 __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
     return row * (HEAD * 2) + ((chunk ^ swap) << 4);
 }
 
-// Starts copying `rows` rows, zeros beyond `present`.
+// Starts copying `rows` rows; rows from `present` on are zeros.
 template <int HEAD, int ROWS, int THREADS>
 __device__ __forceinline__ void copy_rows(u32 tile, const Element *from, i64 stride, int present, int rows = ROWS) {
     const int CHUNKS = HEAD / 8, STEP = THREADS / CHUNKS;
@@ -63,20 +63,20 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element *from, i64 str
 #pragma unroll
     for (int i = 0; i < ROWS / STEP; i++) {
         int row = first + i * STEP;
-        // Nothing is read where nothing is present, wherever `from` points.
+        // A row that is not present is not read, so `from` may be invalid there.
         if (row < rows) copy_chunk(tile + chunk_offset<HEAD>(row, chunk), from, row < present);
         from += STEP * stride;
     }
 }
 
-// Where this lane's row of the 16 x 16 block at (row, 8 * chunk) begins, for load_matrices. Its four matrices arrive in the
-// order top left, bottom left, top right, bottom right.
+// Address of this lane's row of the 16 x 16 block at (row, 8 * chunk), for load_matrices. The order of the four matrices is
+// top left, bottom left, top right, bottom right.
 template <int HEAD>
 __device__ __forceinline__ u32 block_address(u32 tile, int row, int chunk) {
     return tile + chunk_offset<HEAD>(row + (lane_index() & 15), chunk + (lane_index() >> 4));
 }
 
-// The warp's 16 rows of a tile as the left side of products.
+// Loads the warp's 16 rows of a tile as the left side of products.
 template <int HEAD>
 __device__ __forceinline__ void load_left(u32 (&left)[HEAD / 16][4], u32 tile, int row) {
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ void clear(float (&sum)[HEAD / 8][4]) {
         for (int e = 0; e < 4; e++) sum[n][e] = 0.0f;
 }
 
-// A 16 x 16 result as the left side of the next product.
+// Converts a 16 x 16 result to the left side of the next product.
 __device__ __forceinline__ void pack_left(u32 (&left)[4], const float (&c)[2][4]) {
 #pragma unroll
     for (int n = 0; n < 2; n++) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void pack_left(u32 (&left)[4], const float (&c)[2][4]
     }
 }
 
-// Writes 16 rows from `row` on, those below `rows`. Lanes of a row swap words until each has 16 bytes in a piece.
+// Writes 16 rows from `row` on, those below `rows`. Lanes of a row exchange words until each has 16 consecutive bytes.
 template <int HEAD>
 __device__ __forceinline__ void write_rows(Element *to, i64 stride, int row, int rows, const float (&values)[HEAD / 8][4],
                                            float scale_top, float scale_bottom, bool accumulate) {
@@ -169,8 +169,8 @@ __device__ __forceinline__ void write_rows(Element *to, i64 stride, int row, int
     }
 }
 
-// Scores of the warp's queries against `groups` groups of keys of a tile, minus infinity for those not seen. WHOLE: all
-// GROUPS are there and every query sees every key.
+// Scores of the warp's queries and `groups` groups of keys of a tile, minus infinity for masked keys. WHOLE: all
+// GROUPS are present and every query attends to every key.
 template <int HEAD, int GROUPS, bool WHOLE>
 __device__ __forceinline__ void scores(float (&s)[GROUPS][2][4], const u32 (&q)[HEAD / 16][4], u32 k_tile, int groups,
                                        int first_key, const int (&limit)[2]) {
@@ -186,8 +186,8 @@ __device__ __forceinline__ void scores(float (&s)[GROUPS][2][4], const u32 (&q)[
     }
 }
 
-// Weights 2^(log2_scale * (s - max)) as left sides; the running maximum and this lane's part of the running sum follow.
-// `rescale` is what earlier sums are to be multiplied by. The sum is over all weights, those that the mask drops too.
+// Probabilities before normalisation, 2^(log2_scale * (s - max)), as left sides; updates the running maximum and this lane's part of
+// the running sum. `rescale` is the factor for earlier sums. The running sum includes probabilities that the mask drops.
 template <int GROUPS, bool WHOLE, class M>
 __device__ __forceinline__ void weights(u32 (&p)[GROUPS][4], float (&s)[GROUPS][2][4], int groups, float (&maximum)[2],
                                         float (&sum)[2], float (&rescale)[2], float log2_scale, const M &mask, int row,
@@ -202,7 +202,7 @@ __device__ __forceinline__ void weights(u32 (&p)[GROUPS][4], float (&s)[GROUPS][
             for (int i = 0; i < 4; i++) highest = fmaxf(highest, s[g][i / 2][2 * half + i % 2]);
         }
         highest = row_max(highest);
-        // A row that has seen no key yet: every weight is 2^-infinity, not 2^(infinity - infinity).
+        // A row without any key so far: every probability is 2^-infinity, not 2^(infinity - infinity).
         float base = highest == -INFINITE ? 0.0f : highest * log2_scale;
         rescale[half] = power_of_two(maximum[half] * log2_scale - base);
         maximum[half] = highest;
@@ -263,7 +263,7 @@ __device__ __forceinline__ void write_forward(const float (&o_sum)[HEAD / 8][4],
     do_, q, k, v, o, lse, key_lengths, dq, dk, dv, B, H, T, S, do_stride, q_stride, kv_stride, o_stride, dq_stride,        \
         dkv_stride, scale, causal, accumulate
 
-// From the whole tensors to one sample's and head's.
+// Advances the pointers from whole tensors to one sample and head.
 #define SELECT_FORWARD(b, h)                                                                                               \
     q += (i64)(b) * T * q_stride + (h) * HEAD;                                                                             \
     k += (i64)(b) * S * kv_stride + (h) * HEAD;                                                                            \
@@ -277,7 +277,7 @@ __device__ __forceinline__ void write_forward(const float (&o_sum)[HEAD / 8][4],
     dk += (i64)(b) * S * dkv_stride + (h) * HEAD;                                                                          \
     dv += (i64)(b) * S * dkv_stride + (h) * HEAD;
 
-// At most 16 * W queries and keys: one block does a head of a sample. Grid (H, B), 32 * W threads.
+// At most 16 * W queries and keys: one block per head of a sample. Grid (H, B), 32 * W threads.
 
 template <int HEAD, int W>
 __device__ __forceinline__ void forward_small(FORWARD_PARAMETERS) {
@@ -322,16 +322,16 @@ __device__ __forceinline__ void forward_small(FORWARD_PARAMETERS) {
     }
 }
 
-// All three gradients. sum(p dp), with the row in registers, stands for sum(do o): o is not read.
+// All three gradients. sum(p dp), with the row in registers, replaces sum(do o): o is not read.
 template <int HEAD, int W>
 __device__ __forceinline__ void backward_small(BACKWARD_PARAMETERS) {
     const int ROWS = 16 * W, TILE = ROWS * HEAD * 2;
-    // Rows of p and ds: 8 Elements more than they need keeps the rows of a matrix in different banks.
+    // Rows of p and ds: a padding of 8 Elements puts the rows of a matrix into different banks.
     const int PITCH = ROWS * 2 + 16, SQUARE = ROWS * PITCH;
     __shared__ uint4 storage[(2 * TILE + 2 * (TILE > SQUARE ? TILE : SQUARE)) / 16];
     u32 q_tile = shared_address(storage), do_tile = q_tile + TILE;
     u32 k_tile = do_tile + TILE, v_tile = k_tile + TILE;
-    // In the place of k and v once those are used up.
+    // p and ds overwrite k and v, which are no longer needed then.
     u32 p_square = k_tile, ds_square = p_square + SQUARE;
     int b = blockIdx.y, row = threadIdx.x / WARP * 16, lane = lane_index();
     SELECT_BACKWARD(b, blockIdx.x)
@@ -419,7 +419,7 @@ __device__ __forceinline__ void backward_small(BACKWARD_PARAMETERS) {
         }
     }
     __syncthreads();
-    // The warp's 16 keys from here on; transposed, the squares are left sides.
+    // From here on the warp handles its 16 keys; the transposed squares are left sides.
     if (row >= S) return;
     int first = causal ? row / 16 : 0, last = row < num_keys ? groups_of_16(T) : 0;
 #pragma unroll
@@ -440,7 +440,7 @@ __device__ __forceinline__ void backward_small(BACKWARD_PARAMETERS) {
     }
 }
 
-// Any T and S: tiles of 64 rows, the next one on its way while one is worked on. 128 threads.
+// Any T and S: tiles of 64 rows; the next tile is copied during the work on one. 128 threads.
 
 #define TILE_ROWS 64
 #define TILE_THREADS 128
@@ -457,7 +457,7 @@ __device__ __forceinline__ void forward_tiled(FORWARD_PARAMETERS, const M &mask)
     int end = causal ? min(num_keys, first_query + TILE_ROWS) : num_keys;
     float log2_scale = scale * LOG2_E;
 
-    // The queries pass through the second stage into registers.
+    // The queries are loaded into registers through the second stage.
     copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(stages + 2 * TILE, q + first_query * q_stride, q_stride, T - first_query);
     copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(stages, k, kv_stride, num_keys);
     copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(stages + TILE, v, kv_stride, num_keys);
@@ -506,7 +506,7 @@ __device__ __forceinline__ void forward_tiled(FORWARD_PARAMETERS, const M &mask)
     if (row < T) write_forward<HEAD>(o_sum, maximum, sum, o, o_stride, lse, row, T, scale);
 }
 
-// One group of 16 keys: ds = p (dp - delta) into dq.
+// One group of 16 keys: adds ds = p (dp - delta) to dq.
 template <int HEAD, bool WHOLE, class M>
 __device__ __forceinline__ void backward_dq_group(float (&dq_sum)[HEAD / 8][4], const u32 (&q_left)[HEAD / 16][4],
                                                   const u32 (&do_left)[HEAD / 16][4], u32 k_tile, u32 v_tile, int first_key,
@@ -543,7 +543,7 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS, const M &mask) 
     int end = causal ? min(num_keys, first_query + TILE_ROWS) : num_keys;
     float log2_scale = scale * LOG2_E;
 
-    // Queries and do pass through the second stage into registers.
+    // Queries and do are loaded into registers through the second stage.
     u32 second = stages + 2 * TILE;
     copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(second, q + first_query * q_stride, q_stride, T - first_query);
     copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(second + TILE, do_ + first_query * do_stride, do_stride, T - first_query);
@@ -609,7 +609,7 @@ __device__ __forceinline__ void backward_dq(BACKWARD_PARAMETERS, const M &mask) 
     if (row < T) write_rows<HEAD>(dq, dq_stride, row, T, dq_sum, scale, scale, accumulate & 1);
 }
 
-// One group of 16 queries, with the warp's keys as rows: p^T into dv, ds^T into dk. `log2_sum` and `delta` begin at the
+// One group of 16 queries, with the warp's keys as rows: adds p^T to dv and ds^T to dk. `log2_sum` and `delta` begin at the
 // group's first query.
 template <int HEAD, bool WHOLE, class M>
 __device__ __forceinline__ void backward_dkv_group(float (&dk_sum)[HEAD / 8][4], float (&dv_sum)[HEAD / 8][4],
@@ -658,7 +658,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &mask)
     clear<HEAD>(dv_sum);
 
     if (begin < end) {
-        // Keys and values pass through the stage of the second tile into registers.
+        // Keys and values are loaded into registers through the stage of the second tile.
         u32 other = stages + ((begin / TILE_ROWS + 1) % 2) * 2 * TILE;
         copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(other, k + first_key * kv_stride, kv_stride, num_keys - first_key);
         copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(other + TILE, v + first_key * kv_stride, kv_stride, num_keys - first_key);
@@ -698,7 +698,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &mask)
                 copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(to + TILE, do_ + next * do_stride, do_stride, T - next);
                 copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(o_tile, o + next * o_stride, o_stride, T - next);
                 commit_copies();
-                // Infinity makes the weights of queries that do not exist 0.
+                // Infinity makes the probabilities of missing queries 0.
                 int at = next + threadIdx.x;
                 if (threadIdx.x < TILE_ROWS) log2_sum_next = at < T ? lse[at] * LOG2_E : INFINITE;
             }
@@ -726,12 +726,12 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &mask)
     write_rows<HEAD>(dv, dkv_stride, row, S, dv_sum, 1.0f, 1.0f, accumulate & 4);
 }
 
-// All three gradients for at most 64 queries and any number of keys, as a decoder asks frame tokens: queries stay, tiles of keys pass
-// by once. Grid (H, B), 128 threads.
+// All three gradients for at most 64 queries and any number of keys (a decoder that attends to frame tokens): queries stay in
+// registers, and each tile of keys is read once. Grid (H, B), 128 threads.
 template <int HEAD>
 __device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
     const int TILE = TILE_ROWS * HEAD * 2, GROUP = 16 * HEAD * 2;
-    // p and ds of a tile of keys: a row per query, laid out as a tile of 64 dims.
+    // p and ds of a tile of keys: a row per query, with the layout of a tile of 64 dims.
     const int SQUARE = TILE_ROWS * TILE_ROWS * 2;
     __shared__ uint4 storage[(4 * TILE + 2 * SQUARE) / 16];
     u32 q_tile = shared_address(storage), do_tile = q_tile + TILE, k_tile = do_tile + TILE, v_tile = k_tile + TILE;
@@ -776,7 +776,7 @@ __device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
     for (; key < end; key += TILE_ROWS) {
         wait_copies<0>();
         __syncthreads();
-        // The warp's queries against this tile.
+        // The warp's queries with this tile of keys.
         int groups = row >= T ? 0 : min(4, groups_of_16((causal ? min(num_keys, row + 16) : num_keys) - key));
         if (groups > 0) {
             u32 q_left[HEAD / 16][4], do_left[HEAD / 16][4];
@@ -807,7 +807,7 @@ __device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
             }
         }
         __syncthreads();
-        // Keys and values of this tile are used up: the next ones come while the warp's keys get their gradients.
+        // Keys and values of this tile are no longer needed: the next tile is copied while the warp's keys get their gradients.
         int next = key + TILE_ROWS;
         if (next < end) {
             copy_rows<HEAD, TILE_ROWS, TILE_THREADS>(k_tile, k + next * kv_stride, kv_stride, num_keys - next);
@@ -834,7 +834,7 @@ __device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
         }
     }
     if (row < T) write_rows<HEAD>(dq, dq_stride, row, T, dq_sum, scale, scale, accumulate & 1);
-    // Keys that no query sees.
+    // Keys that no query attends to.
     clear<HEAD>(dq_sum);
     for (int own = key + row; own < S; own += TILE_ROWS) {
         if (!(accumulate & 4)) write_rows<HEAD>(dv, dkv_stride, own, S, dq_sum, 1.0f, 1.0f, false);
@@ -842,7 +842,7 @@ __device__ __forceinline__ void backward_few(BACKWARD_PARAMETERS) {
     }
 }
 
-// The second bound caps registers so that as many blocks share a multiprocessor; on sm_90 next to nothing spills at these.
+// The second bound limits registers so that as many blocks share a multiprocessor; on sm_90 almost nothing spills at these values.
 
 #define SMALL_KERNELS(HEAD, W)                                                                                             \
     extern "C" __global__ void __launch_bounds__(32 * W, W == 4 ? 7 : 5)                                                   \
@@ -874,7 +874,7 @@ SMALL_KERNELS(64, 5)
 TILED_KERNELS(32)
 TILED_KERNELS(64)
 
-// Dropout of weights: tiles of whatever size there is.
+// Dropout of probabilities: tiled kernels for every size.
 #define DROPPING_KERNELS(HEAD)                                                                                             \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)                                                          \
         attention_forward_dropping_##HEAD(FORWARD_PARAMETERS, MASK_PARAMETERS) { follow();                                 \

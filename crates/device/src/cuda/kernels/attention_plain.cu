@@ -1,15 +1,15 @@
-// o = softmax(scale * q k^T + mask) v and its gradients without tensor cores: for f32, for heads the other file does not
-// take (any size up to 256) and for few queries.
+// o = softmax(scale * q k^T + mask) v and its gradients without tensor cores: for f32, for head sizes that attention.cu does not
+// support (any size up to 256) and for few queries.
 //
-// Legend: B samples, T queries, S keys, H heads side by side in the width. A warp owns one row of what it makes and goes
-// through the other side. 8 dims lie in a lane, so a head takes LANES = 4, 8 or 32 lanes, and the warp works on
+// Legend: B samples, T queries, S keys, H heads side by side in the width. A warp owns one row of its result and loops over
+// the other side. A lane holds 8 dims, so a head takes LANES = 4, 8 or 32 lanes, and the warp works on
 // STREAMS = 32 / LANES rows at a time; each stream keeps its own sums, added at the end in a fixed order. Blocks of 128
 // threads, 1-D grid; warps beyond the last row return.
 //
-// Also one query per row against a cache of keys and values, for decoding.
+// Also one query per row with a cache of keys and values, for decoding.
 
 #define DIMS 8
-// Rows each stream has on their way at once: what registers hold.
+// Rows per stream in flight, limited by registers.
 #define AHEAD (ELEMENT == 0 ? 2 : 4)
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ int key_count(const i64 *key_lengths, int b, int S) {
     return length < 0 ? 0 : length < S ? (int)length : S;
 }
 
-// This lane's dims of a row; zeros beyond the head. `from` is the head's first. ALIGNED: rows and heads begin at 16 bytes.
+// Reads this lane's dims of a row; zeros beyond the head. `from` is the head's first dim. ALIGNED: rows and heads begin at 16 bytes.
 template <int LANES, bool ALIGNED>
 __device__ __forceinline__ void read_dims(float (&values)[DIMS], const Element *from, int head_size) {
     int dim = threadIdx.x % LANES * DIMS;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void read_dims(float (&values)[DIMS], const Element *
     }
 }
 
-// The first stream writes.
+// Writes this lane's dims of a row, from the first stream.
 template <int LANES, bool ALIGNED>
 __device__ __forceinline__ void write_dims(Element *to, const float (&values)[DIMS], float scale, int head_size,
                                            bool accumulate) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void write_dims(Element *to, const float (&values)[DI
     }
 }
 
-// Over the lanes of a stream.
+// Dot product over the lanes of a stream.
 template <int LANES>
 __device__ __forceinline__ float dot(const float (&left)[DIMS], const float (&right)[DIMS]) {
     float sum = 0.0f;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS, const M &masks) {
 #pragma unroll
     for (int i = 0; i < DIMS; i++) mixed[i] = 0.0f;
     float highest = MINUS_INFINITY, sum = 0.0f;
-    // The trip count is the warp's, so that all lanes meet in the sums.
+    // The trip count is that of the whole warp, so that all lanes take part in the sums.
     for (int first = 0; first < num_keys; first += STREAMS * AHEAD) {
         float keys[AHEAD][DIMS], values[AHEAD][DIMS], scores[AHEAD];
         int key = first + threadIdx.x % WARP / LANES;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void forward(FORWARD_PARAMETERS, const M &masks) {
             if (key + a * STREAMS >= num_keys) scores[a] = MINUS_INFINITY;
             highest = fmaxf(highest, scores[a]);
         }
-        // A stream that has had no key yet has nothing to rescale.
+        // A stream without any key so far has nothing to rescale.
         float base = highest == MINUS_INFINITY ? 0.0f : highest, rescale = expf(before - base);
         sum *= rescale;
 #pragma unroll
@@ -215,7 +215,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &masks
     do_ += (i64)b * T * do_stride + h * head_size;
     o += (i64)b * T * o_stride + h * head_size;
     lse += ((i64)b * H + h) * T;
-    // A key that does not exist is seen by no query.
+    // No query attends to a missing key.
     int begin = causal ? s : 0, end = s < key_count(key_lengths, b, S) ? T : 0;
 
     auto mask = masks.of(b, h);
@@ -248,7 +248,7 @@ __device__ __forceinline__ void backward_dkv(BACKWARD_PARAMETERS, const M &masks
     write_dims<LANES, ALIGNED>(dv + row * dkv_stride + h * head_size, dv_sum, 1.0f, head_size, accumulate & 4);
 }
 
-// Head size and alignment are known only here; all threads take the same branch.
+// Dispatches by head size and alignment; all threads take the same branch.
 #define BY_HEAD_SIZE(function, aligned, arguments)                                                                         \
     if (head_size % DIMS == 0 && (aligned)) {                                                                              \
         if (head_size <= 4 * DIMS) function<4, true> arguments;                                                            \
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_plain_backward_dkv(B
     BY_HEAD_SIZE(backward_dkv, BACKWARD_ALIGNED, (BACKWARD_ARGUMENTS, NoMask()))
 }
 
-// Dropout of weights: one number at a time, as nobody trains fast this way and every variant has to be compiled.
+// Dispatches with dropout. Single-number accesses alone: this path is slow anyway, and every variant has to be compiled.
 #define DROPPING(function, arguments)                                                                                      \
     if (head_size <= 8 * DIMS) function<8, false> arguments;                                                               \
     else function<32, false> arguments;
@@ -302,8 +302,8 @@ extern "C" __global__ void __launch_bounds__(128)
     DROPPING(backward_dkv, (BACKWARD_ARGUMENTS, MASK))
 }
 
-// One query per row i against steps 0..=position of a cache [R, L, width]: its own key and value join the cache at `position`, step
-// u before it is read from row ancestors[i, u]. Grid (H, R): a block per head of a row, its warps share the steps.
+// One query per row i over the steps 0..=position of a cache [R, L, width]: the row's key and value are written to the cache at `position`;
+// an earlier step u is read from row ancestors[i, u]. Grid (H, R): a block per head of a row, whose warps share the steps.
 
 #define CACHED_WARPS 4
 #define CACHED_PARAMETERS                                                                                                  \
@@ -313,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(128)
 #define CACHED_ARGUMENTS                                                                                                   \
     q, k, v, ancestors, position, o, keys, values, R, L, q_stride, k_stride, v_stride, o_stride, width, scale, head_size
 
-// What the warps leave for the first: one place for all head sizes.
+// Results of the warps for the first warp; one allocation for all head sizes.
 __shared__ float parts[CACHED_WARPS][WARP * DIMS], peaks[CACHED_WARPS], sums[CACHED_WARPS];
 
 template <int LANES, bool ALIGNED>
@@ -321,7 +321,7 @@ __device__ __forceinline__ void cached(CACHED_PARAMETERS) {
     const int STREAMS = WARP / LANES, STEPS = CACHED_WARPS * STREAMS;
     int row = blockIdx.y, warp = threadIdx.x / WARP, stream = warp * STREAMS + threadIdx.x % WARP / LANES;
     i64 head = (i64)blockIdx.x * head_size;
-    // A position or an ancestor that does not exist must not reach for memory that is not there: it makes itself seen.
+    // An invalid position or ancestor must not cause a read outside of the cache: the result becomes NaN instead.
     i64 last = *position;
     bool exists = 0 <= last && last < L;
     if (!exists) last = -1;
@@ -340,9 +340,9 @@ __device__ __forceinline__ void cached(CACHED_PARAMETERS) {
 #pragma unroll
     for (int i = 0; i < DIMS; i++) mixed[i] = 0.0f;
     float highest = MINUS_INFINITY, sum = 0.0f;
-    // What joins the cache is read from there.
+    // The new key and value are read from the cache.
     __syncthreads();
-    // The trip count is the block's, so that all lanes meet in the sums.
+    // The trip count is that of the whole block, so that all lanes take part in the sums.
     for (i64 first = 0; first <= last; first += STEPS * AHEAD) {
         float step_keys[AHEAD][DIMS], step_values[AHEAD][DIMS], scores[AHEAD];
         i64 from[AHEAD];
@@ -367,7 +367,7 @@ __device__ __forceinline__ void cached(CACHED_PARAMETERS) {
             if (first + stream + a * STEPS > last) scores[a] = MINUS_INFINITY;
             highest = fmaxf(highest, scores[a]);
         }
-        // A stream that has had no step yet has nothing to rescale.
+        // A stream without any step so far has nothing to rescale.
         float base = highest == MINUS_INFINITY ? 0.0f : highest, rescale = expf(before - base);
         sum *= rescale;
 #pragma unroll

@@ -1,7 +1,7 @@
-// What every kernel file begins with. No toolkit headers: NVRTC alone compiles this.
+// Common beginning of every kernel file. Uses no toolkit headers: NVRTC alone compiles it.
 //
 // A file is compiled once per number format of the activations: ELEMENT is 0 for f32, 1 for f16, 2 for bf16. Arithmetic is
-// always f32; an Element is only how numbers lie in memory.
+// always f32; Element is the storage format.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -16,12 +16,12 @@ typedef long long i64;
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 
-// Instructions: all that is written in the card's assembly, but for Hopper's own products in ranks.cu. The software card for tests has a
-// meaning for each of them in C++ (crates/software-card/src/runtime/instructions.h).
+// Instructions: all inline assembly, except for Hopper's products in ranks.cu. The software card for tests implements each of them in C++
+// (crates/software-card/src/runtime/instructions.h).
 #ifndef HOLDALL_SOFTWARE_CARD
 
-// Every kernel begins with this: the next one may be made ready while this one runs, and this one waits until what it
-// reads has been written. Before sm_90 kernels follow each other without it.
+// Every kernel begins with this: the next kernel may start while this one runs, and this one waits until the previous kernel has written
+// its results. Before sm_90 kernels run one after the other without it.
 __device__ __forceinline__ void follow() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -53,7 +53,7 @@ __device__ __forceinline__ u16 float_to_bf16(float value) {
 #endif
 }
 
-// 16 bytes from global to shared memory; zeros where there is nothing to copy.
+// Copies 16 bytes from global to shared memory; writes zeros if `present` is false.
 __device__ __forceinline__ void copy_chunk(u32 to, const void *from, bool present) {
 #if __CUDA_ARCH__ >= 800
     int num_bytes = present ? 16 : 0;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Until all but the last PENDING committed groups of this thread have arrived.
+// Waits until all but the last PENDING committed groups of this thread have arrived.
 template <int PENDING>
 __device__ __forceinline__ void wait_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -81,7 +81,7 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices; lane l provides the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a2), "r"(a3), "r"(b1));
 #else
-    // No bf16 products before sm_80: these kernels compile there but are never launched.
+    // There are no bf16 products before sm_80: these kernels compile but are never launched.
     asm volatile("trap;");
 #endif
 }
@@ -152,8 +152,8 @@ __device__ __forceinline__ float power_of_two(float x) {
     return result;
 }
 
-// Parameters are read again for every row, from the cache: the compiler would rather hold them in registers for all rows,
-// and spill the rows. `volatile`, and no `.nc`, stop it.
+// Reads parameters again for every row, from the cache: otherwise the compiler would keep them in registers for all rows,
+// and spill the rows. `volatile`, and no `.nc`, prevent that.
 __device__ __forceinline__ float4 read_again(const float4 *from) {
     float4 v;
     asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from));
@@ -176,7 +176,7 @@ __device__ __forceinline__ float bf16_to_float(u16 bits) {
 typedef float Element;
 __device__ __forceinline__ float load(float x) { return x; }
 __device__ __forceinline__ void store(float *to, float value) { *to = value; }
-// Elements in a 16-byte access.
+// Elements per 16-byte access.
 #define PACK 4
 #else
 struct Element {
@@ -192,10 +192,10 @@ __device__ __forceinline__ void store(Element *to, float value) { to->bits = flo
 #endif
 #endif
 
-// Whether 16 bytes can be read at once.
+// Whether the address is 16-byte aligned.
 __device__ __forceinline__ bool aligned(const void *pointer) { return ((u64)pointer & 15) == 0; }
 
-// Floats, whatever an Element is.
+// Loads and stores of floats, for any Element.
 #if ELEMENT != 0
 __device__ __forceinline__ float load(float x) { return x; }
 __device__ __forceinline__ void store(float *to, float value) { *to = value; }
@@ -204,7 +204,7 @@ __device__ __forceinline__ void store_pack(float *to, const float (&values)[4]) 
 }
 #endif
 
-// N floats; `from` is 16-byte aligned.
+// Loads N floats; `from` is 16-byte aligned.
 template <int N> __device__ __forceinline__ void load_pack(const float *from, float (&values)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
@@ -213,7 +213,7 @@ template <int N> __device__ __forceinline__ void load_pack(const float *from, fl
     }
 }
 
-// 16 bytes of Elements as floats; `from` is 16-byte aligned.
+// Loads 16 bytes of Elements as floats; `from` is 16-byte aligned.
 __device__ __forceinline__ void load_pack(const Element *from, float (&values)[PACK]) {
     union {
         uint4 raw;
@@ -234,7 +234,7 @@ __device__ __forceinline__ void store_pack(Element *to, const float (&values)[PA
     *reinterpret_cast<uint4 *>(to) = pack.raw;
 }
 
-// Sums and maxima over a warp: every lane gets the result, in a fixed order.
+// Sums and maxima over a warp, in a fixed order: every lane gets the result.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
     for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(ALL_LANES, value, offset);
@@ -256,7 +256,7 @@ __device__ __forceinline__ double warp_sum(double value) {
 __device__ __forceinline__ i64 first_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
 
-// Calls work(row, column) for every STEPth column. 64-bit division is slow, and hardly ever needed.
+// Calls work(row, column) for every STEPth column. Avoids 64-bit division, which is slow and rarely necessary.
 template <int STEP, class Work>
 __device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
     i64 per_row = width / STEP, total = rows * per_row;
@@ -266,7 +266,7 @@ __device__ __forceinline__ void for_places(i64 rows, i64 width, Work work) {
     }
 }
 
-// SplitMix64's output function, as `ops/dropout.rs` has it.
+// SplitMix64's output function, as in `ops/dropout.rs`.
 __device__ __forceinline__ u64 mix(u64 x) {
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -274,20 +274,20 @@ __device__ __forceinline__ u64 mix(u64 x) {
     return x ^ (x >> 31);
 }
 
-// What the masks of a sample are drawn from. stream: seed and epoch.
+// Seed of the masks of a sample. stream: seed and epoch.
 __device__ __forceinline__ u64 dropout_key(const i64 *stream, i64 sample, u64 layer) {
     u64 key = mix(mix(mix((u64)stream[0]) ^ (u64)stream[1]) ^ (u64)sample);
     return mix(key ^ layer);
 }
 
-// Dropout of attention's weights. Where nothing is dropped:
+// Dropout of attention's probabilities. NoMask: no dropout.
 struct NoMask {
     static constexpr bool DROPS = false;
     __device__ __forceinline__ NoMask of(int, int) const { return {}; }
     __device__ __forceinline__ float factor(int, int) const { return 1.0f; }
 };
 
-// The weights of a sample and head: what they are drawn from, and what multiplies those that are left.
+// Mask of a sample and head: its seed, and the factor of the probabilities that are kept.
 struct HeadMask {
     static constexpr bool DROPS = true;
     u64 key;
@@ -298,7 +298,7 @@ struct HeadMask {
     }
 };
 
-// As a kernel is told it; `micro` says which micro-batch this is, as samples are those of the whole batch.
+// Kernel arguments of a mask. Samples are those of the whole batch; `micro` is the index of the micro-batch.
 struct Mask {
     const i64 *samples, *stream;
     const int *micro;
@@ -346,7 +346,7 @@ struct Erf {
     }
     static __device__ __forceinline__ float bell(float z) { return expf(-0.5f * z * z); }
 #else
-    // Abramowitz and Stegun 7.1.26, within 1.5e-7: erff would cost more than the memory, and the slope has the bell anyway.
+    // Abramowitz and Stegun 7.1.26, within 1.5e-7: erff would cost more than the memory traffic, and the slope needs the bell anyway.
     static __device__ __forceinline__ float phi(float z, float bell) {
         float t = __fdividef(1.0f, 1.0f + 0.3275911f * 0.70710678118654752f * fabsf(z));
         float tail = 1.061405429f;
@@ -378,7 +378,7 @@ struct LeakyRelu {
     static __device__ __forceinline__ float slope(float z) { return z > 0.0f ? 1.0f : 0.01f; }
 };
 
-// VEC neighbouring numbers as they lie in memory: a pack, for which `from` and `to` are 16-byte aligned, or a single one.
+// VEC neighbouring numbers in the storage format: a pack, with 16-byte aligned `from` and `to`, or a single number.
 template <int VEC> struct Numbers;
 
 template <> struct Numbers<PACK> {

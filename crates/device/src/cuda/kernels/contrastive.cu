@@ -1,11 +1,11 @@
-// The contrastive loss in tiles. A product makes a tile of dots; scores are s = exp(logit_scale) * dot.
+// The contrastive loss in tiles. A product computes a tile of dots; scores are s = exp(logit_scale) * dot.
 //
 // Forward, each tile is folded into running maxima and sums of its rows and of its columns. Rows of weight zero are
-// padding and take part in nothing: their maximum stays at minus infinity, their sum at zero.
+// padding and excluded: their maximum stays at minus infinity, their sum at zero.
 // Backward: g = seed / 2 * (exp(s - row_lse) + exp(s - column_lse)) - seed * (row == column).
 //
-// With groups (else null) every pair of a group is a positive one: its target is shares[row] along rows, shares[column] along
-// columns, in the place of the diagonal's one.
+// With groups (else null) every pair within a group is positive: its target is shares[row] along rows and shares[column] along
+// columns, in place of the diagonal's 1.
 //
 // A tile is [num_rows, num_columns] at row i and column j of the batch.
 
@@ -23,7 +23,7 @@ extern "C" __global__ void contrastive_begin(float *row_peak, float *row_sum, fl
     row_sum[row] = column_sum[row] = 0.0f;
 }
 
-// A warp per row. The second reading of a row comes from the cache.
+// A warp per row. The second read of a row hits the cache.
 extern "C" __global__ void contrastive_rows(const float *tile, int tile_stride, int i, int num_rows, int j,
                                             int num_columns, const float *weights, const float *logit_scale,
                                             const i64 *groups, const float *shares, float *row_peak, float *row_sum,
@@ -60,7 +60,7 @@ extern "C" __global__ void contrastive_rows(const float *tile, int tile_stride, 
     row_peak[row] = peak;
 }
 
-// A lane per column, the rows shared out among the block's warps.
+// A lane per column; the block's warps share the rows.
 extern "C" __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     contrastive_columns(const float *tile, int tile_stride, int i, int num_rows, int j, int num_columns,
                         const float *weights, const float *logit_scale, float *column_peak, float *column_sum) {
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     column_peak[j + c] = peak;
 }
 
-// The sum over a block, for thread 0.
+// Sum over a block, for thread 0.
 __device__ __forceinline__ double block_sum(double value) {
     __shared__ double parts[32];
     value = warp_sum(value);
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 // A warp per row, 4 columns per lane.
 //
 // Each direction's probabilities add up to one, so for the temperature's gradient scores may be taken relative to their
-// logarithms, whose rounding then drops out of the sum over all tiles.
+// log-sum-exp, whose rounding then cancels in the sum over all tiles.
 extern "C" __global__ void __launch_bounds__(GRAD_ROWS *WARP)
     contrastive_grad_tile(float *tile, int tile_stride, int i, int num_rows, int j, int num_columns,
                           const float *weights, const float *logit_scale, const i64 *groups, const float *shares,

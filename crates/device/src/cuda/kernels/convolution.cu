@@ -1,9 +1,9 @@
-// What stands around convolutions: pixels of a transposed one into their places and back, biases, and heads of few outputs.
+// Helpers of convolutions: moving pixels of transposed convolutions, biases, and heads of few outputs.
 //
-// A transposed convolution without overlap is a product: each pixel of x gives `down x across` pixels of y. The product's rows lie in
-// `blocks`, [pixels, down * across * channels]; y is a picture whose pixels may lie further apart than their channels need.
+// A transposed convolution without overlap is a product: each pixel of x gives `down x across` pixels of y. The product's rows are
+// `blocks`, [pixels, down * across * channels]; y is a picture whose pixels may have a stride larger than their channels.
 
-// Where part `k` of pixel `pixel` of x (counted over all rows of all pictures) lies in y.
+// Index in y of part `k` of pixel `pixel` of x (counted over all rows of all pictures).
 __device__ __forceinline__ i64 place_in_y(i64 pixel, int k, int width, int down, int across) {
     i64 row = pixel / width;
     int column = (int)(pixel % width);
@@ -81,7 +81,7 @@ extern "C" __global__ void add_bias(Element *y, const Element *bias, i64 rows, i
     }
 }
 
-// Rows of `width` as rows of `padded`, zeros behind.
+// Copies rows of `width` to rows of `padded`, with zeros at the end.
 extern "C" __global__ void pad_rows(Element *to, const Element *from, i64 rows, int width, int padded) {
     follow();
     i64 step = (i64)gridDim.x * blockDim.x;
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
 }
 
 // Partial sums of dw[k, c] = sum over p of dy[p, k] x[p, c], and of db[k] behind them: [parts, outputs * (channels + 1)].
-// Each part has a run of pixels; within it, threads that share channels take turns, and are added in order.
+// Each part has a run of pixels; within it, threads that share channels alternate, and their sums are added in order.
 template <int K>
 __device__ __forceinline__ void head_sums(const Element *dy, const Element *x, float *partials, i64 pixels, int channels,
                                           i64 dy_stride, i64 x_stride) {
@@ -225,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
     WITH_OUTPUTS(SUMS)
 }
 
-// dw and db from the parts: added to, or replaced.
+// dw and db from the parts, added to or replaced.
 extern "C" __global__ void head_weight_grad_finish(const float *partials, int parts, float *dw, float *dbias, int outputs,
                                                    int channels, int add_weight, int add_bias) {
     follow();

@@ -1,9 +1,9 @@
 // Element-wise operations and row normalisation.
 //
-// All but `normalize` run at memory bandwidth: a thread moves 16 bytes where rows are aligned, one number where not.
+// All kernels but `normalize` run at memory bandwidth: a thread moves 16 bytes where rows are aligned, otherwise one number.
 // Loops are grid-strided; a grid that gives each thread one access is the fastest.
 
-// Calls packed(start) for every full pack of n numbers, single(at) for each number left over.
+// Calls packed(start) for every full pack of n numbers, single(at) for each remaining number.
 template <int STEP, class Packed, class Single>
 __device__ __forceinline__ void for_flat(i64 n, Packed packed, Single single) {
     i64 num_packs = n / STEP;
@@ -27,7 +27,7 @@ struct Span {
     i64 bytes;   // a multiple of two
 };
 
-// A block per span. What lies behind the last whole 16 bytes is cleared by twos.
+// A block per span. The bytes after the last whole 16 are cleared by twos.
 extern "C" __global__ void clear_spans(const Span *spans) {
     follow();
     Span span = spans[blockIdx.x];
@@ -73,7 +73,7 @@ __device__ __forceinline__ void add_rows_into(T *y, const T *x, i64 rows, i64 wi
         for_places<STEP>(rows, width, [&](i64 row, i64 column) {
             T *to = y + row * y_stride + column;
             const T *from = x + row * x_stride + column;
-            // A copy moves bits: NaNs keep their payload and no conversion is paid.
+            // A plain copy of bits: NaNs keep their payload and nothing is converted.
             if (!accumulate) {
                 *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
                 return;
@@ -167,7 +167,7 @@ extern "C" __global__ void cast_up(float *y, const Element *x, i64 n, int accumu
         [&](i64 at) { y[at] = load(x[at]) + (accumulate ? y[at] : 0.0f); });
 }
 
-// The same where rows have gaps: columns of a wider value, a token of each sample.
+// Like cast_down, for rows with gaps: columns of a wider value, a token of each sample.
 extern "C" __global__ void cast_down_rows(Element *y, const float *x, i64 rows, int width, i64 y_stride, i64 x_stride,
                                           int accumulate) {
     follow();
@@ -235,12 +235,12 @@ extern "C" __global__ void activate_grad_relu(Element *dy, const Element *z, i64
 
 extern "C" __global__ void activate_grad_leaky(Element *dy, const Element *z, i64 n) { follow(); activate_grad<LeakyRelu>(dy, z, n); }
 
-// Threads of a block, and how many of them lie side by side in a row: few, so that there are blocks enough.
+// Threads of a block, and how many of them are side by side in a row: few, so that there are enough blocks.
 #define SUMS_THREADS 512
 #define SUMS_LANES 4
 
-// dy becomes dz, and its columns are summed on the way. blockIdx.x: SUMS_LANES * PACK columns; blockIdx.y: every gridDim.y-th
-// strip of rows. Sums go to partials[part][width], or with a single part are added to dbias. width is a multiple of PACK.
+// dy becomes dz in place, and its columns are summed in the same pass. blockIdx.x: SUMS_LANES * PACK columns; blockIdx.y: every
+// gridDim.y-th strip of rows. Sums go to partials[part][width], or with a single part are added to dbias. width is a multiple of PACK.
 template <class Curve>
 __device__ __forceinline__ void activate_grad_sums(Element *dy, const Element *z, float *partials, float *dbias, i64 rows,
                                                    int width) {
@@ -324,8 +324,8 @@ extern "C" __global__ void scale_columns(Element *y, const Element *x, const flo
 
 #define SCALE_WARPS 8
 
-// dy becomes dx where that is asked for, and dy x is summed over rows on the way. blockIdx.x: WARP * PACK columns;
-// blockIdx.y: every gridDim.y-th strip of rows, whose sums go to partials[part][width], if at all.
+// Optionally turns dy into dx in place, and optionally sums dy x over rows in the same pass. blockIdx.x: WARP * PACK columns;
+// blockIdx.y: every gridDim.y-th strip of rows, whose sums go to partials[part][width].
 template <bool ALIGNED>
 __device__ __forceinline__ void scale_grad(Element *dy, const Element *x, const float *gamma, float *partials, i64 rows,
                                            int width, i64 dy_stride, i64 x_stride, int write_dx) {
@@ -420,7 +420,7 @@ __device__ __forceinline__ void drop(T *y, const T *x, i64 rows, int width, i64 
     }
 }
 
-// `full`: numbers are f32 whatever an Element is. `micro`: samples are those of the whole batch.
+// `full`: numbers are f32 for any Element. `micro`: samples are those of the whole batch.
 extern "C" __global__ void dropout(void *y, const void *x, const i64 *samples, const i64 *stream, i64 rows, int width,
                                    i64 y_stride, i64 x_stride, i64 per_sample, i64 layer, int threshold, float scale,
                                    int whole, int full, const int *micro, i64 samples_micro) {
@@ -431,7 +431,7 @@ extern "C" __global__ void dropout(void *y, const void *x, const i64 *samples, c
     else drop((Element *)y, (const Element *)x, rows, width, y_stride, x_stride, op);
 }
 
-// y = x / |x|, a warp per row. Rows are short and few: the second reading comes from the cache.
+// y = x / |x|, a warp per row. Rows are short and few: the second read hits the cache.
 template <class Y>
 __device__ __forceinline__ void normalize_rows(const Element *x, Y *y, float *inverse, int rows, int width, i64 x_stride,
                                                i64 y_stride) {
@@ -470,7 +470,7 @@ __device__ __forceinline__ void normalize_rows(const Element *x, Y *y, float *in
     if (inverse && lane == 0) inverse[row] = scale;
 }
 
-// To features, which are f32, or to frames on the way to them.
+// Writes features, which are f32, or frames that are pooled to features.
 extern "C" __global__ void normalize(const Element *x, float *y, float *inverse, int rows, int width, i64 x_stride,
                                      i64 y_stride) {
     follow();

@@ -5,16 +5,16 @@
 // dbeta = sum of dz, dresidual = dz.
 //
 // Pictures are [n, p, c] with p = height x width: blockIdx.z is n, blockIdx.x a part of the pixels, blockIdx.y a strip of `lanes`
-// threads with VEC channels each. A thread keeps its channels for all of its pixels, so that what belongs to a channel stays in
-// registers. Sums have as many parts as the size of a picture says, whatever the batch, and are added in a fixed order.
+// threads with VEC channels each. A thread keeps its channels for all of its pixels, so that values per channel stay in
+// registers. The number of partial sums depends on the size of a picture alone, not on the batch, and they are added in a fixed order.
 
 #define NORM_THREADS 256
-// Pixels that a thread has in flight.
+// Pixels per thread in flight.
 #define STATISTICS_DEPTH 8
 #define DEPTH 4
 #define FINISH_THREADS 512
 
-// What a thread has of a picture: VEC channels of every rows-th pixel in first..last.
+// One thread's part of a picture: VEC channels of every rows-th pixel in first..last.
 struct Share {
     int lane, row, rows, channel, first, last;
 };
@@ -27,7 +27,7 @@ template <int VEC> __device__ __forceinline__ Share share_of(int pixels, int cha
     return {lane, row, (int)(NORM_THREADS / (u32)lanes), channel, first + row, last};
 }
 
-// Number of values, their mean, and the sum of squares around it; a block of values, or what two blocks make together.
+// Count of values, their mean, and the sum of squares around it: of a block of values, or of two blocks combined.
 template <int VEC> struct Moments {
     float count, mean[VEC], squares[VEC];
 
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 3)
     else statistics<1>(x, partials, pixels, channels, stride, lanes, shared);
 }
 
-// Every thread gets the sum over a block of FINISH_THREADS.
+// Sum over a block of FINISH_THREADS; every thread gets the result.
 __device__ __forceinline__ double block_sum(double value) {
     __shared__ double parts[FINISH_THREADS / WARP];
     value = warp_sum(value);
@@ -146,12 +146,11 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
     rstd[to] = 1.0f / sqrtf(variance + eps);
 }
 
-// Called, not inlined: they are rare, and every copy would take a second to compile.
+// Not inlined: GELU is rare after a group norm, and every inlined copy would take a second to compile.
 __device__ __noinline__ float gelu(float z, bool quick) { return quick ? Quick::value(z) : Erf::value(z); }
 __device__ __noinline__ float gelu_slope(float z, bool quick) { return quick ? Quick::slope(z) : Erf::slope(z); }
 
-// kind 0: z where it is positive, z * below elsewhere, which is no activation (1), ReLU (0) and leaky ReLU. 1: quick GELU.
-// 2: erf GELU.
+// kind 0: z if positive, else z * below: identity (below = 1), ReLU (0) and leaky ReLU. 1: quick GELU. 2: erf GELU.
 struct Curve {
     int kind;
     float below;
@@ -187,7 +186,7 @@ struct Norm {
     __device__ __forceinline__ int group_of(int channel) const { return (u32)channel / (u32)(channels / groups); }
 };
 
-// What z is of x in a thread's channels.
+// Factors from x to z for a thread's channels.
 template <int VEC> struct Channels {
     float mean[VEC], scale[VEC], beta[VEC];
 
@@ -240,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 3)
     else apply<1>(f, y, y_stride, lanes, {curve, below});
 }
 
-// Calls work(at, dz, x - mean) for every pixel of a thread; `at` is its number in the batch.
+// Calls work(at, dz, x - mean) for every pixel of a thread; `at` is the pixel's index in the batch.
 template <int VEC, class Work>
 __device__ __forceinline__ void for_gradients(const Norm &f, const Element *dy, i64 dy_stride, const Share &s,
                                               const Channels<VEC> &channels, Curve curve, Work work) {
@@ -318,8 +317,8 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS, 2)
     else gradient_sums<1>(f, dy, dy_stride, partials, lanes, {curve, below}, shared);
 }
 
-// Parts become sums[n][c], and means[n][group] of g and of g h. blockIdx.x: group, blockIdx.y: picture; `lanes` threads have
-// neighbouring channels.
+// Adds parts to sums[n][c], and computes means[n][group] of g and of g h. blockIdx.x: group, blockIdx.y: picture; `lanes` threads
+// have neighbouring channels.
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
     group_norm_grad_finish(const float2 *partials, const float *gamma, float2 *sums, float2 *means, int pixels, int channels,
                            int parts, int lanes) {
@@ -354,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
         sums[(i64)blockIdx.y * channels + channel] = make_float2((float)sum, (float)product);
         total += sum * gamma[channel], total_product += product * gamma[channel];
     }
-    // Only the first slot has something, and that is within the first warp.
+    // Only the first slot holds a value, and the first slot is within the first warp.
     if (threadIdx.x >= WARP) return;
     total = warp_sum(total), total_product = warp_sum(total_product);
     double count = (double)pixels * per_group;
@@ -362,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS)
         means[(i64)blockIdx.y * gridDim.x + blockIdx.x] = make_float2((float)(total / count), (float)(total_product / count));
 }
 
-// dgamma and dbeta of all pictures in order, a thread per channel; either may be null.
+// dgamma and dbeta, summed over pictures in order, a thread per channel; either may be null.
 extern "C" __global__ void group_norm_grad_parameters(const float2 *sums, float *dgamma, float *dbeta, int pictures,
                                                       int channels, int gamma_accumulates, int beta_accumulates) {
     follow();
@@ -377,7 +376,7 @@ extern "C" __global__ void group_norm_grad_parameters(const float2 *sums, float 
     if (dbeta) dbeta[channel] = beta_accumulates ? dbeta[channel] + total.x : total.x;
 }
 
-// Where a gradient goes; `to` may be null, and may be dy.
+// Destination of a gradient; `to` may be null, and may be dy.
 struct Gradient {
     Element *to;
     i64 stride;

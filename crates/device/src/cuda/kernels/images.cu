@@ -1,9 +1,10 @@
-// Pictures [n, h, w, c]: pooling, upsampling, and pixels as numbers. Pixels of an operand are `stride` elements apart.
+// Pictures [n, h, w, c]: pooling, upsampling, and conversion of pixels to floats. Pixels of an operand are `stride` elements apart.
 //
-// All run at memory bandwidth: a thread has 16 bytes of neighbouring channels where sizes, strides and addresses allow it, a single
-// channel elsewhere. Gradients are gathered, never scattered: each element is written by one thread.
+// All kernels run at memory bandwidth: a thread has 16 bytes of neighbouring channels where sizes, strides and addresses allow it,
+// otherwise
+// a single channel. Gradients are gathered, never scattered: each element is written by one thread.
 
-// A row of pixels, and the place within it. Pixels are counted in 32 bits.
+// A row of pixels, and the column within it. Pixels are counted in 32 bits.
 struct Pixel {
     i64 line;
     int x;
@@ -23,7 +24,7 @@ __device__ __forceinline__ void write(Element *to, const float (&values)[VEC], i
     numbers.write(to);
 }
 
-// The side of a window that is known when this is compiled, or is said at launch.
+// Side of a window: the compile-time constant, or the launch argument if SIZE is 0.
 template <int SIZE> __device__ __forceinline__ int side(int size) { return SIZE ? SIZE : size; }
 
 // pixels, width: of y.
@@ -64,7 +65,7 @@ extern "C" __global__ void pool2d(const Element *x, Element *y, i64 pixels, int 
     else pool<1, 0>(x, y, pixels, width, channels, x_stride, y_stride, size, average);
 }
 
-// A thread has a window: the first maximum in row order gets dy. Without x it is a mean.
+// A thread has a window: the first maximum in row order gets dy. If x is null, the pooling is a mean.
 template <int VEC, int SIZE>
 __device__ __forceinline__ void pool_grad(const Element *dy, const Element *x, Element *dx, i64 pixels, int width, int channels,
                                           i64 dy_stride, i64 x_stride, i64 dx_stride, int runtime_size, int accumulate) {
@@ -115,7 +116,7 @@ extern "C" __global__ void pool2d_grad(const Element *dy, const Element *x, Elem
     else pool_grad<1, 0>(dy, x, dx, pixels, width, channels, dy_stride, x_stride, dx_stride, size, accumulate);
 }
 
-// A thread has a pixel of x and writes all that it becomes. pixels, width: of x.
+// A thread has a pixel of x and writes all pixels that it becomes. pixels, width: of x.
 template <int VEC>
 __device__ __forceinline__ void repeat(const Element *x, Element *y, i64 pixels, int width, int channels, i64 x_stride,
                                        i64 y_stride, int factor) {
@@ -161,7 +162,7 @@ extern "C" __global__ void upsample_nearest_grad(const Element *dy, Element *dx,
     else repeat_grad<1>(dy, dx, pixels, width, channels, dy_stride, dx_stride, factor, accumulate);
 }
 
-// Where a pixel of y lies between two of x: at (i + 1/2) / factor - 1/2, not before the first nor behind the last.
+// Position of a pixel of y between two pixels of x: (i + 1/2) / factor - 1/2, clamped to the first and last pixel.
 struct Between {
     int low, high;
     float share;
@@ -202,7 +203,7 @@ extern "C" __global__ void upsample_bilinear(const Element *x, Element *y, i64 p
     else bilinear<1>(x, y, pixels, height, width, channels, x_stride, y_stride, factor);
 }
 
-// The pixels of y that one of x gave something to.
+// The pixels of y that depend on a pixel of x.
 struct Readers {
     int first, last;
 };
@@ -245,13 +246,13 @@ extern "C" __global__ void upsample_bilinear_grad(const Element *dy, Element *dx
     else bilinear_grad<1>(dy, dx, pixels, height, width, channels, dy_stride, dx_stride, factor, accumulate);
 }
 
-// How pixels lie before they are numbers.
+// Storage formats of pixels.
 struct Byte {
     static const int SIZE = 1;
     static __device__ __forceinline__ float at(const u8 *from) { return (float)*from; }
 };
 
-// Two bytes, low one first, at any address.
+// Little-endian 16-bit number, at any address.
 struct TwoBytes {
     static const int SIZE = 2;
     static __device__ __forceinline__ float at(const u8 *from) { return (float)(from[0] | from[1] << 8); }
@@ -267,7 +268,7 @@ struct Compute {
     static __device__ __forceinline__ float at(const u8 *from) { return load(*reinterpret_cast<const Element *>(from)); }
 };
 
-// Channels of a pixel that a launch writes, those behind the last as zeros.
+// Channels of a pixel per launch; channels after the last are zeros.
 #define NORMALIZED 8
 
 template <class Format>

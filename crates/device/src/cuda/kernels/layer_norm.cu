@@ -3,12 +3,12 @@
 // Backward, with g = dy * gamma: dx = (g - mean(g) - h * mean(g h)) * rstd, dgamma = sum of dy h, dbeta = sum of dy.
 //
 // A team of threads holds a row in registers, 16 bytes per access: a warp up to 1024 columns, a whole block up to 4096.
-// The number of accesses per thread is a template argument, since registers have no addresses.
+// The number of accesses per thread is a template argument, since registers cannot be indexed.
 
 #define FORWARD_THREADS 128
 #define BACKWARD_THREADS 256
 #define BACKWARD_WARPS (BACKWARD_THREADS / WARP)
-// Columns that a warp holds.
+// Maximum columns per warp.
 #define WARP_WIDTH 1024
 // Accesses per 8 columns of a thread.
 #define UNIT (8 / PACK)
@@ -21,7 +21,7 @@ struct alignas(16) Pack {
     __device__ __forceinline__ float at(int i) const { return load(elements[i]); }
 };
 
-// Which columns a thread's k-th access covers: neighbours where rows are aligned, else one in TEAM, so that a warp
+// Columns of a thread's k-th access: neighbours where rows are aligned, else every TEAM-th column, so that a warp
 // still reads neighbours.
 template <bool ALIGNED, int TEAM> struct Columns {
     int lane, width;
@@ -54,7 +54,7 @@ template <bool ALIGNED, int TEAM> struct Columns {
         }
     }
 
-    // Parameters: zero outside the row.
+    // Reads parameters; zero outside of the row.
     __device__ __forceinline__ void read(const float *row, int k, float (&values)[PACK]) const {
         if (ALIGNED) {
 #pragma unroll
@@ -76,7 +76,7 @@ template <bool ALIGNED, int TEAM> struct Columns {
     }
 };
 
-// Two sums over a team at once; every thread gets them.
+// Two sums over a team in one pass; every thread gets them.
 template <int TEAM> __device__ __forceinline__ float2 team_sum(float2 value) {
     value = make_float2(warp_sum(value.x), warp_sum(value.y));
     if (TEAM == WARP) return value;
@@ -168,7 +168,7 @@ struct Backward {
     bool accumulate;
 };
 
-// Adds up what each warp has of a row, in order.
+// Adds up each warp's part of a row, in order.
 template <bool ALIGNED, int TEAM, int COUNT>
 __device__ __forceinline__ void add_warps(const Columns<ALIGNED, TEAM> &columns, const float (&values)[COUNT][PACK],
                                           float *shared, float *total) {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void backward(const Backward &f, float *shared) {
             columns.read(f.gamma, k, gamma);
 #pragma unroll
             for (int i = 0; i < PACK; i++) {
-                // Outside the row dy is zero, and with it every term.
+                // Outside of the row dy is zero, and so is every term.
                 float h = (x[k].at(i) - center) * scale, d = dy[k].at(i);
                 dgamma[k][i] += d * h;
                 dbeta[k][i] += d;
@@ -271,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, ELEMENT == 0 ? 1 
     else backward<true, WARP, 4 * UNIT>(f, shared);
 }
 
-// A lane per column of [dgamma, dbeta], the parts shared out among the block's 16 warps.
+// A lane per column of [dgamma, dbeta]; the block's 16 warps share the parts.
 extern "C" __global__ void __launch_bounds__(512)
     layer_norm_grad_finish(const float *partials, int parts, int width, float *dgamma, float *dbeta, int accumulate) {
     follow();

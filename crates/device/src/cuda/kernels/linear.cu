@@ -1,11 +1,10 @@
 // Bias gradients: sums over the rows of dz, db[c] += sum over n of dz[n, c].
 //
-// Two launches where there are many rows (each part of them to its own partial sums, then those in order), one where
-// there are few.
+// Two launches for many rows (each part of the rows to its own partial sums, then the partial sums in order), one for few rows.
 
 #define SUM_WARPS 8
 #define ONCE_THREADS 1024
-// Lanes side by side in a row: few, so that there are blocks enough although each takes all rows.
+// Lanes side by side in a row: few, so that there are enough blocks although each takes all rows.
 #define ONCE_LANES 4
 #define FINISH_WARPS 16
 
@@ -13,7 +12,7 @@ template <class T> __device__ __forceinline__ bool in_packs(const T *dz, int wid
     return (width | stride) % (i64)(16 / sizeof(T)) == 0 && ((u64)dz & 15) == 0;
 }
 
-// The i-th column of a lane, of LANES * N from the block's first: neighbours where rows are aligned, else one in LANES.
+// The i-th column of a lane, of LANES * N from the block's first: neighbours where rows are aligned, else every LANES-th column.
 template <bool ALIGNED, int LANES, int N> __device__ __forceinline__ int column_of(int lane, int i) {
     return ALIGNED ? lane * N + i : i * LANES + lane;
 }
@@ -114,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(ONCE_THREADS)
     else sum_once<false>(dz, dbias, rows, width, stride, inert_from, inert_to);
 }
 
-// A lane per column, the parts shared out among the block's warps. blockIdx.y: sums that follow each other, each of its own parts.
+// A lane per column; the block's warps share the parts. blockIdx.y: consecutive sums, each of its own parts.
 extern "C" __global__ void __launch_bounds__(FINISH_WARPS *WARP)
     column_sums_finish(const float *partials, int parts, int width, float *dbias, int inert_from, int inert_to) {
     follow();

@@ -1,5 +1,5 @@
-// Separable losses, a warp per row. `full`: predictions are f32 whatever an Element is. `micro` says which micro-batch this
-// is: labels, targets and weights are those of the whole batch.
+// Separable losses, a warp per row. `full`: predictions are f32 for any Element. Labels, targets and weights are those of the whole
+// batch; `micro` is the index of the micro-batch.
 
 struct Row {
     i64 label;
@@ -11,7 +11,7 @@ __device__ __forceinline__ Row read_row(const i64 *labels, const float *weights,
                                         i64 labels_micro, i64 weights_micro) {
     i64 part = micro ? *micro : 0;
     Row r = {labels[part * labels_micro + row], weights[part * weights_micro + row]};
-    // A label that is no class must not reach for memory that is not there: it makes itself seen in the loss.
+    // An invalid label must not cause a read outside of the logits: the loss becomes NaN instead.
     if (r.label >= width) r.label = 0, r.weight = __int_as_float(0x7fffffff);
     return r;
 }
@@ -40,7 +40,7 @@ __device__ __forceinline__ float cross_entropy_of(const T *logits, const Row &r,
     return r.weight * (l.x + logf(l.y) - target);
 }
 
-// The same where target[c] is weighted by class_weights[c].
+// Like peak_and_sum, with target[c] weighted by class_weights[c].
 template <class T>
 __device__ __forceinline__ float weighted_cross_entropy_of(const T *logits, const Row &r, const float *class_weights,
                                                            int width, float smoothing, int lane) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ float cross_entropy_row(const T *logits, const Row &r
 }
 
 // Cross-entropy: loss = w * (logsumexp(logits) - target . logits), dlogits = seed * w * (softmax - target).
-// Rows of weight zero and of negative label count nothing. Class weights may be null.
+// Rows of weight zero and of negative label do not count. Class weights may be null.
 extern "C" __global__ void cross_entropy(const void *logits, const i64 *labels, const float *weights,
                                          const float *class_weights, float *row_losses, int rows, int width, i64 stride,
                                          float smoothing, int full, const int *micro, i64 labels_micro,
@@ -82,7 +82,7 @@ extern "C" __global__ void cross_entropy(const void *logits, const i64 *labels, 
     if (lane == 0) row_losses[row] = loss;
 }
 
-// One block. Every thread's share, then the warps in order: the same bits every time.
+// One block. Sums per thread, then over warps in order: the same bits every time.
 extern "C" __global__ void __launch_bounds__(1024) sum_into(const float *values, int n, float *total) {
     follow();
     __shared__ double parts[32];
@@ -156,7 +156,7 @@ extern "C" __global__ void cross_entropy_grad(const float *seed, const void *log
                                smoothing, accumulate, lane);
 }
 
-// Losses of one number each. Numbers of weight zero count nothing, whatever their target holds.
+// Losses of one prediction each. Elements of weight zero do not count, whatever their target is.
 struct BinaryCrossEntropy {
     static __device__ __forceinline__ float value(float z, float target) {
         return fmaxf(z, 0.0f) - z * target + log1pf(expf(-fabsf(z)));

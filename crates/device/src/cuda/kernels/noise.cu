@@ -1,4 +1,4 @@
-// Numbers without a pattern, for timing: on zeros a card runs faster than on data.
+// Pseudo-random numbers for timing: on zeros a card runs faster than on data.
 
 extern "C" __global__ void noise(Element *y, i64 n) {
     follow();
@@ -8,7 +8,7 @@ extern "C" __global__ void noise(Element *y, i64 n) {
         bits ^= bits >> 15;
         bits *= 2246822519u;
         bits ^= bits >> 13;
-        // Uniform in [-1/8, 1/8): sums of thousands of products stay far from the edge of f16.
+        // Uniform in [-1/8, 1/8): sums of thousands of products stay far below the limit of f16.
         store(&y[at], ((float)(bits >> 8) * (1.0f / 16777216.0f) - 0.5f) * 0.25f);
     }
 }

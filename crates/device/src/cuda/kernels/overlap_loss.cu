@@ -1,11 +1,11 @@
-// Dice and Tversky losses of sums: TP, P and G of each class, a row for each sample of the whole batch.
+// Dice and Tversky losses from sums: TP, P and G of each class, a row for each sample of the whole batch.
 //
 // There are few numbers: one block, in f64.
 
 #define LOSS_THREADS 256
 #define LOSS_WARPS (LOSS_THREADS / WARP)
 
-// Every thread gets the sum over the block.
+// Sum over the block; every thread gets it.
 __device__ __forceinline__ double block_total(double value) {
     __shared__ double parts[LOSS_WARPS];
     value = warp_sum(value);
@@ -32,13 +32,13 @@ struct Tversky {
     }
 };
 
-// Rows of sums, and their weights; rows of weight zero count nothing.
+// Rows of sums, and their weights; rows of weight zero do not count.
 struct Sums {
     const float *sums, *weights;
     i64 stride;
     int rows;
 
-    // A class over all rows; every thread gets it.
+    // Sums of a class over all rows; every thread gets them.
     __device__ __forceinline__ void over_rows(int k, double (&all)[3]) const {
         double own[3] = {};
         for (int row = threadIdx.x; row < rows; row += LOSS_THREADS)
@@ -52,7 +52,7 @@ struct Sums {
     }
 };
 
-// One block. `batch`: one overlap of all rows, else one for each.
+// One block. `batch`: one overlap of all rows, else one per row.
 extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
     overlap_loss(const float *sums, const float *weights, float *total, int rows, int classes, i64 stride, int first_class,
                  int batch, float alpha, float beta, float smooth, const int *micro, i64 sums_micro, i64 weights_micro) {

@@ -1,12 +1,12 @@
-// Losses of every pixel, and the sums that overlap losses (Dice, Tversky) are made of.
+// Losses of every pixel, and the sums for overlap losses (Dice, Tversky).
 //
-// Logits are [n, h, w, k], `stride` elements apart, in f32 where `full` says so. Labels are bytes with three strides; one that is no
-// class counts nothing. blockIdx.y is n, blockIdx.x a part of its pixels: as many parts as the size of a picture says. Parts are
-// added in a fixed order. Where there is one logit, STEP neighbouring pixels are read at once if everything is aligned.
+// Logits are [n, h, w, k], `stride` elements apart, in f32 if `full`. Labels are bytes with three strides; a label that is not a class
+// does not count. blockIdx.y is n, blockIdx.x a part of its pixels; the number of parts depends on the size of a picture alone. Parts are
+// added in a fixed order. With one logit, STEP neighbouring pixels are read at once if everything is aligned.
 
 #define LOSS_THREADS 256
 #define LOSS_WARPS (LOSS_THREADS / WARP)
-// Pixels that are read at once.
+// Maximum number of pixels per read.
 #define MANY 8
 // Classes whose sums a thread has at a time.
 #define CLASSES 8
@@ -37,7 +37,7 @@ template <class T> struct Picture {
     int pixels, classes, first, last;
 };
 
-// The operands of a kernel, as they are launched with.
+// Kernel arguments.
 struct Operands {
     const void *logits;
     const u8 *labels;
@@ -91,7 +91,7 @@ template <int STEP, class T> __device__ __forceinline__ void store_logits(T *to,
     }
 }
 
-// Sums over a block, each of N, in a fixed order; the first threads get one each.
+// Sums over a block, N of each thread, in a fixed order; each of the first threads gets one sum.
 template <int N> __device__ __forceinline__ float block_sums(const float (&values)[N], float (*shared)[3 * CLASSES]) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -108,17 +108,17 @@ template <int N> __device__ __forceinline__ float block_sums(const float (&value
 
 __device__ __noinline__ float power(float q, float focal) { return expf(focal * logf(q)); }
 
-// The probability p of the true class, what is left of 1, and -log p.
+// The probability p of the true class, q = 1 - p, and -log p.
 struct Truth {
     float p, q, surprise;
 
     // q^focal, for `focal` above zero.
     __device__ __forceinline__ float factor(float focal) const { return power(q, focal); }
-    // `focal` 0 is none.
+    // `focal` 0: no focal factor.
     __device__ __forceinline__ float loss(float focal) const { return focal > 0.0f ? factor(focal) * surprise : surprise; }
 };
 
-// `towards`: z for class 1, -z for class 0. Called, not inlined: eight pixels at once would take seconds to compile.
+// `towards`: z for class 1, -z for class 0. Not inlined: eight inlined copies would take seconds to compile.
 __device__ __noinline__ Truth sigmoid_truth(float towards) {
     float small = expf(-fabsf(towards)), whole = 1.0f / (1.0f + small);
     float p = towards > 0.0f ? whole : small * whole, q = towards > 0.0f ? small * whole : whole;
@@ -148,7 +148,7 @@ template <class T> __device__ __forceinline__ Truth softmax_truth(const T *logit
     return {expf(z) / s.sum, others / s.sum, logf(s.sum) - z};
 }
 
-// Weights: class_weights[2] or [k], the sample's own. Labels of weight zero count nothing.
+// Weights: class_weights[2] or [k], and the sample's weight. Labels of weight zero do not count.
 template <int STEP, class T>
 __device__ __forceinline__ float sigmoid_losses(const Picture<T> &p, const float *class_weights, float focal) {
     float sum = 0.0f, weights[2] = {class_weights[0], class_weights[1]};
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
     if (threadIdx.x == 0) partials[(i64)blockIdx.y * gridDim.x + blockIdx.x] = weight != 0.0f ? weight * total : 0.0f;
 }
 
-// dz = -s q^focal (focal p (-log p) + q), s = 1 for class 1 and -1 for class 0; `weights` have the seed and the sample's own.
+// dz = -s q^focal (focal p (-log p) + q), s = 1 for class 1 and -1 for class 0; `weights` include the seed and the sample's weight.
 template <int STEP, class T>
 __device__ __forceinline__ void sigmoid_loss_grad(const Picture<T> &p, T *d, i64 d_stride, const float (&weights)[2], float focal,
                                                   int accumulate) {
@@ -300,7 +300,7 @@ template <int STEP, class T> __device__ __forceinline__ void sigmoid_overlap(con
     }
 }
 
-// The same for CLASSES classes from `first_class` on.
+// The same sums for CLASSES classes from `first_class` on.
 template <class T>
 __device__ __forceinline__ void softmax_overlap(const Picture<T> &p, int first_class, float (&sums)[3 * CLASSES]) {
     for (int pixel = p.first + threadIdx.x; pixel < p.last; pixel += LOSS_THREADS) {

@@ -1,17 +1,17 @@
-// How many gallery items score above each query's threshold, and how many queries above each gallery item's.
+// For each query, the number of gallery items that score above its threshold; for each gallery item, the number of queries.
 //
 //   x 2^k = h + l + r      h, l halves:   |l| <= 2^-11 |x 2^k|,  |r| <= 2^-22 |x 2^k| + sqrt(D) 2^-25
 //   q.g  ~  h.h' + h.l' + l.h'
 //
 // Legend: D values of a row, padded with zeros to a multiple of CHUNK. A tile is TILE_Q queries x TILE_G gallery items.
 //
-// How wrong a product may be, in units of |q| |g|. What a tensor core does between its inputs and its result is not
-// documented, so each of the 17 terms of a product of 16 (its old value is one) and the result are taken to be cut off at 24
-// bits of the largest: 18 * 2^-23. Three such products are added for every 16 values, from zero, and then to a sum in f32, at
-// most 2^-24 each. By Cauchy and Schwarz the parts' sizes add up to at most |q| |g|. The host has this sum: BOUND in ranks.rs.
+// Error of a product, in units of |q| |g|. The internal arithmetic of a tensor core is not documented, so each of the 17 terms of a
+// product of 16 (the old sum is one) and the result are assumed to be truncated at 24 bits of the largest: 18 * 2^-23. Three such
+// products are added for every 16 values, from zero, and then to a sum in f32, with at most 2^-24 each. By Cauchy and Schwarz the
+// sizes of the parts add up to at most |q| |g|. The host adds these up: PER_PRODUCT and `bound` in ranks.rs.
 //
-// A comparison that the bound leaves open goes to a list; a tile with more of them than its list holds, or than the list of
-// all has room for, counts nothing and goes to a list of tiles instead, which are done in f64.
+// A comparison within the error bound goes to a list. A tile whose list overflows, or for which the global list has no room, counts
+// nothing and goes to a list of tiles instead, which are computed in f64.
 
 #if ELEMENT == 1
 
@@ -22,8 +22,8 @@
 #define TILE_LIST 2048
 #define OF_QUERY 1u
 #define OF_ITEM 2u
-// What is counted: listed comparisons, tiles for f64, what f64 leaves open, comparisons in f64 (64 bits), and whether any l of
-// the queries and of the gallery is not zero.
+// Counters: listed comparisons, tiles for f64, comparisons that f64 leaves open, comparisons in f64 (64 bits), and whether any l of
+// the queries and of the gallery is nonzero.
 #define LISTED 0
 #define TILES 1
 #define OPEN 2
@@ -31,7 +31,7 @@
 #define Q_LOW 6
 #define G_LOW 7
 #define NOTHING 0xffffffffffffffffull
-// Bytes of a row of a chunk in shared memory, and of all rows of a stage: the queries' h and l, the items' h and l.
+// Bytes of a row of a chunk in shared memory, and of all rows of a stage: h and l of the queries, h and l of the items.
 #define ROW_BYTES (CHUNK * 2)
 #define Q_BYTES (TILE_Q * ROW_BYTES)
 #define G_BYTES (TILE_G * ROW_BYTES)
@@ -41,7 +41,7 @@ __device__ __forceinline__ double power_of_two(int exponent) {
     return __longlong_as_double((i64)(1023 + exponent) << 52);
 }
 
-// The largest size of all values, as bits (not finite: 0x7f800000 or more), and the lowest bit of any.
+// Largest magnitude of all values, as bits (not finite: 0x7f800000 or more), and the lowest bit of any value.
 extern "C" __global__ void rank_scan(const float *values, i64 count, u32 *largest, int *lowest) {
     u32 most = 0;
     int least = 1 << 20;
@@ -62,7 +62,8 @@ extern "C" __global__ void rank_scan(const float *values, i64 count, u32 *larges
     }
 }
 
-// Halves of rows scaled by 2^exponent, and a size for each: what its products' error is proportional to. A warp per row.
+// Splits rows, scaled by 2^exponent, into halves, and computes the size of each row, which scales the error of its products. One warp
+// per row.
 extern "C" __global__ void rank_split(const float *values, int rows, int dimension, int padded, int exponent, u16 *high,
                                       u16 *low, float *sizes, u32 *any_low) {
     int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -88,7 +89,7 @@ extern "C" __global__ void rank_split(const float *values, int rows, int dimensi
     }
 }
 
-// Thresholds, in the units of the products: nothing below `low` is above them, everything above `high` is.
+// Thresholds in the units of the products: a product below `low` is certainly not above, a product above `high` certainly is.
 extern "C" __global__ void rank_bounds(const double2 *thresholds, int count, int exponent, float *low, float *high) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -102,10 +103,10 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
     multiply(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
-// Where a chunk of 16 bytes lies: neighbouring rows are shifted against each other, so that a warp's reads meet no bank twice.
+// Swizzled address of a chunk of 16 bytes: neighbouring rows are rotated, so that a warp's reads have no bank conflicts.
 __device__ __forceinline__ u32 place(int row, int part) { return row * ROW_BYTES + ((part ^ (row >> 1 & 3)) << 4); }
 
-// What a thread copies of one side: parts of every 64th row, from one of its own on.
+// One thread's part of a copy of one side: one chunk of every 64th row.
 struct Copier {
     const u16 *from;
     u32 to;
@@ -118,7 +119,7 @@ __device__ __forceinline__ Copier copier(const u16 *side, u32 to, int first, int
     return {side + (i64)(first + row) * padded + part * 8, to + place(row, part), total - first - row, (i64)padded * 64};
 }
 
-// Rows that are not there become zeros; `ROWS` is a multiple of 64, so that shifts of neighbouring rows repeat.
+// Rows beyond the end become zeros; `ROWS` is a multiple of 64, so that the swizzle of a thread's rows repeats.
 template <int ROWS>
 __device__ __forceinline__ void fetch(const Copier &copier, u32 stage, int chunk) {
 #pragma unroll
@@ -158,7 +159,8 @@ struct Tile {
     int q, g;
 };
 
-// Tiles of a few queries' rows and all items, column by column: what runs at the same time shares its rows in the cache.
+// Tile of a block. Tiles of a few rows of queries and all items are consecutive, column by column, so that concurrent blocks share rows
+// in the cache.
 __device__ __forceinline__ Tile tile_of(int block, int q_rows, int g_rows) {
     const int GROUP = 16;
     int q_tiles = (q_rows + TILE_Q - 1) / TILE_Q, g_tiles = (g_rows + TILE_G - 1) / TILE_G;
@@ -167,7 +169,7 @@ __device__ __forceinline__ Tile tile_of(int block, int q_rows, int g_rows) {
     return {group * GROUP + in_group % group_rows, in_group / group_rows};
 }
 
-// Adds a tile's counts and list to those of all, or has the tile done in f64. `local` is what the tile found, complete.
+// Adds the complete results of a tile, `local`, to the global counts and list, or puts the tile on the list for f64.
 struct Local {
     u32 *row_above, *column_above, *count, *list;
 };
@@ -179,7 +181,7 @@ __device__ __forceinline__ void finish(Local local, Tile tile, const Side &q, co
         u32 at = count <= TILE_LIST ? atomicAdd(&counters[LISTED], count) : list_room;
         bool fits = count <= TILE_LIST && at <= list_room && count <= list_room - at;
         if (!fits) {
-            // What was reserved and cannot be used says so.
+            // Marks list entries that were reserved and cannot be used.
             if (count <= TILE_LIST)
                 for (u32 i = at; i < list_room && i < at + count; i++) list[i] = NOTHING;
             tiles[atomicAdd(&counters[TILES], 1u)] = (u32)tile.q << 16 | (u32)tile.g;
@@ -208,7 +210,7 @@ __device__ __forceinline__ void add_to_list(Local local, u32 row, u32 column, bo
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-// Counts of a tile. Warps are 2 x 4, of 64 x 64 each: 4 x 8 products of 16 x 8.
+// Counts one tile. Warps are arranged 2 x 4, with 64 x 64 each: 4 x 8 products of 16 x 8.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rank_count(const u16 *q_high, const u16 *q_low, const float *q_sizes, const float *q_bounds_low,
                const float *q_bounds_high, u32 *q_above, int q_rows, const u16 *g_high, const u16 *g_low,
@@ -240,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             fetch_stage(all, chunk, chunk, use_q_low, use_g_low);
         commit_copies();
     }
-    // Lanes' shares of the addresses: rows 0 to 15 of a left side, two times 8 rows of a right side.
+    // This lane's part of the addresses: rows 0 to 15 of a left side, twice 8 rows of a right side.
     int a_row = warp_q + lane % 16, a_part = lane / 16;
     int b_row = warp_g + lane % 8 + (lane / 16) * 8, b_part = lane / 8 % 2;
     for (int chunk = 0; chunk < chunks; chunk++) {
@@ -313,13 +315,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     wait_copies<0>();
     __syncthreads();
 
-    // The stages' memory is free now.
+    // The memory of the stages is free now.
     u32 *words = reinterpret_cast<u32 *>(shared);
     Local local = {words, words + TILE_Q, words + TILE_Q + TILE_G, words + TILE_Q + TILE_G + 2};
     for (int i = threadIdx.x; i < TILE_Q + TILE_G + 1; i += THREADS) words[i] = 0;
     __syncthreads();
 
-    // What is not there has a bound that no comparison holds against.
+    // Missing rows have a NaN bound, with which no comparison holds.
     float none = __int_as_float(0x7fffffff);
     float row_size[8], row_low[8], row_high[8];
     u32 above_row[8];
@@ -381,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// d (64 x 64) = a (64 x 16) b (64 x 16)^T, plus d where `add`: a from registers, b where the descriptor says. Asynchronous.
+// d (64 x 64) = a (64 x 16) b (64 x 16)^T, plus d if `add`: a in registers, b at the descriptor. Asynchronous.
 __device__ __forceinline__ void multiply_wide(float (&d)[32], const u32 (&a)[4], u64 b, int add) {
     asm volatile(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
@@ -396,7 +398,7 @@ __device__ __forceinline__ void multiply_wide(float (&d)[32], const u32 (&a)[4],
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-// Rows of 64 bytes, shifted against each other as `place` has it, eight of them 512 bytes apart from the next eight.
+// Descriptor of rows of 64 bytes, swizzled as in `place`; groups of eight rows are 512 bytes apart.
 __device__ __forceinline__ u64 descriptor(u32 address) {
     return (u64)(address >> 4 & 0x3fff) | 1ull << 16 | 32ull << 32 | 2ull << 62;
 }
@@ -409,7 +411,7 @@ __device__ __forceinline__ void wait_products() {
 }
 
 // The same tile with Hopper's products: two groups of four warps, 64 queries x 256 items each, in quarters of 64 items. While
-// a quarter's products run, the one before is added to the sums.
+// the products of a quarter run, the previous quarter is added to the sums.
 template <bool LOW>
 __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int padded, int stages, float relative,
                                            int q_base, u64 *list, u32 list_room, u32 *tiles, u32 *counters) {
@@ -439,7 +441,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
             wait_copies<2>();
         else
             wait_copies<0>();
-        // The products read shared memory by another way than the copies wrote it.
+        // The products read shared memory through the async proxy, the copies wrote it through the generic one.
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
         u32 stage = base + chunk % stages * STAGE_BYTES;
@@ -456,7 +458,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
             begin_products();
 #pragma unroll
             for (int step = 0; step < 2; step++) {
-                // 64 rows of 64 bytes are 256 units of 16 bytes; 16 halves are two.
+                // 64 rows of 64 bytes are 256 units of 16 bytes; 16 halves are two units.
                 u64 offset = quarter * 256 + step * 2;
                 multiply_wide(part[quarter % 2], a_high[step], b_high + offset, step);
                 if (LOW) multiply_wide(part[quarter % 2], a_low[step], b_high + offset, 1);
@@ -464,7 +466,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
             }
             commit_products();
             if (quarter == 0) {
-                // All warps are past the chunk whose place this takes. While products run.
+                // All warps are done with the chunk that this copy overwrites. The copy runs during products.
                 int next = chunk + stages - 1;
                 if (next < chunks) fetch_stage(all, next % stages, next, LOW, LOW);
                 commit_copies();
@@ -486,7 +488,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
     Local local = {words, words + TILE_Q, words + TILE_Q + TILE_G, words + TILE_Q + TILE_G + 2};
     float *columns = reinterpret_cast<float *>(words + TILE_Q + TILE_G + 2 + TILE_LIST);
     u32 *packed = reinterpret_cast<u32 *>(columns + 3 * TILE_G);
-    // What is not there has a bound that no comparison holds against.
+    // Missing rows have a NaN bound, with which no comparison holds.
     float none = __int_as_float(0x7fffffff);
     for (int i = threadIdx.x; i < TILE_G; i += THREADS) {
         int column = first_g + i;
@@ -512,7 +514,7 @@ __device__ __forceinline__ void count_wide(const Side &q, const Side &g, int pad
     for (int quarter = 0; quarter < 4; quarter++) {
 #pragma unroll
         for (int two = 0; two < 4; two++) {
-            // Four columns' counts in a word: two rows of eight lanes at most each.
+            // Counts of four columns in one word: at most two rows of eight lanes each.
             u32 above_columns = 0;
 #pragma unroll
             for (int one = 0; one < 2; one++) {
@@ -573,7 +575,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     u32 list_room, u32 *tiles, u32 *counters) {
     Side q = {q_high, q_low, q_sizes, q_bounds_low, q_bounds_high, q_above, q_rows};
     Side g = {g_high, g_low, g_sizes, g_bounds_low, g_bounds_high, g_above, g_rows};
-    // Products of 32 values are added up before they are added to the sums: twice the terms of the narrow kernel.
+    // Products of 32 values are summed before they are added to the sums: twice the terms of the narrow kernel.
     if (counters[Q_LOW] | counters[G_LOW])
         count_wide<true>(q, g, padded, stages, relative + 6 * per_product, q_base, list, list_room, tiles, counters);
     else
@@ -582,7 +584,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
 #endif
 
-// 1 above, 0 on a level, -1 below, 2 where f64 cannot tell.
+// 1: above, 0: equal, -1: below, 2: within the error of f64.
 __device__ __forceinline__ int compare(double score, double error, double2 threshold) {
     double difference = score - threshold.x;
     error += threshold.y;
@@ -595,7 +597,7 @@ __device__ __forceinline__ void leave_open(u64 entry, u64 *open, u32 open_room, 
     if (at < open_room) open[at] = entry;
 }
 
-// Whether two rows are the same, value by value. All lanes of a warp.
+// Whether two rows are equal, value by value. To be called by all lanes of a warp.
 __device__ __forceinline__ bool same_rows(const float *a, const float *b, int dimension) {
     if (a == b) return true;
     bool same = true;
@@ -603,7 +605,8 @@ __device__ __forceinline__ bool same_rows(const float *a, const float *b, int di
     return __all_sync(ALL_LANES, same);
 }
 
-// The listed comparisons in f64; a warp each. What that leaves open and is not a copy of the positive goes to another list.
+// Repeats the listed comparisons in f64, one warp each. Comparisons that f64 leaves open go to another list, unless the row is a copy of
+// the positive.
 extern "C" __global__ void rank_recheck(const float *queries, const float *gallery, int dimension, const u64 *list,
                                         u32 list_room, const double2 *q_thresholds, const u32 *q_positives, u32 *q_above,
                                         u32 *q_level, const double2 *g_thresholds, const u32 *g_positives, u32 *g_above,
@@ -642,7 +645,7 @@ extern "C" __global__ void rank_recheck(const float *queries, const float *galle
             int order = compare(score, error, side ? g_thresholds[own] : q_thresholds[own]);
             decided++;
             if (order == 2) {
-                // The positive may lie outside of what is here; then the host looks.
+                // If the positive is not among these rows, the host decides.
                 i64 other = side ? (i64)g_positives[own] - q_first : (i64)q_positives[own] - g_first;
                 bool here = other >= 0 && other < (side ? q_rows : g_rows);
                 bool same = here && (side ? same_rows(a, queries + other * dimension, dimension)
@@ -661,7 +664,7 @@ extern "C" __global__ void rank_recheck(const float *queries, const float *galle
 #define DENSE 64
 #define DEPTH 16
 
-// Whole tiles in f64: those that the lists had no room for. Blocks of 64 x 64, 4 x 4 of them a thread.
+// Computes whole tiles in f64, if the lists had no room for them. Blocks of 64 x 64, 4 x 4 per thread.
 extern "C" __global__ void __launch_bounds__(256)
     rank_dense(const float *queries, const float *gallery, int dimension, const u32 *tiles, int q_base,
                const double2 *q_thresholds, const u32 *q_positives, u32 *q_above, u32 *q_level,
@@ -723,7 +726,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Scores of pairs in f64, and how far off they may be; a warp each.
+// Scores of pairs in f64 with their error bounds, one warp each.
 extern "C" __global__ void rank_pairs(const float *queries, const float *gallery, int dimension, const uint2 *pairs,
                                       int count, int exact, double2 *scores) {
     int i = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;

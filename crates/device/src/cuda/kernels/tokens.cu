@@ -1,13 +1,13 @@
-// Pictures to patches, class token, token embedding, rows of tables, and one token of each sample: by its place, or the mean of
-// several.
+// Pictures to patches, class token, token embedding, rows of tables, and one token per sample: a token by its index, or the mean
+// of several tokens.
 
 #define EMBEDDING_CHUNK 64
 #define EMBEDDING_THREADS 64
 
-// `per` rows make a sample; rows are counted in 32 bits.
+// Sample of a row, with `per` rows per sample; rows are counted in 32 bits.
 __device__ __forceinline__ i64 sample_of(i64 row, int per) { return (u32)row / (u32)per; }
 
-// A is an Element or a float.
+// Stores a sum; A is Element or float.
 template <int STEP, class A> __device__ __forceinline__ void store_sum(Element *to, const A *a, const float *b) {
     if constexpr (STEP == 1) {
         store(to, load(*a) + *b);
@@ -21,7 +21,7 @@ template <int STEP, class A> __device__ __forceinline__ void store_sum(Element *
     }
 }
 
-// A copy, or an addition to what is there.
+// Copies, or adds to the previous contents.
 template <int STEP>
 __device__ __forceinline__ void move(Element *to, const Element *from, bool accumulate) {
     if constexpr (STEP == 1) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void move(Element *to, const Element *from, bool accu
     }
 }
 
-// STEP neighbouring pixels, 3 * STEP numbers in a row.
+// Loads STEP neighbouring pixels, 3 * STEP consecutive numbers.
 template <int STEP> __device__ __forceinline__ void load_pixels(const u8 *from, float (&values)[3 * STEP]) {
     if constexpr (STEP == 8) {
 #pragma unroll
@@ -67,8 +67,8 @@ template <int STEP> __device__ __forceinline__ void load_pixels(const float *fro
     }
 }
 
-// A thread turns STEP neighbouring pixels into STEP neighbours of each channel's plane: both sides in whole sectors, with
-// nothing in between. blockIdx.y: samples.
+// A thread turns STEP neighbouring pixels into STEP neighbours of each channel's plane: both sides access whole sectors, without
+// shared memory. blockIdx.y: samples.
 template <int STEP, class T>
 __device__ __forceinline__ void cut(const T *pixels, Element *patches, int B, int height, int width, int p,
                                     const float (&scale)[3], const float (&shift)[3]) {
@@ -120,7 +120,7 @@ extern "C" __global__ void patchify_f32(const float *pixels, Element *patches, i
     else cut<1>(pixels, patches, B, height, width, p, scale, shift);
 }
 
-// Mixup and CutMix of bytes, normalised as `patchify_u8` does it. mix: lambda, and the box [y0, y1) x [x0, x1) of the partner.
+// Mixup and CutMix of bytes, normalised as in `patchify_u8`. mix: lambda, and the box [y0, y1) x [x0, x1) of the partner.
 extern "C" __global__ void mix_pictures(const u8 *pixels, const u8 *partner, const float *mix, float *mixed, int B,
                                         int height, int width, float scale0, float scale1, float scale2, float shift0,
                                         float shift1, float shift2) {
@@ -140,7 +140,7 @@ extern "C" __global__ void mix_pictures(const u8 *pixels, const u8 *partner, con
     });
 }
 
-// The first `prefix` tokens of a sample are the class token and those beside it.
+// The first `prefix` tokens of a sample are the class token and further learned tokens.
 template <int STEP>
 __device__ __forceinline__ void prepend_class(const Element *patches, const float *class_kd, const float *positions,
                                               Element *x, int B, int tokens, int prefix, int width) {
@@ -179,7 +179,7 @@ extern "C" __global__ void class_token_grad(const Element *dx, Element *dpatches
 }
 
 #define POSITION_THREADS 512
-// Lanes side by side in a row; the others take other samples.
+// Lanes side by side in a row; other lanes take other samples.
 #define POSITION_LANES 8
 
 // Sums over samples. blockIdx.y: token. blockIdx.x: POSITION_LANES * PACK columns.
@@ -287,13 +287,13 @@ extern "C" __global__ void embedding(const i64 *ids, const float *table, const f
     else look_up<1>(ids, table, positions, x, rows, tokens, width);
 }
 
-// dtable[ids[p]] += dx[p], equal ids in the order of their positions: `order` lists positions sorted by id, and after
-// them -1 for positions left out.
+// dtable[ids[p]] += dx[p], equal ids in the order of their positions: `order` lists positions sorted by id, then -1 for positions
+// that are left out.
 //
-// A block sums the runs of equal ids in its chunk of `order`. A run within the chunk is all there is of its id, and goes
-// to the table. A run that crosses an edge goes to partials[chunk][slot]: slot 0 if it began before the chunk, else 1.
+// A block sums the runs of equal ids in its chunk of `order`. A run within the chunk contains all positions of its id, and is added to
+// the table. A run that crosses an edge goes to partials[chunk][slot]: slot 0 if it began before the chunk, else 1.
 
-// The id at a place of `order`, or -1 past the last.
+// The id at an index of `order`, or -1 past the last.
 __device__ __forceinline__ i64 id_at(const i64 *ids, const i64 *order, i64 place, i64 count_all) {
     i64 position = place < count_all ? order[place] : -1;
     return position < 0 ? -1 : ids[position];
@@ -363,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
 
 #define RUN_WARPS 16
 
-// Where a run crosses the end of the chunk it begins in: adds up its parts, and adds the total to the table.
+// For a run that crosses the end of the chunk it begins in: adds up its parts, and adds the total to the table.
 // blockIdx.x: chunk. blockIdx.y: 4 * WARP columns.
 extern "C" __global__ void __launch_bounds__(RUN_WARPS *WARP)
     embedding_grad_finish(const i64 *ids, const i64 *order, const float *partials, float *dtable, i64 count_all,
@@ -373,7 +373,7 @@ extern "C" __global__ void __launch_bounds__(RUN_WARPS *WARP)
     i64 id = id_at(ids, order, after, count_all);
     if (id < 0 || id_at(ids, order, after - 1, count_all) != id) return;
     if (start > 0 && id_at(ids, order, start - 1, count_all) == id) return; // it began before this chunk
-    // Chunks that begin with this id follow each other: count them, a block's worth at a time.
+    // Chunks that begin with this id are consecutive: counts them, a block's worth at a time.
     i64 num_chunks = 1;
     for (int found = blockDim.x; found == blockDim.x; num_chunks += found)
         found = __syncthreads_count(
@@ -434,7 +434,7 @@ extern "C" __global__ void scatter_rows(const Element *dy, const i64 *index, Ele
     else scatter<1>(dy, index, dx, B, tokens, width, dy_stride);
 }
 
-// STEP neighbours as floats, and back.
+// Loads and stores STEP neighbours as floats.
 template <int STEP> __device__ __forceinline__ void load_step(const Element *from, float (&values)[STEP]) {
     if constexpr (STEP == 1) values[0] = load(*from);
     else load_pack(from, values);
@@ -445,14 +445,14 @@ template <int STEP> __device__ __forceinline__ void store_step(Element *to, cons
     else store_pack(to, values);
 }
 
-// The token after a sample's last, of those from `first` on that count.
+// End of the tokens that count: of a sample's tokens from `first` on, all or the first `lengths`.
 __device__ __forceinline__ int end_of(const i64 *lengths, i64 sample, int first, int tokens) {
     if (lengths == nullptr) return tokens;
     i64 length = lengths[sample];
     return length < 0 ? first : length < tokens - first ? first + (int)length : tokens;
 }
 
-// Each thread adds up its columns' tokens in order. `lengths` may be null; the mean of no token is zero.
+// Each thread adds up its columns' tokens in order. `lengths` may be null; the mean of no tokens is zero.
 template <int STEP>
 __device__ __forceinline__ void mean_of(const Element *x, const i64 *lengths, Element *y, int B, int tokens, int first,
                                         int width, i64 x_stride, i64 y_stride) {

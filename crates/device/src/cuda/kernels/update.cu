@@ -1,4 +1,4 @@
-// Gradient norm and AdamW over all tensors in one launch each: AdamW in one for each format of moments that there is.
+// Gradient norm and AdamW over all tensors in one launch each; AdamW has one launch per format of moments in use.
 //
 // g = c * gradient with c = min(1, clip / (norm + 1e-6)) / loss scale, m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2,
 // w = w (1 - rate decay) - rate / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps), then w = min(w, maximum).
@@ -48,7 +48,7 @@ __device__ __forceinline__ int tensor_of_block(const Tensor *tensors, int num_te
     return low;
 }
 
-// The sum over a block, for thread 0.
+// Sum over a block, for thread 0.
 __device__ __forceinline__ double block_sum(double value) {
     __shared__ double parts[32];
     value = warp_sum(value);
@@ -59,7 +59,7 @@ __device__ __forceinline__ double block_sum(double value) {
     return value;
 }
 
-// A thread adds its 32 squares in f32, since consumer cards have next to no f64; what overflows there is not finite.
+// A thread adds its 32 squares in f32, since f64 is slow on consumer cards; a sum that overflows is not finite.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     gradient_norm(const Tensor *tensors, int num_tensors, double *partials) {
     follow();
@@ -139,7 +139,7 @@ __device__ __forceinline__ float followed(float average, float weight, float sha
     return average + share * (weight - average);
 }
 
-// Four weights as they are after the step: themselves, their copy, their average.
+// Stores four weights after the step: the weights, their copy and their average.
 __device__ __forceinline__ void store_weights(const Tensor &tensor, i64 at, const float4 &w, float average_share) {
     *reinterpret_cast<float4 *>(tensor.weight + at) = w;
     if (tensor.copy) store_copy(tensor.copy + at, w);
@@ -187,12 +187,12 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     store_weight(tensor, start + at, w, average_share);
 }
 
-// Up with the probability of what is cut off.
+// Rounds up with a probability equal to the truncated fraction.
 __device__ __forceinline__ u16 rounded_by(float value, u64 random) {
     return (u16)((__float_as_uint(value) + ((u32)random & 0xffffu)) >> 16);
 }
 
-// Moments in bf16. The last entry of the schedule is the number of the step: random bits are drawn from it.
+// Moments in bf16. The last entry of the schedule is the number of the step, which seeds the random bits.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     adamw_bf16(const Tensor *tensors, int num_tensors, const float *schedule, int schedule_length, const float *norm,
                float beta1, float beta2, float eps, float clip_norm, float average_share) {
@@ -236,8 +236,8 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
 #define LOWEST_KEY (104 << 7)
 #define NUM_PARTS 2960
 
-// A dynamic map as `dynamic_map.rs` has it: the number of each code, midpoints between levels of magnitude, and how many midpoints
-// lie below each part.
+// A dynamic map as in `dynamic_map.rs`: the number of each code, midpoints between levels of magnitude, and the number of midpoints
+// below each part.
 struct DynamicMap {
     float numbers[256];
     float midpoints[256];
@@ -251,7 +251,7 @@ struct DynamicMap {
     }
     __device__ __forceinline__ u8 signed_code(float relative) const {
         int nearest = level(fabsf(relative));
-        // What is below zero stays below zero.
+        // A negative number keeps its sign.
         return (u8)(relative < 0.0f ? SIGNED_ZERO - max(1, min(nearest, SIGNED_ZERO)) : SIGNED_ZERO + nearest);
     }
 };
@@ -260,7 +260,8 @@ struct DynamicMaps {
 };
 static_assert(sizeof(DynamicMaps) == 2 * (2048 + NUM_PARTS) && sizeof(DynamicMaps) % 16 == 0, "as the launcher lays it out");
 
-// Moments of one byte, a warp for each block of 256: four elements of each half a lane, so that every access of a warp is whole lines.
+// Moments of one byte, one warp per block of 256: a lane has four elements of each half, so that every access of a warp covers whole
+// cache lines.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     adamw_8bit(const Tensor *tensors, int num_tensors, const DynamicMaps *maps, const float *schedule, const float *norm,
                float beta1, float beta2, float eps, float clip_norm, float average_share) {
@@ -294,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
                 m_code[0] = mc.x, m_code[1] = mc.y, m_code[2] = mc.z, m_code[3] = mc.w;
                 v_code[0] = vc.x, v_code[1] = vc.y, v_code[2] = vc.z, v_code[3] = vc.w;
             } else {
-                // Behind the end: zeros, which no maximum notices.
+                // Beyond the end: zeros, which do not change the maximum.
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     bool there = at + i < end;
@@ -344,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     }
 }
 
-// y = bf16(y + x), rounded to the nearest. Both are 8-byte aligned at multiples of four.
+// y = bf16(y + x), rounded to nearest. Both are 8-byte aligned at multiples of four.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) add_rounded(u16 *y, const float *x, i64 n, int accumulate) {
     follow();
     i64 at = 4 * ((i64)blockIdx.x * UPDATE_THREADS + threadIdx.x);
@@ -365,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) add_rounded(u16 *y,
 #define EXCHANGE 0
 #define RESTART 1
 
-// Weights and their averages exchanged, averages made the weights, or averages brought nearer to the weights by a share.
+// Exchanges weights and averages, copies weights to averages, or moves averages towards weights by a share.
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS)
     weight_averages(const Tensor *tensors, int num_tensors, int action, float share) {
     follow();

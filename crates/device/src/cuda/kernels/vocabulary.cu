@@ -1,14 +1,14 @@
-// Rows as wide as a vocabulary, a block for each: the cross-entropy of logits that a product has just made, its gradient, and the
-// largest logits of a row. Logits are f32.
+// Rows as wide as a vocabulary, a block per row: the cross-entropy of logits, its gradient, and the largest logits of a row. A product
+// writes the logits before, in f32.
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
 #define ROW_THREADS 512
 #define TOP_THREADS 1024
 
-// Columns that a thread has on their way at once.
+// Packs of columns per thread in flight.
 template <int VEC> __device__ __forceinline__ constexpr int ahead() { return VEC == 1 ? 8 : 4; }
 
-// Packs of VEC columns that lie blockDim.x packs apart; minus infinity beyond the row. VEC divides the width.
+// Loads packs of VEC columns, blockDim.x packs apart; minus infinity beyond the row. VEC divides the width.
 template <int VEC>
 __device__ __forceinline__ void load_columns(float (&values)[ahead<VEC>()][VEC], const float *row, int first, int width) {
 #pragma unroll
@@ -24,7 +24,7 @@ __device__ __forceinline__ void load_columns(float (&values)[ahead<VEC>()][VEC],
     }
 }
 
-// Goes through this thread's columns: work(values, first column).
+// Loops over this thread's columns: work(values, first column).
 template <int VEC, class Work> __device__ __forceinline__ void for_columns(const float *row, int width, Work work) {
     for (int first = threadIdx.x * VEC; first < width; first += ahead<VEC>() * blockDim.x * VEC) {
         float values[ahead<VEC>()][VEC];
@@ -51,7 +51,7 @@ struct Exponentials {
     }
 };
 
-// Over a block, for every thread: warps in order.
+// Sum over a block, for every thread: warps in order.
 __device__ __forceinline__ float block_sum(float value) {
     __shared__ float parts[32];
     value = warp_sum(value);
@@ -74,13 +74,13 @@ __device__ __forceinline__ float block_max(float value) {
     return value;
 }
 
-// logsumexp of what the block's threads have.
+// Log-sum-exp over the block's threads.
 __device__ __forceinline__ float log_sum(Exponentials own) {
     float peak = block_max(own.peak), base = peak == MINUS_INFINITY ? 0.0f : peak;
     return base + logf(block_sum(own.sum * expf(own.peak - base)));
 }
 
-// What a row counts for. Labels and weights may be those of the whole batch: `micro` says which micro-batch this is.
+// Labels and weights of rows. They may be those of the whole batch; `micro` is the index of the micro-batch.
 struct Targets {
     const i64 *labels;
     const float *token_weights, *sample_weights;
@@ -100,7 +100,7 @@ __device__ __forceinline__ Row read_row(const Targets &all, int row, int width) 
     Row r = {all.labels[part * all.labels_micro + row],
              all.token_weights[part * all.token_micro + row] *
                  all.sample_weights[part * all.sample_micro + row / all.tokens]};
-    // A label that is no token must not reach for memory that is not there: it makes itself seen in the loss.
+    // An invalid label must not cause a read outside of the logits: the loss becomes NaN instead.
     if (r.label >= width) r.label = 0, r.weight = __int_as_float(0x7fffffff);
     return r;
 }
@@ -125,7 +125,7 @@ __device__ __forceinline__ void row_statistics(const float *logits, int width, b
     total = smooth ? block_sum(sum) : 0.0f;
 }
 
-// Rows first_row, first_row + 1 .. of the batch, a tile of logits: w (lse - (1 - e) logit[label] - e / V * sum of logits).
+// Rows from first_row on of the batch, a tile of logits: w (lse - (1 - e) logit[label] - e / V * sum of logits).
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     vocabulary_loss(const float *logits, i64 stride, int first_row, int width, TARGETS, float smoothing, float *lse,
                     float *row_losses) {
@@ -168,7 +168,7 @@ template <int VEC> __device__ __forceinline__ void store_columns(Element *to, co
     }
 }
 
-// A row's gradient goes where its logits are, from the front: what is written was read before, or lies behind what is.
+// Writes a row's gradient over its logits, from the front: each written address was read before, or is behind all reads.
 template <int VEC>
 __device__ __forceinline__ void row_gradient(float *logits, int width, const Row &r, float lse, float seed,
                                              float smoothing) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ void row_gradient(float *logits, int width, const Row
     bool counts = r.counts();
     float whole = counts ? seed * r.weight : 0.0f;
     float spread = smoothing / width * whole, own = (1.0f - smoothing) * whole;
-    // The trip count is the block's, so that all threads meet.
+    // The trip count is that of the whole block, so that all threads reach the barriers.
     for (int base = 0; base < width; base += ahead<VEC>() * blockDim.x * VEC) {
         int first = base + threadIdx.x * VEC;
         float values[ahead<VEC>()][VEC];
@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     else row_gradient<1>(logits, width, r, lse[row], *seed, smoothing);
 }
 
-// Larger logits have larger keys, equal ones those of smaller columns; 0 for what is no number above minus infinity.
+// Sort key: larger logits have larger keys, equal logits are ordered by smaller column; 0 for NaN and minus infinity.
 __device__ __forceinline__ u64 key_of(float value, int column) {
     if (!(value > MINUS_INFINITY)) return 0;
     u32 bits = __float_as_uint(value == 0.0f ? 0.0f : value);
@@ -244,7 +244,7 @@ __device__ __forceinline__ void top_of_row(const float *logits, const i64 *banne
     float log_sum_all = log_sum(own);
     if (threadIdx.x == 0) *lse = log_sum_all;
 
-    // Every thread has the best of its columns. The best of all leaves, and its thread finds its next.
+    // Every thread has the best of its columns. The best of all is removed, and its thread finds its next best.
     int found = 0;
     while (found < count) {
         u64 best = warp_max(candidate);
@@ -280,7 +280,7 @@ __device__ __forceinline__ void top_of_row(const float *logits, const i64 *banne
     }
 }
 
-// The `count` largest logits of a row, those of banned tokens left out, and logsumexp of all. A block per row.
+// The `count` largest logits of a row without banned tokens, and the log-sum-exp of all. A block per row.
 extern "C" __global__ void __launch_bounds__(TOP_THREADS)
     top_tokens(const float *logits, const i64 *banned, float *values, float *ids, float *lse, int width, int num_banned,
                int count, i64 stride) {

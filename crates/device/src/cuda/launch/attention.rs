@@ -1,4 +1,4 @@
-//! Attention: tensor cores where the format and the head's size allow, plain arithmetic elsewhere and for one token of decoding.
+//! Attention: tensor cores if the format and the head's size allow them, otherwise plain arithmetic, as for one token of decoding.
 
 use holdall_graph::ops::attention::Attention;
 use holdall_graph::ops::cached_attention::CachedAttention;
@@ -9,14 +9,14 @@ use super::super::driver::Argument;
 use super::{Matrix, Operands};
 use crate::DeviceError;
 
-/// Which kernels do it.
+/// Kernels that compute an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernels {
     /// One block per sample and head, with this many warps.
     Small(usize),
     /// Tiles of queries against tiles of keys.
     Tiled,
-    /// The same for few queries and much to do: keys pass by once for all gradients.
+    /// Tiles for few queries and enough parallel work: each tile of keys is read once for all gradients.
     Few,
     /// Without tensor cores: f32, odd sizes, single queries.
     Plain,
@@ -65,8 +65,8 @@ impl Sizes {
         }
     }
 
-    /// Which kernels compute gradients. A block per sample and head is enough where queries fit in a tile and there are blocks for
-    /// the whole card.
+    /// Kernels for the gradients. One block per sample and head is enough if the queries fit into a tile and there are blocks for the
+    /// whole card.
     fn backward_kind(&self, kind: Kernels, processors: usize, drops: bool) -> Kernels {
         let fills = self.samples * self.heads >= 2 * processors;
         match kind {
@@ -79,7 +79,7 @@ impl Sizes {
         [self.samples, self.heads, self.queries, self.keys].map(|size| (size as i32).into())
     }
 
-    /// A warp per row of every head: the number of blocks of 128 threads.
+    /// Grid of one warp per row of every head, in blocks of 128 threads.
     fn plain_grid(&self, rows: usize) -> [usize; 3] {
         [(self.samples * self.heads * rows).div_ceil(4), 1, 1]
     }
@@ -93,7 +93,7 @@ impl Sizes {
     }
 }
 
-/// The name of a kernel that is compiled for each head size and number of warps.
+/// Name of the kernel for a head size and number of warps.
 fn small(of: [&'static str; 4], head: usize, warps: usize) -> &'static str {
     match (head, warps) {
         (32, 4) => of[0],
@@ -103,7 +103,7 @@ fn small(of: [&'static str; 4], head: usize, warps: usize) -> &'static str {
     }
 }
 
-/// What weights are dropped by; `first` is the index of the samples' numbers among the inputs. Nothing where nothing is dropped.
+/// Kernel arguments of dropout; `first` is the index of the sample ids among the inputs. Empty without dropout.
 fn mask(dropout: Option<&Dropout>, o: &Operands<'_, '_>, first: usize) -> Vec<Argument> {
     let Some(dropout) = dropout else {
         return Vec::new();
@@ -275,7 +275,7 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
     }
 }
 
-/// One token of every row against a cache, which it joins. A block per head of a row.
+/// Attention of one token per row over a cache, to which its key and value are added. A block per head of a row.
 pub(super) fn cached(op: &CachedAttention, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let [q, k, v, ancestors, position] = [0, 1, 2, 3, 4].map(|index| o.input(index));
     let [(out, _), (keys, keys_mode), (values, values_mode)] =

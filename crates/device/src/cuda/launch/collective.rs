@@ -1,4 +1,4 @@
-//! What several processes do together, by NCCL. Gradients that lie side by side travel as one.
+//! Exchanges between processes, by NCCL. Neighbouring gradients are exchanged as one piece.
 
 use holdall_graph::ops::collective::{Collective, Exchange};
 
@@ -32,7 +32,7 @@ pub(super) fn exchange(op: &Collective, o: &Operands<'_, '_>) -> Result<(), Devi
     }
 }
 
-/// Adds up gradients over all processes, in a stream of their own.
+/// Sums gradients over all processes, in a separate stream.
 pub(super) fn send(
     issuer: &Issuer<'_>,
     places: &[Place],
@@ -58,7 +58,7 @@ fn nccl_of<'a>(issuer: &Issuer<'a>) -> Result<&'a Nccl, DeviceError> {
     Ok(nccl)
 }
 
-/// Neighbours as one: between them there is nothing but padding, which may be added up as well.
+/// Joins neighbouring pieces: the gap between them is only padding, which may be summed as well.
 fn joined(pieces: impl Iterator<Item = Piece>) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for piece in pieces {

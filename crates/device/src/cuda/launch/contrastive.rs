@@ -1,5 +1,5 @@
-//! The contrastive loss in tiles: a product makes the dots of a tile, kernels fold it into maxima and sums, or turn it into
-//! gradients. In f32, whatever the activations are.
+//! The contrastive loss in tiles: a product computes the dots of a tile, kernels fold them into maxima and sums, or turn them into
+//! gradients. In f32, for any format of the activations.
 //!
 //! Legend: `i` image rows, `j` text rows.
 
@@ -17,7 +17,7 @@ use crate::DeviceError;
 
 const FLOAT: u64 = 4;
 
-/// Tiles along the rows, none of them partly of this process: first row and number of rows, and whether they are its own.
+/// Tiles along the rows, cut at the borders of this process's rows: first row, number of rows, and whether this process owns them.
 fn tiles(
     rows: usize,
     tile: usize,
@@ -42,7 +42,7 @@ fn rows_of(matrix: Matrix, first: usize, transposed: bool) -> Factor {
     }
 }
 
-/// Dots of a tile, at the start of the scratch.
+/// Computes the dots of a tile, at the start of the scratch.
 fn dots(
     o: &Operands<'_, '_>,
     [image, text]: [Matrix; 2],
@@ -65,7 +65,7 @@ fn dots(
     })
 }
 
-/// Where a tile lies: what every kernel is told first.
+/// The first arguments of every kernel: position and size of a tile.
 fn tile_arguments(
     o: &Operands<'_, '_>,
     tile: usize,
@@ -80,7 +80,7 @@ fn tile_arguments(
     arguments
 }
 
-/// Groups and shares of rows that are positives of each other; null without them.
+/// Groups and shares of rows that are positives of each other; null without groups.
 fn groups_and_shares(o: &Operands<'_, '_>, first: usize) -> [Argument; 2] {
     [first, first + 1].map(|index| {
         let address = (index < o.num_inputs()).then(|| o.input(index).address);
@@ -180,7 +180,7 @@ pub(super) fn backward(op: &ContrastiveGrad, o: &Operands<'_, '_>) -> Result<(),
             arguments.push((partials + num_partials as u64 * FLOAT).into());
             o.issuer
                 .launch("contrastive_grad_tile", [x, y, 1], 256, &arguments)?;
-            // Pairs of other processes' rows count there: what follows writes over them.
+            // Pairs of other processes' rows are counted by those processes: the next tile overwrites these partial sums.
             if own_rows {
                 num_partials += x * y;
             }
@@ -189,7 +189,7 @@ pub(super) fn backward(op: &ContrastiveGrad, o: &Operands<'_, '_>) -> Result<(),
                 stride: tile,
                 transposed,
             };
-            // The first tile of a row or column replaces, the others add.
+            // The first tile of a row or column replaces, later tiles add.
             for (is_own, to, mode, first, (start, count), left, from, inner) in [
                 (
                     own_rows,

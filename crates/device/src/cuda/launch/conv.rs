@@ -1,8 +1,8 @@
-//! Convolutions. By cuDNN; as matrix products where the kernel is a single pixel, and where windows do not overlap (transposed); by
-//! kernels of our own for heads of few outputs.
+//! Convolutions: by cuDNN; as matrix products for single-pixel kernels and for windows that do not overlap (transposed); by our own
+//! kernels for heads of few outputs.
 //!
-//! cuDNN would copy a slice of channels into a workspace as large as the slice, so that such operands are packed here first, in scratch
-//! that the plan knows. Pictures of a few channels lie padded with zeros: the weight is padded to match.
+//! cuDNN would copy a slice of channels into a workspace as large as the slice; such operands are packed here first, in scratch that the
+//! plan counts. Pictures of few channels are padded with zeros, and so is the weight.
 
 pub(super) mod transposed;
 
@@ -16,24 +16,24 @@ use super::super::target::{CONVOLUTION_BYTES, PRODUCT_BYTES};
 use super::{BLOCK, Matrix, Operands, Pass, accumulates};
 use crate::DeviceError;
 
-/// Channels that tensor cores and packed accesses take at a time.
+/// Multiple of channels for tensor cores and packed accesses.
 const CHANNELS: usize = 8;
 
-/// Bytes of a transposed convolution's product at a time: they stay in the card's cache on the way to their pixels, and there are
-/// enough of them for a product.
+/// Bytes of a transposed convolution's product per band: few enough to stay in the card's cache until they are moved to their pixels,
+/// and enough for an efficient product.
 const BAND_BYTES: usize = 32 << 20;
-/// Each band is two launches.
+/// Each band takes two launches.
 const MOST_BANDS: usize = 16;
 
-/// Outputs and channels that a head's kernels take.
+/// Maximum outputs and channels of the head's kernels.
 const HEAD_OUTPUTS: usize = 4;
 const HEAD_CHANNELS: usize = 512;
 const HEAD_PARTS: usize = 1024;
 
-/// Partial sums of a bias gradient over the pixels of pictures.
+/// Number of partial sums of a bias gradient over the pixels of pictures.
 const BIAS_PARTS: usize = 512;
 
-/// An operand as the plan describes it: `[n, h, w, c]` or `[out, kh, kw, in]`.
+/// Shape, strides and format of an operand: `[n, h, w, c]` or `[out, kh, kw, in]`.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     dims: [usize; 4],
@@ -75,13 +75,13 @@ impl Layout {
         self.pixel_stride == self.channels()
     }
 
-    /// A picture of few channels, with zeros up to the next multiple: what `NormalizePixels` writes.
+    /// Whether this is a picture of few channels, padded with zeros to the next multiple, as `NormalizePixels` writes it.
     fn is_padded(&self) -> bool {
         !self.channels().is_multiple_of(4)
             && self.pixel_stride == self.channels().next_multiple_of(CHANNELS)
     }
 
-    /// Channels as cuDNN sees them.
+    /// Number of channels for cuDNN, padding included.
     fn seen_channels(&self) -> usize {
         if self.is_padded() {
             self.pixel_stride
@@ -94,7 +94,7 @@ impl Layout {
         aligned(self.num_elements() * self.element_bytes)
     }
 
-    /// Scratch for a packed copy, where one is needed.
+    /// Scratch for a packed copy, if one is needed.
     fn packing_bytes(&self) -> u64 {
         if self.is_packed() || self.is_padded() {
             0
@@ -108,12 +108,12 @@ fn aligned(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(256)
 }
 
-/// How a convolution is computed.
+/// Implementation of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// Few outputs of a single pixel each.
+    /// Few outputs, with a single-pixel kernel.
     Head,
-    /// A single pixel each.
+    /// A single-pixel kernel.
     Product,
     Cudnn,
 }
@@ -131,7 +131,7 @@ fn method(weight: [usize; 4], stride: [usize; 2], padding: [usize; 2], x: &Layou
     }
 }
 
-/// Scratch of an operation's own kernels, and what the library may use behind it.
+/// Scratch of an operation's own kernels, and workspace of the library after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Scratch {
     own: u64,
@@ -157,7 +157,7 @@ fn bias_bytes(bias: bool, channels: usize) -> u64 {
     }
 }
 
-/// `inputs` and the first output of an operation.
+/// Scratch of an operation for its inputs and its first output.
 fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
     let of = |own: u64, library: u64| Scratch { own, library };
     match op {
@@ -229,7 +229,7 @@ fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
     }
 }
 
-/// Scratch for a weight that is padded to match its pictures.
+/// Scratch for a weight that is padded like its pictures.
 fn padding_bytes(x: &Layout, [outputs, down, across, _]: [usize; 4]) -> u64 {
     if x.is_padded() {
         aligned(outputs * down * across * x.pixel_stride * x.element_bytes)
@@ -238,7 +238,7 @@ fn padding_bytes(x: &Layout, [outputs, down, across, _]: [usize; 4]) -> u64 {
     }
 }
 
-/// Scratch that the plan grants.
+/// Bytes of scratch for the plan.
 pub(in crate::cuda) fn workspace_bytes(view: NodeView<'_>) -> u64 {
     let (graph, node) = (view.graph, view.node);
     let layout = |id| Layout::of_value(graph.value(id), graph.dtype(id));
@@ -249,7 +249,7 @@ pub(in crate::cuda) fn workspace_bytes(view: NodeView<'_>) -> u64 {
     own + library
 }
 
-/// Kernels and library calls that one of these operations launches.
+/// Number of kernels and library calls of an operation.
 pub(in crate::cuda) fn kernels(op: &Op) -> f64 {
     match op {
         Op::Conv2dWeightGrad(op) if op.bias => 4.0,
@@ -261,7 +261,7 @@ pub(in crate::cuda) fn kernels(op: &Op) -> f64 {
     }
 }
 
-/// Launches of one of these operations, libraries' included.
+/// Number of launches of an operation, libraries' included.
 pub(in crate::cuda) fn launches(view: NodeView<'_>) -> u64 {
     let layout = |id| Layout::of_value(view.graph.value(id), view.graph.dtype(id));
     let bands = |stride: [usize; 2], y: Layout| {
@@ -276,7 +276,7 @@ pub(in crate::cuda) fn launches(view: NodeView<'_>) -> u64 {
         Op::TransposedConv2dWeightGrad(op) => {
             2 * bands(op.stride, layout(view.node.inputs[0])) + bias(op.bias)
         }
-        // What the library captures for a convolution is as large as four launches: 18 KiB over twenty plans on an H200.
+        // A cuDNN convolution captures as much as four launches: 18 KiB, over twenty plans on an H200.
         Op::Conv2dWeightGrad(op) => 4 + bias(op.bias),
         _ => 4,
     }
@@ -286,7 +286,7 @@ struct Conv<'o, 'i, 'a> {
     o: &'o Operands<'i, 'a>,
     inputs: Vec<Layout>,
     scratch: Scratch,
-    /// Of the own scratch, how much has been handed out.
+    /// Bytes of the own scratch that are in use.
     taken: u64,
 }
 
@@ -345,7 +345,7 @@ impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
         }
     }
 
-    /// Copies rows: packs a slice, or adds what was computed elsewhere.
+    /// Copies rows: packs a slice, or adds a separate result.
     fn copy(&self, to: Matrix, from: Matrix, mode: Write) -> Result<(), DeviceError> {
         let issuer = self.o.issuer;
         issuer.launch(
@@ -371,7 +371,7 @@ impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
         )
     }
 
-    /// An input as cuDNN takes it: where, its channels.
+    /// An input in the layout of cuDNN: address and picture.
     fn packed(&mut self, index: usize) -> Result<(u64, Picture), DeviceError> {
         let layout = self.inputs[index];
         let matrix = self.o.input(index);
@@ -409,11 +409,11 @@ impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
         )
     }
 
-    /// Sums over all pixels, added to the bias gradient.
+    /// Adds the sums over all pixels to the bias gradient.
     fn bias_grad(&mut self, dy: Matrix, output: usize) -> Result<(), DeviceError> {
         let (dbias, mode) = self.o.result(output);
         assert_eq!(mode, Write::Accumulate, "bias gradients are added to");
-        // What lay in scratch has been used: kernels follow each other.
+        // The earlier contents of the scratch are no longer needed: kernels run one after the other.
         let partials = self.o.scratch();
         let lanes = 32 * super::ACCESS / dy.dtype.bytes();
         let name = match dy.dtype {
@@ -436,7 +436,7 @@ impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
     }
 }
 
-/// Blocks of kernels that go over their elements in strides.
+/// Limits the number of blocks of kernels with grid-strided loops.
 fn capped([x, y, z]: [usize; 3]) -> [usize; 3] {
     [x.min(1 << 16), y, z]
 }
@@ -520,7 +520,7 @@ pub(super) fn forward(op: &Conv2d, o: &Operands<'_, '_>) -> Result<(), DeviceErr
 }
 
 impl Conv<'_, '_, '_> {
-    /// The weight with as many channels as its pictures have.
+    /// The weight, padded to the channels of its pictures.
     fn padded_weight(&mut self, w: Matrix) -> Result<u64, DeviceError> {
         let x = self.inputs[0];
         let dims = self.inputs[1].dims;

@@ -1,4 +1,4 @@
-//! Pictures: pooling, upsampling, pixels as numbers; norms and losses in files of their own.
+//! Launches for pictures: pooling, upsampling, pixels as floats; norms and losses are in submodules.
 
 mod group_norm;
 mod pixel_losses;
@@ -19,7 +19,7 @@ pub(super) use pixel_losses::{
     overlap_loss, overlap_loss_grad, overlap_sums, overlap_sums_grad, pixel_loss, pixel_loss_grad,
 };
 
-/// Whether a thread can have 16 bytes of neighbouring channels of every operand.
+/// Whether a thread can access 16 bytes of neighbouring channels of every operand.
 fn packs(operands: &[Matrix]) -> bool {
     operands.iter().all(|operand| {
         let each = ACCESS / operand.dtype.bytes();
@@ -29,7 +29,7 @@ fn packs(operands: &[Matrix]) -> bool {
     })
 }
 
-/// Threads for every access to a matrix.
+/// One thread per access to a matrix.
 fn grid(matrix: Matrix, packed: bool) -> [usize; 3] {
     let each = if packed {
         ACCESS / matrix.dtype.bytes()
@@ -40,7 +40,7 @@ fn grid(matrix: Matrix, packed: bool) -> [usize; 3] {
     [accesses.div_ceil(BLOCK).max(1), 1, 1]
 }
 
-/// Samples, lines, pixels of a line, channels.
+/// `[samples, lines, pixels per line, channels]`.
 fn dims(shape: &Shape) -> [usize; 4] {
     match *shape.dims() {
         [samples, height, width, channels] => [samples, height, width, channels],
@@ -52,13 +52,13 @@ fn input_dims(o: &Operands<'_, '_>, index: usize) -> [usize; 4] {
     dims(&o.input_place(index).shape)
 }
 
-/// Pictures whose samples, lines and pixels are each evenly spaced: parts of longer rows, or every other pixel.
+/// Pictures with even strides between samples, lines and pixels: parts of longer rows, or every other pixel.
 struct Pixels {
     address: u64,
     dtype: DType,
-    /// Elements from one sample to the next, from line to line, from pixel to pixel.
+    /// Elements between samples, between lines and between pixels.
     strides: [usize; 3],
-    /// Elements that they move on per micro-batch.
+    /// Elements that the address advances per micro-batch.
     micro: usize,
 }
 

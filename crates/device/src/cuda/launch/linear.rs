@@ -1,5 +1,5 @@
-//! `y = activation(x W^T + b + low rank) + residual` and its gradients. Bias and residual are added by the product itself,
-//! low-rank terms by products of their own before the activation.
+//! `y = activation(x W^T + b + low rank) + residual` and its gradients. The product itself adds bias and residual; low-rank terms are
+//! separate products before the activation.
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
@@ -18,7 +18,7 @@ pub(super) fn forward(op: &Linear, o: &Operands<'_, '_>) -> Result<(), DeviceErr
     let residual = op.residual.then(|| o.input(o.num_inputs() - 1));
     let (y, _) = o.result(0);
     let z = op.activation.and_then(|_| o.output(1)).map(|(z, _)| z);
-    // Without a reader for z, the activation is applied where the product landed.
+    // If no node reads z, the product writes to y, and the activation is applied in place.
     let landed = z.unwrap_or(y);
     o.product(&Product {
         rows: x.rows,
@@ -98,10 +98,10 @@ pub(super) fn input_grad(
     }
 }
 
-/// How far apart the two may be: what is recomputed may lie between them.
+/// Maximum distance in instructions: recomputed instructions may be in between.
 const NEAR: usize = 8;
 
-/// The weight gradient that follows the backward pass of an activation, where that pass sums its bias gradient.
+/// The weight gradient after the backward pass of an activation, if that pass sums its bias gradient.
 fn summed_along(program: &Program, index: usize) -> Option<usize> {
     let from = &program.instructions[index];
     let Op::LinearInputGrad(through) = &from.op else {
@@ -196,7 +196,7 @@ pub(super) fn weight_grad(
     bias_grad(op, dz, dbias, o)
 }
 
-/// Columns that a block of `column_sums` and of `column_sums_once` has, in accesses of a thread.
+/// Columns per block of `column_sums` and of `column_sums_once`, in accesses of a thread.
 const PART_LANES: usize = 32;
 const ONCE_LANES: usize = 4;
 
@@ -253,7 +253,7 @@ fn bias_grad(
     finish_sums(o, partials, parts, dz.width, dbias, inert)
 }
 
-/// Adds partial sums up, and to the bias gradient.
+/// Sums the partial sums and adds them to the bias gradient.
 pub(super) fn finish_sums(
     o: &Operands<'_, '_>,
     partials: u64,
@@ -270,7 +270,7 @@ pub(super) fn finish_sums(
     finish_rows(o, partials, parts, to, inert)
 }
 
-/// The same for every row of a matrix, whose partial sums follow each other.
+/// Like [`finish_sums`], for every row of a matrix; their partial sums are consecutive.
 pub(super) fn finish_rows(
     o: &Operands<'_, '_>,
     partials: u64,

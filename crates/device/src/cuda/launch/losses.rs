@@ -6,12 +6,12 @@ use super::super::driver::Argument;
 use super::{BLOCK, DType, Matrix, Operands, accumulates, rows_of_warps};
 use crate::DeviceError;
 
-/// Whether a matrix is f32 whatever the compute format is.
+/// Kernel argument: whether a matrix is f32, for any compute format.
 pub(super) fn full(matrix: Matrix) -> Argument {
     i32::from(matrix.dtype == DType::F32).into()
 }
 
-/// Adds the rows' losses up, and to the sum.
+/// Sums the rows' losses and adds them to the loss sum.
 pub(super) fn sum_rows(o: &Operands<'_, '_>, losses: u64, rows: usize) -> Result<(), DeviceError> {
     let (total, _) = o.result(0);
     let arguments = [losses.into(), (rows as i32).into(), total.address.into()];

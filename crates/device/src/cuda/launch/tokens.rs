@@ -1,5 +1,5 @@
-//! Pictures to patches, class token, embeddings, rows of tables, and one token of each sample: by its place, or the mean of
-//! several.
+//! Pictures to patches, class token, embeddings, rows of tables, and one token per sample: a token by its index, or the mean of several
+//! tokens.
 
 use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
@@ -34,7 +34,7 @@ pub(super) fn patchify(op: &Patchify, o: &Operands<'_, '_>) -> Result<(), Device
     o.issuer.launch("patchify_u8", grid, BLOCK, &arguments)
 }
 
-/// `(byte / 255 - mean) / std` as a product and a sum, channel by channel.
+/// Factor and shift of `(byte / 255 - mean) / std`, channel by channel.
 fn scale_and_shift(normalization: Normalization) -> impl Iterator<Item = Argument> {
     let Normalization { mean, std } = normalization;
     let scale = std.map(|std| 1.0 / (255.0 * std));
@@ -114,7 +114,7 @@ pub(super) fn class_token_grad(num_prefix: usize, o: &Operands<'_, '_>) -> Resul
 /// Accesses side by side in a block of `positions_grad`.
 const POSITION_LANES: usize = 8;
 
-/// Sums over samples, into f32 rows.
+/// Sums over samples, written to f32 rows.
 fn positions_grad(
     o: &Operands<'_, '_>,
     dx: Matrix,
@@ -186,7 +186,7 @@ pub(super) fn repeat(o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     )
 }
 
-/// The gradient of a table whose rows `repeat` tokens share: sums over samples for every token, then over the tokens of a row.
+/// The gradient of a table whose rows are shared by `repeat` tokens: sums over samples for every token, then over the tokens of a row.
 pub(super) fn table_grad(repeat: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
     let (dy, (dtable, mode)) = (o.input(0), o.result(0));
     assert!(

@@ -1,4 +1,4 @@
-//! Gradient norm, AdamW and averages of weights: all tensors in one launch each, by a table on the card. AdamW has a launch for each
+//! Gradient norm, AdamW and averages of weights: all tensors in one launch each, with a table on the card. AdamW has a launch for each
 //! format of moments.
 
 use holdall_graph::ops::update::{AdamW, AverageAction, MomentFormat};
@@ -10,16 +10,16 @@ use super::{Matrix, Operands, Pass, SPAN_BYTES};
 use crate::DeviceError;
 use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};
 
-/// Bytes of an entry of the table, as `kernels/update.cu` declares it.
+/// Bytes of an entry of the table, as declared in `kernels/update.cu`.
 const TENSOR_BYTES: usize = 104;
 
-/// Bytes of both dynamic maps there.
+/// Bytes of both dynamic maps in the table.
 const MAPS_BYTES: usize = 2 * (2 * 256 * 4 + NUM_PARTS);
 
-/// Tables begin at multiples of this.
+/// Alignment of tables.
 const ALIGNMENT: usize = 256;
 
-/// Bytes that the tables of a graph's updates take together.
+/// Total bytes of the tables of a graph's updates.
 pub(super) fn table_bytes(graph: &Graph) -> u64 {
     let of = |tensors: usize| (tensors * TENSOR_BYTES).next_multiple_of(ALIGNMENT);
     let nodes = graph.nodes().iter().map(|node| match &node.op {
@@ -27,7 +27,7 @@ pub(super) fn table_bytes(graph: &Graph) -> u64 {
         // A table for each format of moments, and the maps.
         Op::AdamW(op) => of(op.parameters.len()) + 3 * ALIGNMENT + MAPS_BYTES + ALIGNMENT,
         Op::WeightAverages(_) => of(node.outputs.len() / 2),
-        // What is cleared together has one table.
+        // Spans that are cleared together share a table.
         Op::Fill(_) => SPAN_BYTES,
         _ => 0,
     });
@@ -52,7 +52,7 @@ struct Tensor {
     gradient_is_bf16: bool,
 }
 
-/// The table as bytes, and how many chunks all tensors have together.
+/// The table as bytes, and the total number of chunks of all tensors.
 fn table(tensors: &[Tensor]) -> (Vec<u8>, usize) {
     let mut bytes = Vec::with_capacity(tensors.len() * TENSOR_BYTES);
     let mut chunks = 0;
@@ -99,7 +99,7 @@ fn flat(matrix: Matrix) -> (u64, usize) {
     (matrix.address, matrix.num_elements())
 }
 
-/// Uploads a table when programs are prepared; gives its address when they are issued.
+/// Uploads a table in the preparing pass; returns its address in the issuing pass.
 fn placed(o: &Operands<'_, '_>, index: usize, bytes: &[u8]) -> Result<u64, DeviceError> {
     let (issuer, key) = (o.issuer, (o.issuer.program, index));
     if issuer.pass == Pass::Prepare {
@@ -251,7 +251,7 @@ const FORMATS: [MomentFormat; 3] = [
     MomentFormat::EightBit,
 ];
 
-/// A map as `kernels/update.cu` declares it.
+/// Appends a map as declared in `kernels/update.cu`.
 fn append_map(map: &DynamicMap, bytes: &mut Vec<u8>) {
     for number in map.numbers.iter().chain(&map.midpoints) {
         bytes.extend(number.to_le_bytes());

@@ -1,7 +1,7 @@
 //! The last product of a language model with its cross-entropy, and the most likely tokens.
 //!
-//! A product makes the logits of a tile of rows in scratch, in f32. A kernel folds them into the rows' losses, or turns them into
-//! gradients in the format of `x`, each row where its logits were; two more products take these to `dx` and `dweight`.
+//! A product computes the logits of a tile of rows in scratch, in f32. A kernel folds them into the rows' losses, or overwrites them with
+//! gradients in the format of `x`; two more products compute `dx` and `dweight` from the gradients.
 //!
 //! Legend: `n` rows (tokens of all samples), `v` vocabulary, `d` width.
 
@@ -18,11 +18,11 @@ use crate::DeviceError;
 
 const FLOAT: u64 = 4;
 
-/// Threads of the kernels, a block per row.
+/// Threads of the kernels; a block per row.
 const ROW_THREADS: usize = 512;
 const TOP_THREADS: usize = 1024;
 
-/// What both passes read; `first` is the index of `x` among the inputs.
+/// Inputs of both passes; `first` is the index of `x` among the inputs.
 struct Head {
     x_nd: Matrix,
     weight_vd: Matrix,
@@ -59,7 +59,7 @@ impl Head {
         }
     }
 
-    /// Logits of a tile, at the start of the scratch.
+    /// Computes the logits of a tile, at the start of the scratch.
     fn logits(
         &self,
         o: &Operands<'_, '_>,
@@ -80,7 +80,7 @@ impl Head {
         })
     }
 
-    /// One of the kernels on a tile of logits.
+    /// Launches a kernel on a tile of logits.
     fn launch(
         &self,
         name: &'static str,
@@ -150,7 +150,7 @@ pub(super) fn loss_grad(op: &VocabularyLossGrad, o: &Operands<'_, '_>) -> Result
             })?;
         }
         if let Some((dweight, mode)) = dweight {
-            // The first tile may replace, the others add.
+            // The first tile may replace, later tiles add.
             let adds = mode == Write::Accumulate || first > 0;
             o.product(&Product {
                 rows: weight.rows,

@@ -1,33 +1,33 @@
-//! Where CUDA's libraries may lie: a list of files to try, best first, from what the environment says.
+//! Search for CUDA's libraries: a list of files to try, best first, derived from the environment.
 //!
-//! Python is never run: its folders are told by the environment's variables and by where `python3` lies on the PATH.
+//! Python is never run: its folders are derived from environment variables and the location of `python3` on the PATH.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Folders that come before everything else, separated like PATH.
+/// Variable with folders that are searched first, separated like PATH.
 pub const FOLDERS_VARIABLE: &str = "HOLDALL_CUDA_LIBRARIES";
 
-/// Majors of CUDA whose libraries this program can use, newest first.
+/// Major versions of CUDA whose libraries this program can use, newest first.
 const MAJORS: [u32; 2] = [13, 12];
 
-/// A library that the CUDA device needs.
+/// A library of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The driver. It comes with the card's driver alone, so only the loader and WSL's folder are asked.
+    /// The driver. It is installed only with the card's driver, so the search covers the loader and WSL's folder alone.
     Driver,
     /// The compiler of kernels.
     Nvrtc,
     /// Matrix products.
     CublasLt,
-    /// Convolutions; only models that have some need it.
+    /// Convolutions; only models with convolutions need it.
     Cudnn,
-    /// Messages between GPUs; only runs of several processes need it.
+    /// Exchanges between GPUs; only runs of several processes need it.
     Nccl,
 }
 
 impl Part {
-    /// What the library is called in messages.
+    /// Name of the library in messages.
     pub fn name(self) -> &'static str {
         match self {
             Part::Driver => "libcuda",
@@ -38,7 +38,7 @@ impl Part {
         }
     }
 
-    /// File names, newest first, of majors up to `newest_major`.
+    /// File names, newest first, of major versions up to `newest_major`.
     pub(super) fn file_names(self, system: System, newest_major: u32) -> Vec<String> {
         let majors = MAJORS.into_iter().filter(|&major| major <= newest_major);
         match (self, system) {
@@ -56,30 +56,30 @@ impl Part {
             (Part::CublasLt, System::Windows) => majors
                 .map(|major| format!("cublasLt64_{major}.dll"))
                 .collect(),
-            // Its version is its own, whatever CUDA's is.
+            // Its version is independent of CUDA's.
             (Part::Cudnn, System::Unix) => vec!["libcudnn.so.9".to_owned()],
             (Part::Cudnn, System::Windows) => vec!["cudnn64_9.dll".to_owned()],
             (Part::Nccl, System::Unix) => vec!["libnccl.so.2".to_owned()],
-            // NVIDIA has none for Windows; others build one.
+            // NVIDIA publishes no NCCL for Windows; third parties do.
             (Part::Nccl, System::Windows) => vec!["nccl.dll".to_owned()],
         }
     }
 }
 
-/// How libraries and Python's folders are named.
+/// Naming conventions for libraries and Python's folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
     Unix,
     Windows,
 }
 
-/// What the search depends on.
+/// Environment that the search depends on.
 #[derive(Debug, Clone)]
 pub(super) struct Environment {
     pub system: System,
-    /// `/`; tests have a folder of their own.
+    /// `/`; a temporary folder in tests.
     pub root: PathBuf,
-    /// Of [`FOLDERS_VARIABLE`].
+    /// Value of [`FOLDERS_VARIABLE`].
     pub folders: Vec<PathBuf>,
     pub cuda_home: Option<PathBuf>,
     pub cuda_path: Option<PathBuf>,
@@ -100,7 +100,7 @@ impl Environment {
             let value = std::env::var_os(name).unwrap_or_default();
             let split =
                 std::env::split_paths(&value).filter(|folder| !folder.as_os_str().is_empty());
-            // The loader takes a name without a slash for one that it shall search itself.
+            // Absolute paths: the loader searches for a name without a slash itself.
             split
                 .map(|folder| std::path::absolute(&folder).unwrap_or(folder))
                 .collect()
@@ -126,12 +126,12 @@ impl Environment {
 /// A file to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// A file that is there, or a name alone: then the system's loader searches.
+    /// An existing file, or a bare name for the system's loader to search.
     pub file: PathBuf,
     pub origin: &'static str,
 }
 
-/// The files to try for `part`, best first, and every place that was looked at.
+/// The files to try for `part`, best first, and every place that was searched.
 pub(super) fn search(
     environment: &Environment,
     part: Part,
@@ -162,7 +162,7 @@ pub(super) fn search(
     (candidates, looked)
 }
 
-/// Folders in the order of the search, each with what it is called; no folder stands for the system's loader.
+/// Folders in the order of the search, each with its origin; `None` stands for the system's loader.
 fn places(environment: &Environment, part: Part) -> Vec<(Option<PathBuf>, &'static str)> {
     let mut places: Vec<(Option<PathBuf>, &'static str)> = Vec::new();
     let mut add = |folder: Option<PathBuf>, origin| {
@@ -198,7 +198,7 @@ fn places(environment: &Environment, part: Part) -> Vec<(Option<PathBuf>, &'stat
     places
 }
 
-/// Where NVIDIA's installers and conda put a toolkit's libraries.
+/// Folders of toolkits from NVIDIA's installers and conda.
 fn toolkit_folders(environment: &Environment) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     match environment.system {
@@ -232,7 +232,7 @@ fn toolkit_folders(environment: &Environment) -> Vec<PathBuf> {
     folders
 }
 
-/// Folders of the packages that people have: an active environment's, those of the Python on the PATH, the user's, the system's.
+/// Folders of Python packages: of an active environment, of the Python on the PATH, of the user, of the system.
 fn site_packages(environment: &Environment) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for prefix in environment
@@ -266,7 +266,7 @@ fn site_packages(environment: &Environment) -> Vec<PathBuf> {
     unique
 }
 
-/// `lib/python3*/site-packages` of a prefix, newest Python first; Debian says `dist-packages`.
+/// `lib/python3*/site-packages` of a prefix, newest Python first; `dist-packages` on Debian.
 fn packages_of_prefix(system: System, prefix: &Path) -> Vec<PathBuf> {
     match system {
         System::Windows => vec![prefix.join("Lib").join("site-packages")],
@@ -283,8 +283,7 @@ fn packages_of_prefix(system: System, prefix: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The prefixes that a Python in this folder of the PATH belongs to: a virtual environment's link first as it lies, then as
-/// what it points to.
+/// Prefixes of the Python in a folder of the PATH: first of the link of a virtual environment, then of the link's target.
 fn prefixes_of_python(system: System, folder: &Path) -> Vec<PathBuf> {
     let names: [&str; 2] = match system {
         System::Unix => ["python3", "python"],
@@ -301,7 +300,7 @@ fn prefixes_of_python(system: System, folder: &Path) -> Vec<PathBuf> {
             .flatten()
         {
             let Some(bin) = file.parent() else { continue };
-            // On Windows an installed Python lies in its prefix, a virtual environment's in `Scripts` of it.
+            // On Windows an installed Python is in its prefix, the Python of a virtual environment in the prefix's `Scripts`.
             if system == System::Windows {
                 prefixes.push(bin.to_path_buf());
             }
@@ -311,8 +310,8 @@ fn prefixes_of_python(system: System, folder: &Path) -> Vec<PathBuf> {
     prefixes
 }
 
-/// `nvidia/*/lib` of NVIDIA's packages on PyPI, newest CUDA first: those of CUDA 13 share `nvidia/cu13`, those of CUDA 12
-/// have a folder each.
+/// `nvidia/*/lib` of NVIDIA's packages on PyPI, newest CUDA first: packages of CUDA 13 share `nvidia/cu13`, packages of CUDA 12 have one
+/// folder each.
 fn nvidia_folders(system: System, packages: &Path) -> Vec<PathBuf> {
     let nvidia = packages.join("nvidia");
     let shared = versioned(&nvidia, "cu").into_iter();
@@ -352,7 +351,7 @@ fn version_after(name: &OsStr, prefix: &str) -> Option<Vec<u32>> {
     numbers.map(|number| number.parse().ok()).collect()
 }
 
-/// NVRTC's builtins library, which it would ask the loader for by name: it lies beside it.
+/// NVRTC's builtins library in the folder of NVRTC, which NVRTC would request from the loader by name.
 pub(super) fn builtins_beside(nvrtc: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (nvrtc.parent(), nvrtc.file_name().and_then(OsStr::to_str))
     else {
@@ -400,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Makes an empty file and says where it is.
+    /// Creates an empty file and returns its path.
     fn file(root: &Path, path: &str) -> PathBuf {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().expect("a path under the root"))
@@ -409,7 +408,7 @@ mod tests {
         path
     }
 
-    /// Files that were found, less the loader's names.
+    /// Files that were found, without the bare names for the loader.
     fn files(environment: &Environment, part: Part) -> Vec<(PathBuf, &'static str)> {
         let (candidates, _) = search(environment, part, 13);
         candidates

@@ -1,5 +1,5 @@
-//! Transposed convolutions whose kernel is their stride: products of bands of pixels, whose blocks go to their places in y or come
-//! from there.
+//! Transposed convolutions whose kernel is their stride: products of bands of pixels, with blocks that are moved to or gathered from
+//! pixels of y.
 
 use holdall_graph::ops::conv2d::{
     TransposedConv2d, TransposedConv2dInputGrad, TransposedConv2dWeightGrad,
@@ -11,7 +11,7 @@ use super::super::{BLOCK, Matrix, Operands};
 use super::{Conv, aligned, band_pixels, capped};
 use crate::DeviceError;
 
-/// Runs `work` on every band of a transposed convolution's pixels: the first pixel, their number, where their blocks are.
+/// Runs `work` on every band of a transposed convolution's pixels: the first pixel, their number, the address of their blocks.
 fn in_bands(
     conv: &mut Conv<'_, '_, '_>,
     stride: [usize; 2],
@@ -109,7 +109,7 @@ pub(in super::super) fn forward(
     )
 }
 
-/// The pixels of dy that belong to a band, as blocks.
+/// Gathers the pixels of dy that belong to a band, as blocks.
 fn gather_blocks(
     o: &Operands<'_, '_>,
     dy: Matrix,

@@ -1,5 +1,5 @@
-//! Group norm and its gradients. How sums are split depends on the size of a picture alone: a batch of another size, or the same
-//! picture in another place of it, gives the same bits.
+//! Group norm and its gradients. The split of sums depends on the size of a picture alone: a picture gives the same bits at any index of
+//! a batch of any size.
 
 use holdall_graph::Shape;
 use holdall_graph::ops::activation::{Activation, LEAKY_SLOPE};
@@ -9,21 +9,21 @@ use super::super::{ACCESS, Matrix, Operands, accumulates};
 use super::{dims, input_dims, packs};
 use crate::DeviceError;
 
-/// Threads of a block, and of one that adds parts up.
+/// Threads of a block, and of a block that adds parts up.
 const THREADS: usize = 256;
 const FINISH_THREADS: usize = 512;
-/// Pixels that a thread has in flight where nothing is summed.
+/// Pixels per thread in flight, in kernels without sums.
 const DEPTH: usize = 4;
 /// Mean and sum of squares, or two sums, in f32.
 const PAIR_BYTES: usize = 8;
 
-/// Elements for which a block is worth its start, and blocks that fill any card.
+/// Minimum elements per block, and a number of blocks that fills any card.
 const PART_ELEMENTS: usize = 16 << 10;
 const MOST_PARTS: usize = 1024;
-/// Channels that a block has in 16-bit formats.
+/// Channels per block in 16-bit formats.
 const STRIP: usize = 256;
 
-/// Partial sums of a picture.
+/// Number of partial sums of a picture.
 fn parts(pixels: usize, channels: usize) -> usize {
     let full = (pixels * channels.min(STRIP)).div_ceil(PART_ELEMENTS);
     full.clamp(1, (MOST_PARTS / channels.div_ceil(STRIP)).max(1))
@@ -35,18 +35,18 @@ pub(in crate::cuda) fn statistics_bytes(shape: Shape) -> usize {
     samples * parts(height * width, channels) * channels * PAIR_BYTES
 }
 
-/// The same, the sums themselves, and two means of each group.
+/// Scratch of [`statistics_bytes`], of the sums themselves, and of two means of each group.
 pub(in crate::cuda) fn gradient_bytes(shape: Shape, groups: usize) -> usize {
     let [samples, _, _, channels] = dims(&shape);
     statistics_bytes(shape) + samples * (channels + groups) * PAIR_BYTES
 }
 
-/// How the threads of a block share channels and pixels.
+/// Assignment of channels and pixels to the threads of a block.
 struct Split {
     samples: usize,
     pixels: usize,
     channels: usize,
-    /// Threads side by side, a power of two; the others have further pixels of the same channels.
+    /// Threads side by side, a power of two; other threads have other pixels of the same channels.
     lanes: usize,
     /// Blocks side by side.
     strips: usize,
@@ -81,12 +81,12 @@ impl Split {
         }
     }
 
-    /// Blocks for sums.
+    /// Grid of kernels with sums.
     fn sum_grid(&self) -> [usize; 3] {
         [parts(self.pixels, self.channels), self.strips, self.samples]
     }
 
-    /// Blocks where every pixel is on its own: a few rounds each, once there are enough of them.
+    /// Grid of kernels that handle each pixel alone: a few rounds per block, if there are enough blocks.
     fn grid(&self) -> [usize; 3] {
         let round = THREADS / self.lanes * DEPTH;
         let rounds = self.pixels.div_ceil(round).max(1);
@@ -95,7 +95,7 @@ impl Split {
     }
 }
 
-/// Which curve of the kernels it is, and its slope below zero where that is a number.
+/// Curve number of the kernels, and the slope below zero of piecewise-linear curves.
 fn curve(activation: Option<Activation>) -> (i32, f32) {
     match activation {
         None => (0, 1.0),
@@ -195,7 +195,7 @@ pub(in crate::cuda::launch) fn group_norm_grad(
         })
     });
     let (curve, below) = curve(op.activation);
-    // The same split for both passes: sums do not depend on where gradients go.
+    // The same split for both passes: sums do not depend on the destination of gradients.
     let sums_split = Split::new(o, &[dy, x, residual.unwrap_or(x)]);
     let Split {
         samples,

@@ -11,31 +11,31 @@ use super::super::{ACCESS, BLOCK, Matrix, Operands, accumulates, rows_of_warps};
 use super::{Pixels, dims, input_dims, pixels};
 use crate::DeviceError;
 
-/// Pixels for which a block is worth its start, and blocks that fill any card.
+/// Minimum pixels per block, and a number of blocks that fills any card.
 const PART_PIXELS: usize = 4096;
 const MOST_PARTS: usize = 256;
-/// Neighbouring pixels that a thread reads at once where there is one logit.
+/// Neighbouring pixels that a thread reads at once if there is one logit.
 const MANY: usize = 8;
 /// Classes whose sums a block has.
 const CLASSES: usize = 8;
 
-/// Partial sums of a picture: as many as its size says, whatever the batch.
+/// Number of partial sums of a picture: depends on its size alone, not on the batch.
 fn parts(pixels: usize) -> usize {
     pixels.div_ceil(PART_PIXELS).clamp(1, MOST_PARTS)
 }
 
-/// Parts of all pictures.
+/// Number of parts of all pictures.
 fn all_parts(logits: Shape) -> usize {
     let [samples, height, width, _] = dims(&logits);
     samples * parts(height * width)
 }
 
-/// Scratch: a sum in every part.
+/// Bytes of scratch: a sum in every part.
 pub(in crate::cuda) fn pixel_loss_bytes(logits: Shape) -> usize {
     all_parts(logits) * 4
 }
 
-/// Scratch: three sums of each class in every part.
+/// Bytes of scratch: three sums of each class in every part.
 pub(in crate::cuda) fn overlap_bytes(logits: Shape) -> usize {
     all_parts(logits) * 3 * logits.width() * 4
 }
@@ -51,7 +51,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// Logits are input `index`, labels the one behind.
+    /// Logits are input `index`, labels the next input.
     fn new(o: &Operands<'_, '_>, index: usize) -> Picture {
         let [samples, height, width, classes] = input_dims(o, index);
         Picture {
@@ -68,7 +68,7 @@ impl Picture {
         [parts(self.pixels), self.samples, 1]
     }
 
-    /// Whether [`MANY`] pixels can be read at once, and written where gradients go.
+    /// Whether [`MANY`] pixels can be read at once, and written to the gradient.
     fn packs(&self, gradient: Option<Matrix>) -> i32 {
         let is_whole = |matrix: Matrix| {
             matrix.width == 1 && matrix.stride == 1 && matrix.address.is_multiple_of(ACCESS as u64)
@@ -91,7 +91,7 @@ fn is_softmax(kind: PixelLossKind) -> i32 {
     }
 }
 
-/// The exponent; 0 is none.
+/// The focal exponent; 0: no focal factor.
 fn exponent(focal: Option<f64>) -> f32 {
     focal.unwrap_or(0.0) as f32
 }
