@@ -78,7 +78,7 @@ struct Listed {
     notes: Vec<String>,
 }
 
-/// Whether a path means shards: an archive, a pattern, or a folder that has archives and no other kind of data set.
+/// Whether a path means shards: an archive, a pattern of archives, or a folder that has archives.
 pub(crate) fn are_meant(path: &Path) -> bool {
     if path.is_dir() {
         folder_of_shards(path).is_some()

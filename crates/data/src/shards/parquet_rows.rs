@@ -204,7 +204,7 @@ fn columns(file: &ParquetFile) -> Result<(Vec<Column>, Vec<String>), DataError> 
     Ok((columns, notes))
 }
 
-/// Whether the first value of a column reads as a short text.
+/// Whether the first value of a column that is not null reads as a short text.
 fn is_text(file: &ParquetFile, leaf: usize) -> Result<bool, DataError> {
     let failed = |fault: Fault| fault.of(&file.path);
     for group in 0..file.footer.row_groups.len() {
