@@ -60,7 +60,7 @@ pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64
             let gain = gain(&groups[group], direction(group), &labels, open);
             (gain, group)
         });
-        // Of equal gains, the first.
+        // Among equal gains, the first.
         let best = gains.rev().max_by_key(|(gain, _)| *gain);
         let Some((_, group)) = best.filter(|(gain, _)| *gain > 0) else {
             break;

@@ -8,7 +8,7 @@
 //! | colours | `colours: {background: "#000000", disc: "#ff0000"}` | in this order |
 //!
 //! `ignore: 255` names a value that is not counted. Any other value is an error that names the pixel and lists the values in the masks: no
-//! class was meant by it, and training would go on with a guess.
+//! class was meant by it, and training on a guess would go unnoticed.
 
 use std::path::Path;
 

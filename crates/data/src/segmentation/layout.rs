@@ -71,7 +71,7 @@ pub(super) struct Layout {
     pub test: Option<Vec<PairFiles>>,
     /// Images of validation and test splits whose masks are not published.
     pub unlabelled: Vec<PairFiles>,
-    /// What the set has instead of masks, where it has images only.
+    /// Files found instead of masks, in words, where the set has images only.
     pub withheld: Option<String>,
     /// Messages for the user.
     pub notes: Vec<String>,

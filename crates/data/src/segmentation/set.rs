@@ -44,7 +44,7 @@ pub struct SegmentationSet {
     pub group_leaks: GroupLeaks,
     /// Message where a column is named like a split column and its values are not understood.
     pub split_not_understood: Option<String>,
-    /// What the set has instead of masks, where it has images only.
+    /// Files found instead of masks, in words, where the set has images only.
     pub withheld: Option<String>,
     /// Findings and decisions, for the log.
     pub notes: Vec<String>,

@@ -18,7 +18,7 @@ const MOST_LISTING_BYTES: u64 = 64 << 20;
 const GLANCE: Duration = Duration::from_millis(100);
 /// Exit code of `curl` where a server cannot resume a file.
 const CANNOT_CONTINUE: i32 = 33;
-/// Message of `curl` where the partial file is already complete.
+/// Part of `curl`'s message where the server has no bytes past the end of the partial file.
 const NOTHING_BEHIND: &str = "error: 416";
 
 pub(super) struct Curl<'a> {

@@ -1,10 +1,10 @@
 //! Initial weights of a video-text model: from a CLIP folder, a BERT folder, a video-text folder, or random.
 //!
 //! ```text
-//! text_model of a BERT                      the BERT folder
-//! temporal layers on projected frames       the first layers and positions of CLIP's text tower, like CLIP4Clip
-//! tensors of this shape in the model folder the model folder
-//! everything else                           drawn at random
+//! text_model of a BERT                          the BERT folder
+//! temporal layers on projected frames           the first layers and positions of CLIP's text tower, like CLIP4Clip
+//! tensors of equal shape in the model folder    the model folder
+//! everything else                               drawn at random
 //! ```
 
 use std::collections::HashMap;
