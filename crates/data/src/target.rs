@@ -32,6 +32,7 @@ pub enum TargetConfig {
     },
     /// `{number: age}`: a column of numbers.
     Number {
+        /// Name of the column.
         number: String,
     },
 }
@@ -159,10 +160,12 @@ pub struct Target {
 pub enum TargetKind {
     /// One label: those of the training rows, sorted, or those of a trained head, in its order.
     Class {
+        /// Label names, by index.
         names: Vec<String>,
     },
     /// Any number of labels.
     Classes {
+        /// Label names, by index.
         names: Vec<String>,
     },
     /// A number.

@@ -58,6 +58,7 @@ pub enum ModelError {
     )]
     NoWeights {
         folder: PathBuf,
+        /// Names of the files in the folder.
         found: String,
     },
 

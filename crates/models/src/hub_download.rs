@@ -52,6 +52,7 @@ pub enum DownloadError {
     )]
     NoCurl {
         cause: io::Error,
+        /// Name of the model, for the hint.
         name: String,
     },
     /// The server or the connection failed.
@@ -84,6 +85,7 @@ pub enum DownloadError {
     /// The cache cannot be written.
     #[error("{}: {cause}\nhint: check the folder and its free space, or set HF_HOME to another", path.display())]
     Disk {
+        /// File or folder of the failed write.
         path: PathBuf,
         cause: io::Error,
     },

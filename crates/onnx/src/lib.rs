@@ -51,6 +51,7 @@ pub enum OnnxError {
         "{operation}: has no ONNX counterpart here\nhint: encoders, classifiers, segmentation models and decoders without a cache are exported"
     )]
     Operation {
+        /// Name of the graph's operation.
         operation: &'static str,
     },
     /// A view of a storage that is no slice, reshape or concatenation of the tensors written to it.

@@ -11,6 +11,7 @@ pub enum Resize {
     Shorter(u32),
     /// Both sides get a fixed number of pixels, whatever the proportions.
     Exactly {
+        /// In pixels, like the height.
         width: u32,
         height: u32,
     },

@@ -47,6 +47,7 @@ pub enum VesselsError {
     },
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
     Io {
+        /// File or folder of the failed call.
         path: PathBuf,
         source: io::Error,
     },

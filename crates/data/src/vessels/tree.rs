@@ -43,6 +43,7 @@ pub(super) struct Piece {
 enum Course {
     /// An arc around the macula at this height, above it (-1) or below it (1).
     Arcade { height: f32, side: f32 },
+    /// Away from the disc.
     Outward,
     /// To the macula.
     Inward,
