@@ -135,7 +135,7 @@ impl Scratch {
         self.claim_bytes(grown + cost.beside + beside + pair, cost.total())
     }
 
-    /// Like [`Scratch::make_room`], for a picture with its mask, which have buffers of their own.
+    /// Like `make_room`, for a picture with its mask, which have buffers of their own.
     pub(crate) fn make_room_for_pair(&mut self, cost: &PairCost) -> Result<(), TooMuch> {
         let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
         let beside = kept(&self.rgb) + kept(&self.rows);
