@@ -1,5 +1,4 @@
-//! In which order an epoch sees the samples: a function of (seed, epoch), so that a resumed run
-//! goes on where it stopped.
+//! Order of the samples in an epoch: a function of (seed, epoch), so that a resumed run continues where it stopped.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +24,6 @@ pub enum Sampling {
 pub struct Order(Vec<u32>);
 
 impl Order {
-    /// The order of this epoch.
     pub fn new(seed: u64, epoch: u64, samples: &Samples, sampling: Sampling) -> Order {
         // Rows are numbered in 32 bits, so samples are too.
         let mut order = match sampling {
@@ -40,19 +38,17 @@ impl Order {
         Order(order)
     }
 
-    /// Sample numbers, in order.
     pub fn as_slice(&self) -> &[u32] {
         &self.0
     }
 
-    /// Sample numbers, in order.
     pub fn into_vec(self) -> Vec<u32> {
         self.0
     }
 }
 
-/// As many draws as samples. Those without a label come once; the rest of the draws goes to the
-/// labels in turn, each through its own shuffled samples, around and around.
+/// Balanced draws for one label per sample, as many draws as samples. Samples without a label come once. The other draws
+/// are dealt to the labels in turn; each label cycles through its own shuffled samples.
 fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
     let mut order = Vec::with_capacity(label_of.len());
     let mut of_label: Vec<Vec<u32>> = Vec::new();
@@ -71,7 +67,7 @@ fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
     for samples in &mut of_label {
         random.shuffle(samples);
     }
-    // Which labels come once more when the draws do not divide evenly.
+    // The first labels get one draw more when the draws do not divide evenly.
     random.shuffle(&mut of_label);
     let open = label_of.len() - order.len();
     for draw in 0..open {
@@ -81,15 +77,16 @@ fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
     order
 }
 
-/// As many draws as samples, evenly spaced over their weights, so that each sample is drawn as often as it should be, give
-/// or take one. Samples whose labels are not known come once; those without any label count as a label of their own.
+/// Balanced draws for several labels per sample, as many draws as samples. The draws are evenly spaced over the cumulative
+/// weights, so that each sample is drawn in proportion to its weight, give or take one draw. Samples whose labels are
+/// unknown come once; samples with an empty list of labels form a label of their own.
 fn balanced_rows(seed: u64, epoch: u64, rows: &ClassRows) -> Vec<u32> {
     let num_labels = rows.num_labels();
     let weights = sample_weights(rows, num_labels);
     let (mut known, mut order): (Vec<u32>, Vec<u32>) =
         (0..rows.len() as u32).partition(|sample| weights[*sample as usize] > 0.0);
     let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
-    // Where the draws fall is as random as who stands beside whom.
+    // The shuffle decides which samples the evenly spaced draws fall on.
     random.shuffle(&mut known);
     let weight = |sample: &u32| f64::from(weights[*sample as usize]);
     let spacing = known.iter().map(weight).sum::<f64>() / known.len() as f64;
@@ -102,7 +99,7 @@ fn balanced_rows(seed: u64, epoch: u64, rows: &ClassRows) -> Vec<u32> {
             drawn += 1;
         }
     }
-    // What rounding left over.
+    // Floating-point rounding can leave the last draw or two undrawn.
     order.extend(
         known
             .last()
@@ -112,8 +109,8 @@ fn balanced_rows(seed: u64, epoch: u64, rows: &ClassRows) -> Vec<u32> {
     order
 }
 
-/// The mean inverse frequency of each sample's labels, `1 / count`; 0 where they are not known. Samples without any label
-/// count as a label of their own.
+/// Mean inverse frequency of each sample's labels, `1 / count`; 0 where the labels are unknown. Samples with an empty list
+/// of labels form a label of their own.
 fn sample_weights(rows: &ClassRows, num_labels: usize) -> Vec<f32> {
     let mut counts = vec![0usize; num_labels + 1];
     for labels in (0..rows.len()).filter_map(|sample| rows.get(sample)) {
@@ -134,8 +131,8 @@ fn sample_weights(rows: &ClassRows, num_labels: usize) -> Vec<f32> {
         .collect()
 }
 
-/// What each label's loss is multiplied with so that all labels weigh the same: n / (C x count), n times that a sample has
-/// a label, C labels. A label without samples gets 0; a number has no labels.
+/// Loss weight of each label so that all labels weigh the same: n / (C x count), where n is the number of label occurrences
+/// and C the number of labels. A label without samples gets 0; a numeric target has no labels.
 pub fn balanced_weights(values: &TargetValues, num_labels: usize) -> Vec<f32> {
     match values {
         TargetValues::Class(labels) => balanced_class_weights(labels, num_labels),
@@ -147,7 +144,7 @@ pub fn balanced_weights(values: &TargetValues, num_labels: usize) -> Vec<f32> {
     }
 }
 
-/// [`balanced_weights`] of one label per sample, -1 for none.
+/// [`balanced_weights`] for one label per sample, -1 for none.
 pub fn balanced_class_weights(label_of: &[i32], num_labels: usize) -> Vec<f32> {
     weights_of(label_of.iter().copied(), num_labels)
 }
@@ -241,7 +238,7 @@ mod tests {
                 .count()
         };
         assert_eq!((order.as_slice().len(), drawn(0..10)), (1000, 10));
-        // Weights sum to 3: each of both labels and of no label at all is a third of 990 draws.
+        // The weights sum to 3: label 0, label 1 and "no label" each get a third of 990 draws.
         let both = 10.0 * (1.0 / 880.0 + 1.0 / 110.0) / 2.0;
         for (range, expected) in [
             (10..110, 100.0 / 110.0),
@@ -252,7 +249,7 @@ mod tests {
             let total = 100.0 / 110.0 + both + 1.0 + 870.0 / 880.0;
             let expected = 990.0 * expected / total;
             let found = drawn(range.clone()) as f64;
-            // Neighbours in the circle are random: some tens of draws more or less.
+            // The shuffled order is random: some tens of draws more or less.
             assert!(
                 (found - expected).abs() < 0.05 * expected + 10.0,
                 "{range:?}: {found}, expected {expected}"

@@ -1,8 +1,8 @@
-//! Samples whose files another list has too: by their paths, by their bytes, or by what pictures show.
+//! Overlap of two sample lists: files that both have, found by path, by bytes, or by what pictures show.
 //!
-//! A million files that were trained on are passed one by one and not kept. Of a file with another path its size is looked up, and only
-//! where a sample has a file of the same size are both read. Pictures are decoded, for the hash of their pixels and their perceptual hash, as
-//! long as all of them together have at most [`MOST_BYTES`].
+//! The files of the list that was trained on, perhaps a million, stream through and are not kept. A file with an unknown path is compared
+//! by size, and both files are read only where a sample has a file of the same size. Pictures are decoded, for the hash of their pixels and
+//! their perceptual hash, as long as all of them together have at most [`MOST_BYTES`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Read};
@@ -17,54 +17,54 @@ use crate::picture::{self, Framing, Scratch};
 use crate::samples::Samples;
 use crate::stored_file::{self, StoredFile};
 
-/// How many samples have a file of the other list.
+/// Number of samples whose file is in the other list too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Overlap {
-    /// Under the same path.
+    /// The same path.
     pub by_path: usize,
-    /// Under another path, with the same bytes.
+    /// Another path, the same bytes.
     pub by_contents: usize,
-    /// In other bytes, with the same pixels; nothing where pictures were not decoded.
+    /// Other bytes, the same pixels; `None` where pictures were not decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_pixels: Option<usize>,
-    /// Encoded again or resized, by the perceptual hash. They are not counted among those that were trained on.
+    /// Encoded again or resized, found by the perceptual hash. [`Overlap::count`] leaves them out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub near_copies: Option<usize>,
 }
 
-/// Bytes of pictures that are decoded to be compared: some seconds on a core.
+/// Limit of picture bytes that are decoded for the comparison: some seconds on a core.
 pub const MOST_BYTES: u64 = 256 << 20;
-/// What decoding one of them may take, on each core; larger ones are not compared.
+/// Memory limit for decoding one picture, on each core; larger pictures are not compared.
 pub const MOST_DECODE_BYTES: u64 = 96 << 20;
 
-/// Whether what pictures show is compared.
+/// Whether pictures are decoded for the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareBy {
-    /// Files alone: clips.
+    /// Paths and bytes alone: clips.
     Files,
-    /// Files and pixels.
+    /// Paths, bytes and decoded pixels.
     Pictures,
 }
 
 impl Overlap {
-    /// All that are the same for sure.
+    /// Samples that certainly overlap: all but the near copies.
     pub fn count(&self) -> usize {
         self.by_path + self.by_contents + self.by_pixels.unwrap_or(0)
     }
 }
 
-/// Compares files with those of samples.
+/// Compares the files of another list with those of the samples.
 pub struct OverlapSearch {
-    /// Samples by the hash of a file's absolute path.
+    /// Sample numbers by the hash of their file's absolute path.
     by_path: HashMap<u64, Vec<u32>>,
-    /// Files of samples by their size.
+    /// The samples' files by size.
     by_size: HashMap<u64, Vec<SampleFile>>,
     found: Vec<Option<FoundBy>>,
-    /// Files of samples and of the other list; nothing where they are not to be decoded, or are too many.
+    /// Pictures of both lists that are still to be decoded; `None` where nothing is decoded, or they are too many.
     pictures: Option<Pictures>,
 }
 
-/// Pictures that are decoded in the end, each once.
+/// Pictures that [`OverlapSearch::finish`] decodes, each once.
 #[derive(Default)]
 struct Pictures {
     num_bytes: u64,
@@ -72,7 +72,7 @@ struct Pictures {
     others: BTreeSet<PathBuf>,
 }
 
-/// A file of a sample, and the hash of its bytes once it was asked for.
+/// File of a sample, and the hash of its bytes once computed.
 struct SampleFile {
     sample: u32,
     path: PathBuf,
@@ -88,7 +88,6 @@ enum FoundBy {
 }
 
 impl OverlapSearch {
-    /// Remembers paths and sizes of the samples' files.
     pub fn new(samples: &Samples, by: CompareBy) -> OverlapSearch {
         let mut search = OverlapSearch {
             pictures: (by == CompareBy::Pictures).then(Pictures::default),
@@ -122,7 +121,7 @@ impl OverlapSearch {
         search
     }
 
-    /// Keeps a picture for later, unless all together have become too large.
+    /// Keeps a picture for decoding; gives up decoding once all pictures together exceed [`MOST_BYTES`].
     fn keep(&mut self, num_bytes: u64, is_new: impl FnOnce(&mut Pictures) -> bool) {
         if let Some(pictures) = &mut self.pictures {
             if is_new(pictures) {
@@ -134,7 +133,7 @@ impl OverlapSearch {
         }
     }
 
-    /// Compares one more file.
+    /// Compares one more file of the other list.
     pub fn add(&mut self, path: &Path) {
         let size = stored_file::stamp(path).map(|stamp| stamp.num_bytes);
         if let Some(size) = size {
@@ -166,7 +165,7 @@ impl OverlapSearch {
         }
     }
 
-    /// How many samples were found.
+    /// Decodes the kept pictures and counts the samples found.
     pub fn finish(mut self) -> Overlap {
         let is_compared = self.compare_pictures();
         let count = |by: FoundBy| {
@@ -183,7 +182,7 @@ impl OverlapSearch {
         }
     }
 
-    /// Decodes what was not found yet, and the other list; says whether it did.
+    /// Decodes the samples not found yet and the other list; returns whether pictures were compared.
     fn compare_pictures(&mut self) -> bool {
         let Some(Pictures {
             mut of_samples,
@@ -245,7 +244,7 @@ impl OverlapSearch {
     }
 }
 
-/// Decodes a picture, unless that takes much.
+/// Decodes and hashes a picture; `None` where that takes more than [`MOST_DECODE_BYTES`].
 fn marks_of(path: &Path, scratch: &mut Scratch) -> Option<Marks> {
     let cost = picture::cost(path, Framing::clip(1)).ok()?;
     (cost.bytes <= MOST_DECODE_BYTES).then(|| Marks::of(path, scratch))?
@@ -307,7 +306,7 @@ mod tests {
     fn pictures_are_found_by_their_pixels_and_as_near_copies() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        // Soft shapes, as photographs have them: noise would not survive JPEG.
+        // Smooth shapes, like those of photographs: noise would not survive JPEG.
         let picture = |seed: u32| {
             image::RgbImage::from_fn(96, 64, |x, y| {
                 let wave = |at: u32| ((at * (seed + 2)) as f32 / 17.0).sin() * 110.0 + 128.0;

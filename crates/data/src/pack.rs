@@ -1,10 +1,10 @@
-//! Pictures or clips of a table as WebDataset shards, resized once. A shard holds so many rows of the table, so it depends on no other: whoever stops goes on
-//! with the next.
+//! Packs the pictures or clips of a table into WebDataset shards, resized once. A shard holds a fixed number of table rows and depends on
+//! no other shard: a packing that was stopped resumes with the next shard.
 //!
 //! ```text
 //! OUT/cars-000000.tar      000000000.jpg, 000000000.txt (its caption), 000000000.json (all other columns), 000000000.mask.png
-//!                          of clips 000000000.avi or .npy: the frames that are seen
-//! OUT/pack.json            what was asked for, and of each shard its samples, bytes, checksum and the rows that it lacks
+//!                          for clips 000000000.avi or .npy with the chosen frames
+//! OUT/pack.json            the settings, and samples, bytes, checksum and unreadable rows of each shard
 //! OUT/skipped.csv          rows whose picture or clip cannot be read
 //! ```
 
@@ -31,67 +31,59 @@ use crate::stored_file::{self, StoredFile, is_url};
 use crate::table::{Row, Table};
 use crate::words::counted;
 
-/// What is packed, and how.
+/// Input, output and format of a packing.
 #[derive(Clone, Debug)]
 pub struct PackConfig {
-    /// Columns, and where images are.
+    /// Column names and image folder.
     pub data: DataConfig,
-    /// The table.
     pub table: PathBuf,
-    /// The folder of the shards.
     pub out: PathBuf,
-    /// Pixels that the shorter side has at most; none copies pictures as they are.
+    /// Limit of the shorter side in pixels; `None` copies pictures as they are.
     pub size: Option<u32>,
-    /// What rows name, and how it is written.
+    /// Pictures or clips, and their output format.
     pub media: PackedMedia,
-    /// Rows of a shard.
     pub rows_per_shard: usize,
-    /// Threads; none for one per core.
+    /// Threads; `None` for one per core.
     pub num_workers: Option<usize>,
-    /// What decoding may take, all threads together.
+    /// Memory that decoding may take, all threads together.
     pub allowance: Allowance,
 }
 
-/// What is packed.
+/// Kind of media that the rows name, with its output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedMedia {
     /// Pictures, and masks where rows name them.
     Pictures(SmallerFormat),
-    /// Clips: of each the frames that `data.frames` and `data.stride` choose, or all of them.
+    /// Clips: the frames that `data.frames` and `data.stride` choose, or all frames.
     Clips(FrameCoding),
 }
 
-/// A row that is in no shard.
+/// A row that could not be read and is in no shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpacked {
-    /// Its line.
+    /// Line number in the table.
     pub row: u32,
-    /// Its image.
+    /// Path of the image, as the table has it.
     pub image: String,
-    /// Why.
     pub reason: String,
 }
 
-/// A shard, as `pack.json` has it.
+/// Entry of a shard in `pack.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedShard {
-    /// Its file.
     pub name: String,
-    /// Samples in it.
     pub samples: usize,
-    /// Its length.
     pub bytes: u64,
-    /// Of all its bytes.
+    /// Checksum of the whole file.
     pub checksum: String,
-    /// Rows that should be in it, and cannot be read.
+    /// Unreadable rows that this shard lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Unpacked>,
 }
 
-/// What was packed.
+/// Result of a packing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Packed {
-    /// The folder.
     pub out: PathBuf,
     /// Rows of the table.
     pub rows: usize,
@@ -99,18 +91,17 @@ pub struct Packed {
     pub samples: usize,
     /// Bytes of all shards.
     pub bytes: u64,
-    /// Shards that were there already, and are as they were written.
+    /// Shards that an earlier start wrote and that are intact.
     pub kept_shards: usize,
-    /// All of them.
     pub shards: Vec<PackedShard>,
-    /// Rows that are in none.
+    /// Rows that are in no shard.
     pub skipped: Vec<Unpacked>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     holdall: String,
-    /// Of the table's rows and of what was asked for.
+    /// Hash of the table's cells and of the packing's settings.
     key: String,
     shards: Vec<PackedShard>,
 }
@@ -124,13 +115,13 @@ impl PackedMedia {
     fn rows_per_thread(self) -> usize {
         match self {
             PackedMedia::Pictures(_) => 16,
-            // A clip may be as large as all those pictures.
+            // A clip may be as large as 16 pictures.
             PackedMedia::Clips(_) => 1,
         }
     }
 }
 
-/// Packs a table, or goes on where an earlier start was stopped.
+/// Packs a table; resumes where an earlier start was stopped.
 pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, DataError> {
     let table = Table::open_separated(&config.table, config.data.separator)?;
     let mut notes = table.notes().to_vec();
@@ -232,7 +223,7 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
     }))
 }
 
-/// How clips are packed; nothing of pictures.
+/// How clips are packed; `None` for pictures.
 fn clip_packing(config: &PackConfig) -> Result<Option<ClipPacking>, DataError> {
     let PackedMedia::Clips(coding) = config.media else {
         return Ok(None);
@@ -249,7 +240,7 @@ fn clip_packing(config: &PackConfig) -> Result<Option<ClipPacking>, DataError> {
     Ok(Some(ClipPacking::new(&config.data, frames)))
 }
 
-/// A hash of all cells and of what is asked for, and how many rows there are.
+/// Hash of all cells and of the settings, and the number of rows.
 fn key(config: &PackConfig, table: &Table) -> Result<(String, usize), DataError> {
     let mut hasher = Xxh3::new();
     let asked = format!(
@@ -273,7 +264,7 @@ fn key(config: &PackConfig, table: &Table) -> Result<(String, usize), DataError>
     Ok((format!("{:016x}", hasher.digest()), num_rows))
 }
 
-/// Which columns are what.
+/// Positions of the columns that packing reads, and how it reads them.
 struct PackColumns {
     image: usize,
     mask: Option<usize>,
@@ -282,7 +273,6 @@ struct PackColumns {
     read_mask_as: ReadAs,
 }
 
-/// A row that is to be packed.
 struct Sample {
     row: u32,
     key: String,
@@ -292,7 +282,7 @@ struct Sample {
     json: String,
 }
 
-/// Names and contents of a sample's pictures.
+/// Names and contents of a sample's files in the tar.
 type Files = Vec<(String, Vec<u8>)>;
 
 impl PackColumns {
@@ -340,7 +330,7 @@ impl PackColumns {
         let mut json = Map::new();
         for (column, name) in table.columns().iter().enumerate() {
             let is_packed = column == self.image || Some(column) == self.mask || name == "__key__";
-            // Of class folders, which rows are held out stays known.
+            // A listing of class folders keeps its split column, under the name that shards use.
             let name = match table.split_column() {
                 Some(split) if split == name => crate::shards::SPLIT,
                 _ => name,
@@ -362,7 +352,7 @@ impl PackColumns {
     }
 }
 
-/// Decoding, resizing and encoding, by all threads.
+/// Decodes, resizes and encodes on all threads.
 struct Work<'a> {
     config: &'a PackConfig,
     columns: &'a PackColumns,
@@ -372,7 +362,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The files of each sample, or why there are none; nothing if it was stopped.
+    /// The files of each sample, or why the sample has none; `None` if the packing was stopped.
     fn encode(&self, batch: &[Sample]) -> Option<Vec<Result<Files, DataError>>> {
         let files = batch.par_iter().map_init(
             || Scratch::within(&self.config.allowance),
@@ -407,7 +397,7 @@ impl Work<'_> {
         let mut files = Vec::new();
         let smaller = match self.config.size {
             Some(size) => picture::smaller_picture(&path, size, format, scratch)?,
-            // What cannot be decoded is of no use in a shard either.
+            // A picture that cannot be decoded is of no use in a shard either.
             None => picture::probe(&path, scratch).map(|_| None)?,
         };
         files.push(match smaller {
@@ -432,7 +422,7 @@ impl Work<'_> {
     }
 }
 
-/// What a name ends with; that of a part of a file is that of its member.
+/// Extension of a file name; for a member of an archive, the member's extension.
 fn extension(name: &str) -> String {
     match stored_file::extension(name) {
         end if crate::folder::is_picture(&format!(".{end}")) => end,
@@ -453,7 +443,7 @@ fn whole_file(path: &Path) -> Result<Vec<u8>, DataError> {
     })
 }
 
-/// A tar that is being written beside the name it will have.
+/// A tar that is being written under a temporary name beside its final one.
 struct ShardWriter {
     path: PathBuf,
     file: BufWriter<File>,
@@ -503,7 +493,7 @@ impl ShardWriter {
         written.map_err(|cause| unwritten(&self.path, cause))
     }
 
-    /// Ends the tar and gives it its name.
+    /// Ends the tar and renames it to its final name.
     fn finish(mut self) -> Result<PackedShard, DataError> {
         self.write(&[0; 1024])?;
         let path = self.path.clone();
@@ -525,7 +515,7 @@ impl ShardWriter {
 }
 
 impl Manifest {
-    /// What an earlier start left, if there was one; an error where it packed something else.
+    /// Manifest of an earlier start, if any; an error where the folder holds a packing of something else.
     fn open(folder: &Path, key: &str) -> Result<Option<Manifest>, DataError> {
         let path = folder.join(MANIFEST);
         let bytes = match holdall_files::read_regular(&path, 1 << 30) {
@@ -551,7 +541,7 @@ impl Manifest {
         }
     }
 
-    /// Claims a folder: shards that are found there later, whatever stopped the packing, were written by it.
+    /// Claims a folder: shards that are found in it later were written by this packing, whatever stopped it.
     fn begin(
         folder: &Path,
         key: String,
@@ -585,7 +575,7 @@ impl Manifest {
         written.map_err(|cause| unwritten(&path, cause))
     }
 
-    /// Whether a shard is as it was written.
+    /// Checks a shard's checksum and length.
     fn check(&self, folder: &Path, shard: usize) -> Result<(), DataError> {
         let shard = &self.shards[shard];
         let path = folder.join(&shard.name);
@@ -625,7 +615,7 @@ fn write_skipped(folder: &Path, skipped: &[Unpacked]) -> Result<(), DataError> {
     holdall_files::write_whole(&path, &bytes).map_err(|cause| unwritten(&path, cause))
 }
 
-/// What went wrong, without the hint.
+/// First line of an error message, without its hint.
 fn first_line(error: &DataError) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()
@@ -661,7 +651,7 @@ fn unwritten(path: &Path, cause: io::Error) -> DataError {
     }
 }
 
-/// Bytes of all pictures or clips that a table names, as far as they are there.
+/// Bytes of all pictures or clips that a table names, as far as the files exist.
 pub fn stored_bytes(config: &PackConfig) -> Result<u64, DataError> {
     let table = Table::open_separated(&config.table, config.data.separator)?;
     let columns = PackColumns::find(config, &table, &mut Vec::new())?;
@@ -680,7 +670,7 @@ pub fn stored_bytes(config: &PackConfig) -> Result<u64, DataError> {
     Ok(bytes)
 }
 
-/// Bytes of the frames in a folder.
+/// Bytes of all files in a folder of frames.
 fn folder_bytes(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = files.filter_map(|file| file.metadata().ok());

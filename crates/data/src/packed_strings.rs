@@ -20,7 +20,7 @@ impl PackedStrings {
         self.ends.is_empty()
     }
 
-    /// Panics past the end, as a slice does.
+    /// Panics past the end, like a slice.
     pub(crate) fn get(&self, index: usize) -> &str {
         let start = match index {
             0 => 0,

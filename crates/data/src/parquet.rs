@@ -1,12 +1,12 @@
-//! Parquet, as far as tables of pictures need it: cells of columns, row by row, a page of each column in memory.
+//! Reader of Parquet tables that hold pictures: cells of columns, row by row, with one page of each column in memory.
 //!
 //! ```text
 //! "PAR1" | row group 0: chunk of column 0: [dictionary page] data page, data page, ... | chunk of column 1 ... | ... | footer | length | "PAR1"
 //! ```
 //!
-//! A page is levels (which cells are null, where lists begin) and values, encoded, then compressed. What a page says of its size is checked
-//! before memory is set aside: a file of any bytes takes at most [`Limits`]. Why no library does this is in
-//! docs/decisions/0031-parquet-by-hand.md.
+//! A page is levels (which cells are null, where lists begin) and values, encoded, then compressed. The sizes that a page claims are
+//! checked before memory is reserved: hostile bytes take at most [`Limits`]. docs/decisions/0031-parquet-by-hand.md says why no library
+//! does this.
 
 mod codec;
 mod column;
@@ -22,12 +22,11 @@ use crate::error::DataError;
 pub(crate) use column::{ColumnReader, Value};
 pub(crate) use footer::{Footer, Leaf, Physical};
 
-/// What a file may take.
+/// Memory limits for reading a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Bytes of a page, as stored and as unpacked.
+    /// Bytes of a page, compressed and decompressed alike.
     pub(crate) most_page_bytes: u64,
-    /// Bytes of a footer.
     pub(crate) most_footer_bytes: u64,
 }
 
@@ -40,14 +39,13 @@ impl Default for Limits {
     }
 }
 
-/// What is wrong with a file, before it is known which.
+/// A reading error before the file's name is known.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// Bytes that no writer of Parquet writes.
+    /// Bytes that no Parquet writer produces.
     Damaged(String),
-    /// What is not read, by its name.
+    /// A feature of the format that is not supported, by its name.
     Unsupported(&'static str),
-    /// The system would not read it.
     Io(std::io::Error),
 }
 
@@ -56,7 +54,7 @@ impl Fault {
         Fault::Damaged(what.into())
     }
 
-    /// Of this file.
+    /// The error, with the file's path.
     pub(crate) fn of(self, path: &Path) -> DataError {
         match self {
             Fault::Damaged(what) => DataError::invalid(
@@ -92,7 +90,6 @@ impl From<std::io::Error> for Fault {
     }
 }
 
-/// A Parquet file whose footer was read.
 #[derive(Debug)]
 pub(crate) struct ParquetFile {
     pub(crate) path: PathBuf,
@@ -119,12 +116,11 @@ impl ParquetFile {
         opened().map_err(|fault| fault.of(path))
     }
 
-    /// Bytes of the file.
     pub(crate) fn num_bytes(&self) -> u64 {
         self.num_bytes
     }
 
-    /// The cells of a column in a row group.
+    /// Reader of a column's cells in a row group.
     pub(crate) fn column(&self, group: usize, leaf: usize) -> Result<ColumnReader, DataError> {
         let opened = || -> Result<ColumnReader, Fault> {
             let file = self.file.try_clone()?;

@@ -1,12 +1,12 @@
 //! Image files to square RGB pixels.
 //!
-//! Evaluation does to RGB pixels what the CLIP image processor of `transformers` does, by the model's own
-//! preprocessor_config.json ([`Framing`]): usually the shorter side becomes `size` by a bicubic filter (Pillow's,
-//! a = -1/2, widened when it shrinks), then the middle is cut out. Alpha is dropped, as OpenAI's CLIP does; `transformers` 5.22 lays it over
-//! white. Training cuts out a random part instead. Either way only what is kept is computed, so a
-//! picture of 1 x 65535 takes no more to resize than another.
+//! Evaluation does to RGB pixels what the CLIP image processor of `transformers` does with the model's own
+//! preprocessor_config.json ([`Framing`]): usually the shorter side becomes `size` with a bicubic filter (Pillow's,
+//! a = -1/2, widened when it shrinks), then the middle is cut out. Alpha is dropped, as OpenAI's CLIP does; `transformers` 5.22
+//! composites it over white. Training cuts out a random part instead. Either way only the pixels that are kept are computed, so a
+//! picture of 1 x 65535 is no more expensive to resize than another.
 //!
-//! What is read, and how far the pixels may be from those of Pillow and `transformers`, of 255, as the fixtures assert:
+//! Formats that are read, and the distance of the pixels from those of Pillow and `transformers`, of 255, as the fixtures assert:
 //!
 //! | format | kinds | worst | mean |
 //! |---|---|---|---|
@@ -18,8 +18,8 @@
 //! | PNM | PBM, PGM and PPM, as text or bytes, 8 and 16 bits | 2 | 0.25 |
 //! | JPEG | baseline, progressive, grey, RGB, CMYK, YCCK, restarts, any subsampling | 2 | 0.25 |
 //!
-//! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`); a file that is cut short is an error or
-//! has all its pixels.
+//! All are turned as EXIF says. Other kinds are refused by name (`refused.rs`). A file that is cut short is an error, unless
+//! it has all its pixels.
 
 mod augment;
 mod colours;
@@ -75,7 +75,7 @@ pub use thumbnail::thumbnail;
 /// Red, green and blue.
 pub const CHANNELS: usize = 3;
 
-/// Buffers that one thread uses again for each picture.
+/// Buffers that one thread reuses for each picture.
 #[derive(Debug, Default)]
 pub struct Scratch {
     file: Vec<u8>,
@@ -85,14 +85,14 @@ pub struct Scratch {
     pub(crate) resizer: Resizer,
     limits: Limits,
     needed: Needed,
-    /// Pixels decoded since someone asked.
+    /// Pixels decoded since the last `take_num_pixels`.
     num_pixels: u64,
-    /// What the buffers may be; without one, whatever the limits allow.
+    /// Share of the memory allowance; without one, only the limits bound the buffers.
     claim: Option<Claim>,
 }
 
 impl Scratch {
-    /// Buffers that are part of an allowance.
+    /// Buffers that count against an allowance.
     pub fn within(allowance: &Allowance) -> Scratch {
         Scratch {
             claim: Some(allowance.claim()),
@@ -100,7 +100,7 @@ impl Scratch {
         }
     }
 
-    /// Frees the buffers, and gives back what they were allowed to be.
+    /// Frees the buffers and returns their bytes to the allowance.
     pub fn free(&mut self) {
         self.free_buffers();
         if let Some(claim) = &mut self.claim {
@@ -108,7 +108,7 @@ impl Scratch {
         }
     }
 
-    /// The same where others wait for it.
+    /// Frees the buffers if another thread waits for the allowance.
     pub fn free_if_wanted(&mut self) {
         if self.claim.as_ref().is_some_and(Claim::is_wanted) {
             self.free();
@@ -124,18 +124,18 @@ impl Scratch {
         holdall_buffers::release();
     }
 
-    /// Makes sure that the buffers, grown to what a picture costs, are within the claim.
+    /// Claims memory for buffers that have grown to what a picture costs.
     fn make_room(&mut self, cost: Cost) -> Result<(), TooMuch> {
         let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
         let beside = kept(&self.rows) + self.resizer.size_of_internal_buffers() as u64;
-        // What the decoder holds and what the resizer keeps are there at the same time.
+        // The decoder's memory and the resizer's buffers exist at the same time.
         let grown = kept(&self.file).max(cost.file) + kept(&self.rgb).max(cost.pixels);
         let pair = self.pair.kept_bytes();
         holdall_buffers::keep_at_most(cost.beside);
         self.claim_bytes(grown + cost.beside + beside + pair, cost.total())
     }
 
-    /// The same of a pair, which has buffers of its own.
+    /// Like `make_room`, for a picture with its mask, which have buffers of their own.
     pub(crate) fn make_room_for_pair(&mut self, cost: &PairCost) -> Result<(), TooMuch> {
         let kept = |buffer: &Vec<u8>| buffer.capacity() as u64;
         let beside = kept(&self.rgb) + kept(&self.rows);
@@ -146,13 +146,13 @@ impl Scratch {
         self.claim_bytes(grown, cost.total())
     }
 
-    /// Claims `grown` with the buffers that are there, or `fresh` without them.
+    /// Claims `grown` bytes, which keeps the existing buffers, or `fresh` bytes after freeing them.
     fn claim_bytes(&mut self, grown: u64, fresh: u64) -> Result<(), TooMuch> {
         let Some(mut claim) = self.claim.take() else {
             return Ok(());
         };
         let mut claimed = Ok(());
-        // Nothing is held while it waits.
+        // A thread that waits for memory holds none.
         if !claim.try_grow(grown) {
             self.free_buffers();
             if !claim.try_grow(fresh) {
@@ -163,17 +163,16 @@ impl Scratch {
         claimed
     }
 
-    /// Pixels that were decoded since this was last asked.
+    /// Returns and resets the number of pixels decoded.
     pub(crate) fn take_num_pixels(&mut self) -> u64 {
         std::mem::take(&mut self.num_pixels)
     }
 
-    /// What a picture may be.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Buffers for pictures within other limits than the usual ones.
+    /// Buffers with other limits than the defaults.
     pub fn with_limits(limits: Limits) -> Scratch {
         Scratch {
             limits,
@@ -182,14 +181,13 @@ impl Scratch {
     }
 }
 
-/// What a picture may be; a larger one is refused before memory is set aside for it.
+/// Size limits of a picture; a larger one is refused before memory is reserved for it.
 ///
 /// Reading a picture within these limits takes at most [`Limits::peak_bytes`], buffers included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Pixels: width times height.
+    /// Width times height.
     pub most_pixels: u64,
-    /// Bytes of a file.
     pub most_file_bytes: u64,
 }
 
@@ -203,42 +201,42 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a decoder may set aside for the picture in these bytes, within these limits.
+    /// Memory that a decoder may reserve for the picture in these bytes.
     fn decoder_bytes(self, bytes: &[u8]) -> u64 {
         let file_bytes = bytes.len() as u64;
         match Header::of(bytes) {
             Some(header) if header.num_pixels() <= self.most_pixels => {
-                // A strip of a TIFF counts as set aside where it is only read.
+                // The strips of a TIFF count as reserved even where they are only read.
                 header.cost(file_bytes, None, Needed::All).beside + file_bytes
             }
             _ => Cost::of_no_picture(file_bytes).beside,
         }
     }
 
-    /// The most that reading one picture takes at any moment: `tests/hostile.rs` holds every reader to it.
+    /// Upper bound of the memory for reading one picture: `tests/hostile.rs` checks every reader against it.
     ///
     /// Per pixel: 8 bytes of a decoder's coefficients or planes, 8 as decoded (four colours of 16 bits), 3 of RGB, 3 while
     /// it is turned, 1 of a mask's class. Some decoders hold the file a second time.
     pub fn peak_bytes(self) -> u64 {
         const PIXEL_BYTES: u64 = 8 + 8 + 3 + 3 + 1;
-        // A lossy WebP may say that a part of it has up to 16 MiB, and is believed.
+        // A lossy WebP may claim a partition of up to 16 MiB, which its decoder reserves unchecked.
         const TABLES: u64 = 24 << 20;
         self.most_pixels * PIXEL_BYTES + self.most_file_bytes * 2 + TABLES
     }
 }
 
-/// How small a JPEG may be decoded.
+/// Resolution that is needed of a JPEG, which can be decoded at a reduced scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Needed {
-    /// Not at all: every pixel is needed.
+    /// Every pixel.
     #[default]
     All,
-    /// As long as a part of this share of the area has `size` pixels to a side.
+    /// A part of this share of the area must still have `size` pixels to a side.
     Part { least: f64, size: u32 },
 }
 
 impl Needed {
-    /// What width and height may be divided by.
+    /// Divisor of width and height: 1, 2, 4 or 8.
     fn divisor(self, width: u32, height: u32) -> u32 {
         let Needed::Part { least, size } = self else {
             return 1;
@@ -251,14 +249,13 @@ impl Needed {
     }
 }
 
-/// What the throws of a picture depend on, and nothing else does.
+/// Key of a picture's random augmentation: equal occasions give equal pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occasion {
-    /// The run's.
+    /// Seed of the run.
     pub seed: u64,
-    /// The epoch, from 0.
+    /// Epoch, from 0.
     pub epoch: u64,
-    /// The sample's number.
     pub sample: u64,
 }
 
@@ -281,7 +278,7 @@ pub fn evaluated_into(
     evaluate(path, decoded, framing, scratch, out)
 }
 
-/// As [`evaluated_into`], of a picture that is in memory; `path` is for messages.
+/// Like [`evaluated_into`], for a picture in memory; `path` is for messages.
 ///
 /// # Panics
 /// If `out` has another length.
@@ -308,7 +305,7 @@ fn evaluate(
     resize_as_pillow(path, scratch, (width, height), window, framing, out)
 }
 
-/// Writes a picture as training sees it on this occasion: a random part, perhaps mirrored, perhaps in other colours.
+/// Writes a picture as training sees it on this occasion: a random part, perhaps mirrored or with jittered colours.
 ///
 /// # Panics
 /// If `out` is not `framing.size` squared x 3 long.
@@ -362,14 +359,14 @@ fn draw_into(
     Ok(())
 }
 
-/// Decodes a picture and keeps none of it but its width and height: whether it can be read at all.
+/// Decodes a picture to check that it can be read; returns its width and height only.
 pub fn probe(path: &Path, scratch: &mut Scratch) -> Result<(u32, u32), DataError> {
     decode::decode(path, None, |_, height| height, scratch)
 }
 
-/// What reading a picture takes at its peak, from its header alone, and its width and height. An upper bound for whatever is done to it.
+/// Peak memory of reading a picture, from its header alone, and its width and height. An upper bound for evaluation and training alike.
 ///
-/// Where it is no picture, or none that is read, that takes little; its width is 0.
+/// A file that is no supported picture takes little; its width is 0.
 pub fn cost(path: &Path, framing: Framing) -> Result<PictureCost, DataError> {
     let (_, file_bytes, header) = decode::header_of(path, Limits::default())?;
     let Some(header) = header else {
@@ -387,14 +384,14 @@ pub fn cost(path: &Path, framing: Framing) -> Result<PictureCost, DataError> {
     })
 }
 
-/// What resizing a picture takes, lying or turned: buffers that stay for the next one.
+/// Memory for resizing a picture, in either orientation: buffers that are kept for the next one.
 pub(crate) fn resizer_bytes((width, height): (u32, u32), framing: Framing) -> u64 {
     let sides = (u64::from(width), u64::from(height));
     let turned = (sides.1, sides.0);
     header::resize_bytes(sides, framing).max(header::resize_bytes(turned, framing))
 }
 
-/// As [`cost`], of a picture that is in memory.
+/// Like [`cost`], for a picture in memory.
 pub fn cost_from(bytes: &[u8], framing: Framing) -> u64 {
     let file_bytes = bytes.len() as u64;
     let cost = match Header::of(bytes) {
@@ -404,31 +401,30 @@ pub fn cost_from(bytes: &[u8], framing: Framing) -> u64 {
     cost.total()
 }
 
-/// What a picture takes.
+/// Size of a picture and the memory for reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureCost {
-    /// Pixels across, as they lie in the file.
+    /// Width in pixels, as stored in the file.
     pub width: u32,
-    /// Pixels down.
+    /// Height in pixels, as stored in the file.
     pub height: u32,
-    /// Bytes, its file included.
+    /// Peak memory in bytes, including the file.
     pub bytes: u64,
 }
 
 impl Scratch {
-    /// The bytes of the file last read.
     pub fn file(&self) -> &[u8] {
         &self.file
     }
 
-    /// The pixels of the picture last decoded, upright: rows from the top, red, green and blue.
+    /// Pixels of the picture decoded last, upright: rows from the top, red, green and blue.
     pub(crate) fn rgb(&self) -> &[u8] {
         &self.rgb
     }
 }
 
-/// Across, then down, as Pillow does: what the filter overshoots is cut off in between, so the order
-/// shows at hard edges (by up to 6 of 255). One call would go down first, which is faster.
+/// Resizes horizontally, then vertically, like Pillow: the filter's overshoot is clamped in between, so the order
+/// shows at hard edges (by up to 6 of 255). A single two-dimensional call would go vertically first, which is faster.
 fn resize_as_pillow(
     path: &Path,
     scratch: &mut Scratch,
@@ -479,7 +475,7 @@ fn resize(
     (target, target_width, target_height): (&mut [u8], u32, u32),
 ) -> Result<(), DataError> {
     let failed = |cause: &dyn std::fmt::Display| DataError::broken_picture(path, cause);
-    // Typed: the untyped call would compile every kernel for every kind of pixel.
+    // The typed call: the untyped one would compile every kernel for every pixel type.
     let source = TypedImageRef::<U8x3>::from_buffer(source_width, source_height, source)
         .map_err(|cause| failed(&cause))?;
     let mut target = TypedImage::<U8x3>::from_buffer(target_width, target_height, target)
@@ -488,7 +484,7 @@ fn resize(
         .resize_alg(ResizeAlg::Convolution(filter))
         .crop(window.left, window.top, window.width, window.height)
         .use_alpha(false);
-    // What is kept of an earlier picture would be doubled where it is too small.
+    // Growing buffers that hold an earlier picture's rows would double their memory.
     let most_bytes = (window.width.ceil() as usize + 16) * target_height as usize * CHANNELS;
     if resizer.size_of_internal_buffers() < most_bytes {
         resizer.reset_internal_buffers();
@@ -498,7 +494,7 @@ fn resize(
         .map_err(|cause| failed(&cause))
 }
 
-/// The pixel of `N` bytes under the middle of each pixel of the result: Pillow's nearest neighbour.
+/// Pillow's nearest neighbour: the pixel of `N` bytes under the middle of each pixel of the result.
 fn nearest_into<const N: usize>(
     source: &[u8],
     (width, height): (u32, u32),
@@ -508,7 +504,7 @@ fn nearest_into<const N: usize>(
 ) {
     let place = |start: f64, span: f64, sides: u32, at: usize| {
         let middle = start + (at as f64 + 0.5) * span / f64::from(size);
-        // The cast saturates at 0, and rounding may reach the end.
+        // The cast saturates at 0; rounding may reach the end.
         (middle as u32).min(sides - 1) as usize
     };
     let columns: Vec<usize> = (0..size as usize)

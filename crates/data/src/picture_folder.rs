@@ -1,7 +1,8 @@
-//! A folder of pictures without labels, its inner folders included: `1.jpg`, `holiday/7.png`. A text beside a picture (`1.txt`) is its caption, where one
-//! picture has one.
+//! A folder of pictures without labels, with its subfolders: `1.jpg`, `holiday/7.png`. A text file beside a picture (`1.txt`) is its
+//! caption, if at least one picture has one.
 //!
-//! Like class folders, they are listed as a CSV would list them, in natural order; folders `train`, `val` and `test` are the sides of the split.
+//! Like class folders, the pictures are listed as a CSV would list them, in natural order; top folders `train`, `val` and `test` are the
+//! sides of the split.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,10 +14,10 @@ use crate::folder::{entries, folders, is_picture, stem, unread_format};
 use crate::sides::Side;
 use crate::words::{counted, listed};
 
-/// A caption that is longer is something else.
+/// Size limit of a caption file.
 const MOST_CAPTION_BYTES: u64 = 1 << 20;
 
-/// Whether a folder, or one in it, has a picture.
+/// Whether a folder or a subfolder has a picture.
 pub(crate) fn has_pictures(folder: &Path) -> Result<bool, DataError> {
     let found = entries(folder)?;
     if found.files.iter().any(|name| is_picture(name)) {
@@ -30,7 +31,7 @@ pub(crate) fn has_pictures(folder: &Path) -> Result<bool, DataError> {
     Ok(false)
 }
 
-/// Whether a picture has its caption beside it.
+/// Whether a picture in the folder or a subfolder has a caption beside it.
 pub(crate) fn has_captions(folder: &Path) -> Result<bool, DataError> {
     let found = entries(folder)?;
     let texts = texts(&found.files);
@@ -46,13 +47,12 @@ pub(crate) fn has_captions(folder: &Path) -> Result<bool, DataError> {
     Ok(false)
 }
 
-/// Names of texts, without `.txt`.
+/// Names of the text files, without `.txt`.
 fn texts(files: &[String]) -> HashSet<&str> {
     let texts = files.iter().filter_map(|name| name.strip_suffix(".txt"));
     texts.collect()
 }
 
-/// Lists the pictures of a folder.
 pub(crate) fn list(root: &Path) -> Result<Listing, DataError> {
     let mut list = List {
         has_captions: has_captions(root)?,
@@ -104,7 +104,7 @@ struct List {
     rows: String,
     num_rows: usize,
     has_captions: bool,
-    /// Whether the outermost folders are sides of a split.
+    /// Whether the top folders are sides of a split.
     is_split: bool,
     num_unread: usize,
     unread: Vec<String>,
@@ -151,7 +151,7 @@ impl List {
     }
 }
 
-/// A text in one line.
+/// Caption from a text file, as one line.
 fn caption(path: &Path) -> Result<String, DataError> {
     let failed = |cause| DataError::Io {
         path: path.to_owned(),

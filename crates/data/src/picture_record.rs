@@ -1,15 +1,14 @@
-//! Which files the pictures of a run were when it began, so that a run that goes on notices a picture that was replaced
-//! under the same name.
+//! Record of the picture files of a run, so that a resumed run notices a picture that was replaced under the same name.
 //!
 //! ```text
-//! "HOLDPIC1", what is known of each (0 size and time, 1 contents too), pictures       8 bytes each
+//! "HOLDPIC1", kind of check (0 size and time, 1 contents too), pictures               8 bytes each
 //! size, time of change in ns [, hash of the contents]                                 8 bytes each, per picture
 //! hash of all that                                                                    8 bytes
 //! ```
 //!
-//! Little-endian. A million pictures are 16 MB on disk and a few hundred kilobytes in memory: they are looked at and compared
-//! piece by piece. A picture that is not there is recorded too, as `NOT_THERE`. A picture with a mask, and a folder of frames, is one of all its files:
-//! sizes and times are added up.
+//! Little-endian. A million pictures are 16 MB on disk and a few hundred kilobytes in memory: they are checked and compared piece by
+//! piece. A missing picture is recorded too, as `NOT_THERE`. A picture with a mask, and a folder of frames, has one entry for all its
+//! files: sizes and times are added up.
 
 #[cfg(test)]
 mod tests;
@@ -29,21 +28,21 @@ use crate::words::thousands;
 
 const MAGIC: [u8; 8] = *b"HOLDPIC1";
 const HEADER_BYTES: usize = 24;
-/// Pictures that are looked at before they are written or compared.
+/// Pictures checked per piece.
 const PIECE: usize = 4096;
-/// From here on, looking at files is worth more than one thread.
+/// Number of pictures from which on their files are checked by several threads.
 const MANY: usize = 10_000;
-/// Pictures that are named; the others are counted.
+/// Pictures that a message names; the others are counted.
 const NUM_NAMED: usize = 5;
-/// The size of a picture that is no file.
+/// Recorded size of a missing picture.
 const NOT_THERE: u64 = u64::MAX;
 
-/// A file as it was.
+/// Size and modification time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     num_bytes: u64,
     modified_ns: i64,
-    /// Hash of the contents, where it was asked for.
+    /// Hash of the contents, where requested.
     contents: Option<u64>,
 }
 
@@ -55,7 +54,7 @@ impl Stamp {
         }
     }
 
-    /// Of the files in a folder of frames.
+    /// Stamp of all files in a folder of frames.
     fn of_folder(path: &Path, check: PictureCheck) -> Stamp {
         let mut files: Vec<PathBuf> = match fs::read_dir(path) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
@@ -63,7 +62,7 @@ impl Stamp {
         };
         files.sort_unstable();
         let stamps = files.iter().map(|file| Stamp::of_file(file, check));
-        // A folder without files has nothing to show.
+        // An empty folder has the stamp of a missing file.
         let all = stamps.reduce(Stamp::and);
         all.unwrap_or_else(|| Stamp::of_file(path, check))
     }
@@ -92,7 +91,7 @@ impl Stamp {
         }
     }
 
-    /// Of a sample: its picture, and what belongs to it.
+    /// Stamp of a sample: its picture and the companion files.
     fn of_sample(
         samples: &Samples,
         sample: usize,
@@ -105,7 +104,7 @@ impl Stamp {
         companions.fold(picture, |all, path| all.and(Stamp::of(&path, check)))
     }
 
-    /// Of two files together; whichever of them changes, this does.
+    /// Combines the stamps of two files; it changes when either does.
     fn and(self, other: Stamp) -> Stamp {
         let is_there = self.num_bytes != NOT_THERE && other.num_bytes != NOT_THERE;
         let contents = self.contents.zip(other.contents);
@@ -123,7 +122,7 @@ impl Stamp {
         }
     }
 
-    /// Whether nothing that both know differs.
+    /// Whether size, time and, where both are known, contents are equal.
     fn looks_like(&self, before: &Stamp) -> bool {
         let contents = self.contents.zip(before.contents);
         self.num_bytes == before.num_bytes
@@ -140,7 +139,7 @@ impl Stamp {
     }
 }
 
-/// Of a file's contents; 0 where it cannot be read.
+/// Hash of a file's contents; 0 where it cannot be read.
 fn hash(path: &Path) -> u64 {
     let read = || -> io::Result<u64> {
         let mut file = StoredFile::open(path)?;
@@ -156,12 +155,11 @@ fn hash(path: &Path) -> u64 {
     read().unwrap_or(0)
 }
 
-/// How many, and the first few in words.
+/// Changed pictures: their number, and a few by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// How many.
     pub count: usize,
-    /// The first few: `images/7.jpg (12,345 bytes, was 9,876)`.
+    /// Up to five of them: `images/7.jpg (12,345 bytes, was 9,876)`.
     pub first: Vec<String>,
 }
 
@@ -173,7 +171,7 @@ impl Changed {
         }
     }
 
-    /// The first few, and how many more.
+    /// Text that names the first few and counts the rest.
     pub fn named(&self) -> String {
         let more = self.count - self.first.len();
         match more {
@@ -183,25 +181,24 @@ impl Changed {
     }
 }
 
-/// What a record tells of the pictures now.
+/// Result of comparing the pictures with the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// There is no record.
     NoRecord,
-    /// The record is not as it was written, or not of as many pictures.
+    /// The record's checksum is wrong, or it is of another number of pictures.
     Damaged,
-    /// It was compared.
+    /// Both are readable.
     With {
-        /// What the record knows of each.
+        /// Whether the record has sizes and times only, or hashes too.
         recorded: PictureCheck,
-        /// Pictures that are others now: another size, other contents, gone, or there at last.
+        /// Pictures that changed: other size, other contents, deleted, or no longer missing.
         replaced: Changed,
-        /// Pictures of the same size with another time of change, whose contents were not recorded.
+        /// Pictures of the same size with another modification time, whose contents were not recorded.
         touched: Changed,
     },
 }
 
-/// Writes down which files the pictures are.
+/// Writes the record of the pictures.
 pub fn record(path: &Path, parts: &[&Samples], check: PictureCheck) -> io::Result<()> {
     holdall_files::write_whole_by(path, |file| {
         let mut hasher = Xxh3::new();
@@ -221,8 +218,8 @@ pub fn record(path: &Path, parts: &[&Samples], check: PictureCheck) -> io::Resul
     })
 }
 
-/// Compares the pictures with what was written down. With [`PictureCheck::Hash`] every picture is read; else those alone whose
-/// time of change is another and whose contents were recorded. `is_left_out` says which do not matter, by part and sample.
+/// Compares the pictures with the record. With [`PictureCheck::Hash`] every picture is read; otherwise only pictures whose modification
+/// time changed and whose contents were recorded. `is_left_out` names pictures to ignore, by part and sample.
 pub fn compare(
     path: &Path,
     parts: &[&Samples],
@@ -307,7 +304,7 @@ fn sizes(now: u64, before: u64) -> String {
     }
 }
 
-/// A file whose bytes are hashed as they are read.
+/// Reader that hashes the bytes it reads.
 struct Hashed {
     file: BufReader<File>,
     hasher: Xxh3,
@@ -361,7 +358,7 @@ fn header(parts: &[&Samples], check: PictureCheck) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Some of the samples.
+/// A range of the samples of one part.
 struct Piece<'a> {
     part: usize,
     samples: &'a Samples,

@@ -1,9 +1,9 @@
-//! Randomness as a function of what it is for: the same words give the same draws, on every
-//! machine and in every order of calls.
+//! Random numbers as a function of their purpose and a few words: the same words give the same draws, on every machine and
+//! in every order of calls.
 
 use holdall_files::{GOLDEN, SplitMix64, mix};
 
-/// What a stream of draws is for, so that no two purposes share one.
+/// Purpose of a random stream, so that no two purposes share one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     Split = 1,
@@ -21,12 +21,11 @@ pub(crate) enum Purpose {
     ClipVideos = 12,
 }
 
-/// A stream of draws.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(SplitMix64);
 
 impl Random {
-    /// The stream of these words, such as (seed, epoch).
+    /// The stream for these words, such as (seed, epoch).
     pub(crate) fn new(purpose: Purpose, words: &[u64]) -> Random {
         let mut state = mix(purpose as u64);
         for &word in words {
@@ -35,25 +34,24 @@ impl Random {
         Random(SplitMix64(state))
     }
 
-    /// The stream that goes on from this state.
+    /// The stream that continues from this state.
     pub(crate) fn from_state(state: u64) -> Random {
         Random(SplitMix64(state))
     }
 
-    /// 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.0.bits()
     }
 
-    /// In `[0, 1)`.
+    /// Uniform in `[0, 1)`.
     pub(crate) fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
-    /// In `0..bound`, each equally likely; 0 where the bound is 0.
+    /// Uniform in `0..bound`; 0 where the bound is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         let bound = bound as u64;
-        // The high word of bits * bound is even except for the lowest `2^64 mod bound` products.
+        // The high word of bits * bound is uniform except for the lowest `2^64 mod bound` products.
         let uneven = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
         loop {
             let product = u128::from(self.bits()) * u128::from(bound);
@@ -63,7 +61,7 @@ impl Random {
         }
     }
 
-    /// Fisher-Yates.
+    /// Fisher-Yates shuffle.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -1,13 +1,13 @@
-//! A file of rows: numbers of each sample, computed once.
+//! A file of feature rows: the frame features of each sample, computed once.
 //!
 //! ```text
-//! header    4,096 bytes: what the rows are, and checksums of all that they were computed from
-//! record    a row, how many of its frames are there (4 bytes), checksum of both and of the row's number (8 bytes)
+//! header    4,096 bytes: description of the rows, and checksums of everything they were computed from
+//! record    a row, its number of valid frames (4 bytes), checksum of both and of the row's number (8 bytes)
 //! ...       one for each sample, in the order of the list
 //! ```
 //!
-//! A file is written beside its name and renamed when it is whole. What a process left that was ended goes on where its last sound record
-//! ends. A sample that could not be read has a record that says so.
+//! A file is written under a temporary name and renamed when complete. A file that an interrupted process left is resumed behind its last
+//! intact record. A sample that could not be read has a record that says so.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -21,27 +21,25 @@ use crate::error::DataError;
 /// Bytes before the first record.
 const HEADER_BYTES: usize = 4096;
 const MAGIC: &str = "holdall rows 1\n";
-/// In the place of a number of frames: the sample cannot be read.
+/// Frame count of a sample that cannot be read.
 const UNREADABLE: u32 = u32::MAX;
 /// Bytes of a record behind its row.
 const TRAILER_BYTES: usize = 12;
 
-/// What a file of rows holds, and what it was computed from.
+/// Description of the rows, and the inputs they were computed from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowsHeader {
-    /// What a row is, for people.
+    /// Human-readable description of a row.
     pub rows: String,
-    /// Bytes of each.
     pub row_bytes: u64,
-    /// How many there are.
     pub num_rows: u64,
-    /// What they depend on: what it is called, and its checksum.
+    /// Name and checksum of each input.
     pub made_of: Vec<(String, String)>,
 }
 
 impl RowsHeader {
-    /// Bytes of the whole file.
+    /// Size of the complete file.
     pub fn file_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + self.num_rows * (self.row_bytes + TRAILER_BYTES as u64)
     }
@@ -65,7 +63,7 @@ impl RowsHeader {
         Ok(json.and_then(|json| serde_json::from_str(json).ok()))
     }
 
-    /// Why rows of another header are not these.
+    /// Why rows with the header `found` cannot be used for this one; `None` if they can.
     fn difference(&self, found: &RowsHeader) -> Option<String> {
         if found == self {
             return None;
@@ -88,24 +86,24 @@ impl RowsHeader {
     }
 }
 
-/// A whole file of rows.
+/// A complete file of rows.
 #[derive(Debug)]
 pub struct RowsFile {
     file: File,
     path: PathBuf,
     row_bytes: usize,
-    /// Frames of each row that are there.
+    /// Number of valid frames of each row.
     counts: Vec<u32>,
 }
 
-/// What lies at a path.
+/// State of the file at a path.
 #[derive(Debug)]
 pub enum FoundRows {
-    /// All rows, sound.
+    /// All rows, intact.
     Whole(RowsFile),
-    /// Nothing.
+    /// No file.
     Nothing,
-    /// Rows of something else, or damaged: why.
+    /// Rows of other inputs, or damaged rows; the reason.
     Unusable(String),
 }
 
@@ -118,7 +116,7 @@ pub(crate) fn failed(path: &Path, action: &'static str) -> impl FnOnce(io::Error
     }
 }
 
-/// Reads records as long as they are sound: how many frames each has.
+/// Frame counts of the records up to the first damaged one.
 fn sound_records(file: &mut impl Read, header: &RowsHeader) -> io::Result<Vec<u32>> {
     let mut counts = Vec::new();
     let mut record = vec![0; header.row_bytes as usize + TRAILER_BYTES];
@@ -137,7 +135,7 @@ fn sound_records(file: &mut impl Read, header: &RowsHeader) -> io::Result<Vec<u3
     Ok(counts)
 }
 
-/// Of a row, and of its number: rows that changed places are found too.
+/// Checksum of a row and of its number, so that swapped rows are found too.
 fn checksum(number: usize, content: &[u8]) -> [u8; 8] {
     let mut sum = RunningChecksum::default();
     sum.add(&(number as u64).to_le_bytes());
@@ -146,7 +144,7 @@ fn checksum(number: usize, content: &[u8]) -> [u8; 8] {
 }
 
 impl RowsFile {
-    /// Looks at what lies at a path, and reads all of it: a damaged row is never trained on.
+    /// Opens the file at a path and reads all of it: a damaged row is never trained on.
     pub fn find(path: &Path, expected: &RowsHeader) -> Result<FoundRows, DataError> {
         let file = match open_regular(path) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(FoundRows::Nothing),
@@ -175,12 +173,12 @@ impl RowsFile {
         }))
     }
 
-    /// Rows, readable or not.
+    /// Number of rows, readable or not.
     pub fn num_rows(&self) -> usize {
         self.counts.len()
     }
 
-    /// Reads a row; `None` if its sample could not be read.
+    /// Reads a row and returns its frame count; `None` if its sample could not be read.
     pub(crate) fn read(&self, number: usize, row: &mut [u8]) -> Result<Option<u32>, DataError> {
         let count = self.counts[number];
         if count == UNREADABLE {
@@ -213,18 +211,18 @@ fn read_at(file: &File, mut to: &mut [u8], mut start: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A file of rows in the making, beside its name.
+/// Writes a file of rows under a temporary name.
 pub struct RowsWriter {
     path: PathBuf,
     header: RowsHeader,
     file: BufWriter<File>,
-    /// Frames of each row that is written.
+    /// Frame counts of the rows written.
     counts: Vec<u32>,
     record: Vec<u8>,
 }
 
 impl RowsWriter {
-    /// Goes on with what an earlier process left of the same rows, or begins.
+    /// Resumes an earlier process's unfinished file of the same rows, or begins a new one.
     pub fn open(path: &Path, header: &RowsHeader) -> Result<RowsWriter, DataError> {
         let beside = partial(path);
         let mut options = OpenOptions::new();
@@ -237,7 +235,7 @@ impl RowsWriter {
                     io::Error::other("another run is writing it: wait for that run's first step");
                 return Err(failed(&beside, "write")(cause));
             }
-            // A file system without locks: two runs at once would be two that write the same.
+            // The file system has no locks: two concurrent runs would write the same bytes.
             Err(TryLockError::Error(_)) => {}
         }
         let counts = {
@@ -267,12 +265,12 @@ impl RowsWriter {
         })
     }
 
-    /// Rows that are written.
+    /// Number of rows written.
     pub fn done(&self) -> usize {
         self.counts.len()
     }
 
-    /// Writes the next row and how many of its frames are there.
+    /// Writes the next row and its number of valid frames.
     ///
     /// # Panics
     /// If the row has another length.
@@ -283,7 +281,7 @@ impl RowsWriter {
         self.write_record(num_frames)
     }
 
-    /// The next sample cannot be read.
+    /// Records that the next sample cannot be read.
     pub fn add_unreadable(&mut self) -> Result<(), DataError> {
         self.record.clear();
         self.record.resize(self.header.row_bytes as usize, 0);
@@ -300,7 +298,7 @@ impl RowsWriter {
         Ok(())
     }
 
-    /// Makes the file whole.
+    /// Completes the file and renames it.
     ///
     /// # Panics
     /// If rows are missing.
@@ -319,7 +317,7 @@ impl RowsWriter {
             file.sync_all()?;
             std::fs::rename(&beside, &path)?;
             sync_folder(path.parent().unwrap_or(Path::new(".")))?;
-            // Whoever makes other rows under this name may do so from here on; this file stays as it is.
+            // From here on another run may write other rows under this name; this open file keeps its content.
             let _ = file.unlock();
             Ok(file)
         });
@@ -376,7 +374,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("train.rows");
         drop(write(&path, 0, 3));
-        // Half a record more, as a kill leaves it.
+        // Half a record more, as an interrupted process leaves it.
         let mut file = OpenOptions::new()
             .append(true)
             .open(partial(&path))
@@ -441,7 +439,7 @@ mod tests {
         assert_eq!(why(&path, &header(5)), "its header is damaged");
     }
 
-    /// Whatever happens to a byte, or to the end: what is taken for whole is what was written.
+    /// Whichever byte is changed, or the end cut off: a file taken for complete has the bytes that were written.
     #[test]
     fn what_is_found_is_what_was_written() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a run goes through: an image each, perhaps a caption, perhaps labels and numbers, perhaps a mask, in little memory.
+//! A list of samples in little memory: an image each, and perhaps a caption, labels, numbers and a mask.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,77 +15,72 @@ use crate::unique_texts::UniqueTexts;
 pub struct Samples {
     root: PathBuf,
     images: PackedStrings,
-    /// What belongs to the images of a segmentation set: as many as there are images, or none.
+    /// Companion files of each image (mask, field of view, further channels); as many entries as images, or none.
     companions: PackedStrings,
     caption_of: Vec<u32>,
     captions: Vec<String>,
     targets: Vec<TargetValues>,
-    /// Which of them balanced sampling goes by, where it is not the first that has labels.
+    /// Target that balanced sampling uses, where it is not the first that has labels.
     balanced_by: Option<usize>,
     rows: Vec<u32>,
 }
 
 impl Samples {
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Where image paths start.
+    /// Folder that image paths are relative to.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// An image's path as its file has it, with `/` for `\`.
+    /// Path of an image as the table has it, with `/` for `\`.
     pub fn image(&self, sample: usize) -> &str {
         self.images.get(sample)
     }
 
-    /// Where an image is.
     pub fn image_path(&self, sample: usize) -> PathBuf {
         self.root.join(self.image(sample))
     }
 
-    /// Writes where an image is over what `path` held, so that a loop allocates once.
+    /// Writes the path of an image into `path`, so that a loop allocates once.
     pub fn image_path_into(&self, sample: usize, path: &mut PathBuf) {
         path.clear();
         path.push(&self.root);
         path.push(self.image(sample));
     }
 
-    /// How long the file of an image is, here and now; nothing where it is none.
+    /// Current size of an image file; `None` where it is no file.
     pub fn image_bytes(&self, sample: usize) -> Option<u64> {
         stamp(&self.image_path(sample)).map(|stamp| stamp.num_bytes)
     }
 
-    /// Where the mask of a sample is, if it has one.
     pub fn mask_path(&self, sample: usize) -> Option<PathBuf> {
         self.companion(sample, Companion::MASK)
     }
 
-    /// Where the field of view of a sample is, if it has one.
     pub fn field_of_view_path(&self, sample: usize) -> Option<PathBuf> {
         self.companion(sample, Companion::FIELD_OF_VIEW)
     }
 
-    /// Where the further channels of a sample's image are, in their order.
+    /// Paths of the further channels of a sample's image, in order.
     pub fn further_image_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
         let further = Companion::FIRST_FURTHER..;
         further.map_while(move |part| self.companion(sample, part))
     }
 
-    /// Where the clips of a sample are: one, or those of its group.
+    /// Paths of a sample's clips: one, or those of its group.
     pub fn clip_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
         let first = self.image_path(sample);
         std::iter::once(first).chain(self.further_image_paths(sample))
     }
 
-    /// Where all that belongs to a sample's image is.
+    /// Paths of a sample's companion files: mask, field of view and further channels.
     pub(crate) fn companion_paths(&self, sample: usize) -> impl Iterator<Item = PathBuf> {
         let own = [self.mask_path(sample), self.field_of_view_path(sample)];
         own.into_iter()
@@ -93,7 +88,7 @@ impl Samples {
             .chain(self.further_image_paths(sample))
     }
 
-    /// A sample's mask as its file has it.
+    /// Path of a sample's mask as the table has it.
     pub fn mask(&self, sample: usize) -> Option<&str> {
         self.companion_name(sample, Companion::MASK)
     }
@@ -111,7 +106,7 @@ impl Samples {
         names.nth(part).filter(|name| !name.is_empty())
     }
 
-    /// A sample's caption.
+    /// Caption of a sample.
     ///
     /// # Panics
     /// If the samples were read without captions.
@@ -119,17 +114,17 @@ impl Samples {
         &self.captions[self.caption_of[sample] as usize]
     }
 
-    /// Which of [`Samples::captions`] a sample has: equal for equal texts.
+    /// Index of a sample's caption in [`Samples::captions`]: equal for equal texts.
     pub fn caption_id(&self, sample: usize) -> u32 {
         self.caption_of[sample]
     }
 
-    /// Which of [`Samples::captions`] each sample has.
+    /// Index of each sample's caption in [`Samples::captions`].
     pub fn caption_ids(&self) -> &[u32] {
         &self.caption_of
     }
 
-    /// Every caption once, in order of appearance.
+    /// Distinct captions, in order of appearance.
     pub fn captions(&self) -> &[String] {
         &self.captions
     }
@@ -139,12 +134,12 @@ impl Samples {
         &self.targets
     }
 
-    /// A sample's label by the first target with one label per picture, -1 for none.
+    /// Label of a sample in the first target with one label per picture, -1 for none.
     pub fn label(&self, sample: usize) -> i32 {
         self.labels().get(sample).copied().unwrap_or(-1)
     }
 
-    /// All labels by the first target with one label per picture, -1 for none; nothing where there is no such target.
+    /// All labels of the first target with one label per picture, -1 for none; empty without such a target.
     pub fn labels(&self) -> &[i32] {
         let labels = self.targets.iter().find_map(|values| match values {
             TargetValues::Class(labels) => Some(labels.as_slice()),
@@ -153,12 +148,12 @@ impl Samples {
         labels.unwrap_or(&[])
     }
 
-    /// Makes balanced sampling go by this target, one of [`Samples::targets`].
+    /// Balances sampling by this target, an index into [`Samples::targets`].
     pub fn balance_by(&mut self, target: usize) {
         self.balanced_by = Some(target);
     }
 
-    /// What balanced sampling goes by: the target asked for, or the first with one label, or the first with several.
+    /// Target that balanced sampling uses: the one chosen, or the first with one label, or the first with several.
     pub fn balanced_target(&self) -> Option<&TargetValues> {
         let first = |wanted: fn(&&TargetValues) -> bool| self.targets.iter().find(wanted);
         match self.balanced_by {
@@ -168,15 +163,15 @@ impl Samples {
         }
     }
 
-    /// The line of the CSV that a sample comes from; of class folders, its place in the list of files, from 1.
+    /// Line of the CSV that a sample comes from; for class folders, the position in the list of files, from 1.
     pub fn row(&self, sample: usize) -> u32 {
         self.rows[sample]
     }
 }
 
 impl Samples {
-    /// Samples of the same group as one: it shows the images of all, in their order, and says what the first says. Groups are in the order of their
-    /// first sample.
+    /// Merges the samples of each group into one: it has the images of all, in order, and the caption and targets of the first. Groups are
+    /// in the order of their first sample.
     pub(crate) fn grouped(&self, group_of: &[u32]) -> Samples {
         let mut at_of: HashMap<u32, usize> = HashMap::new();
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -206,29 +201,28 @@ impl Samples {
     }
 }
 
-/// What belongs to an image: paths from the same root.
+/// Companion files of an image: paths from the same root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions<'a> {
-    /// Classes of its pixels.
+    /// Mask with the class of each pixel.
     pub mask: Option<&'a str>,
-    /// Where it shows anything.
+    /// Mask of the pixels that the image shows.
     pub field_of_view: Option<&'a str>,
-    /// Files of its further channels.
+    /// Files of the further channels.
     pub further_images: &'a [String],
 }
 
-/// How companions lie in one string.
+/// Positions of the companions within one packed string.
 struct Companion;
 
 impl Companion {
     const MASK: usize = 0;
     const FIELD_OF_VIEW: usize = 1;
     const FIRST_FURTHER: usize = 2;
-    /// In no name: `folder.rs` refuses line breaks.
+    /// A line break: `folder.rs` refuses it in names.
     const SEPARATOR: char = '\n';
 }
 
-/// Samples as they come in.
 #[derive(Debug)]
 pub struct SamplesBuilder {
     samples: Samples,
@@ -236,7 +230,7 @@ pub struct SamplesBuilder {
 }
 
 impl SamplesBuilder {
-    /// No samples, of images under `root`.
+    /// An empty list of images under `root`.
     pub fn new(root: PathBuf) -> SamplesBuilder {
         SamplesBuilder {
             samples: Samples {
@@ -253,7 +247,7 @@ impl SamplesBuilder {
         }
     }
 
-    /// One more, from this line of its file; with a caption each, or all without.
+    /// Adds a sample from this line of its file. Either all samples have a caption, or none.
     pub fn push(&mut self, image: &str, caption: Option<&str>, row: u32) {
         self.samples.images.push(image);
         if let Some(caption) = caption {
@@ -262,7 +256,7 @@ impl SamplesBuilder {
         self.samples.rows.push(row);
     }
 
-    /// One more, with what belongs to it; all with this, or all with [`SamplesBuilder::push`].
+    /// Adds a sample with its companion files; a builder takes only this or only [`SamplesBuilder::push`].
     pub fn push_with(&mut self, image: &str, companions: &Companions<'_>, row: u32) {
         self.push_captioned(image, None, companions, row);
     }
@@ -282,7 +276,6 @@ impl SamplesBuilder {
         self.samples.companions.push(&names);
     }
 
-    /// All that were pushed, with their targets.
     pub fn finish(self, targets: Vec<TargetValues>) -> Samples {
         let mut samples = self.samples;
         samples.captions = self.texts.into_list();

@@ -50,10 +50,10 @@ pub use row::{IGNORED, PixelDepth, RowShape};
 pub use set::{GroupLeaks, SegmentationSet, Survey, picture_sizes};
 pub use whole::{WholePicture, read_whole};
 
-/// Names of volumes: three dimensions, which no model here has.
+/// Extensions of volumes: three-dimensional images, which no model here supports.
 const VOLUMES: [&str; 5] = [".nii", ".nii.gz", ".nrrd", ".mha", ".mhd"];
 
-/// Files that hold pictures or volumes and are no pictures, by the ends of their names: what they are, and how they become pictures.
+/// Unsupported files that hold pictures or volumes: extension, what the file is, and how to convert it.
 const UNREAD: [(&str, &str, &str); 4] = [
     (
         ".npy",
@@ -72,7 +72,7 @@ const UNREAD: [(&str, &str, &str); 4] = [
 const DICOM_HINT: &str =
     "`dcmj2pnm --write-16-bit-png x.dcm x.png` of DCMTK, or pydicom's `pixel_array` saved as PNG";
 
-/// Refuses what is no picture of two dimensions, by its name.
+/// Refuses files that are no two-dimensional pictures, by their names.
 fn check_readable(folder: &Path, names: &[String]) -> Result<(), DataError> {
     for name in names {
         let lower = name.to_ascii_lowercase();

@@ -1,14 +1,14 @@
-//! Pictures that lie in files of many: WebDataset's tars, and Parquet. What is in them is listed once, as a CSV would list it, and the list is kept
-//! beside them (`.NAME.index`) until one of them changes, so a set of a million pictures is opened in the time that its list takes to read.
+//! Pictures in archives: WebDataset's tars, and Parquet. Their contents are listed once, as a CSV would list them, and the list is kept
+//! beside the archives (`.NAME.index`) until one of them changes, so a set of a million pictures opens in the time of reading the list.
 //!
 //! ```text
-//! holdall index 2 KEY pictures ["what there is to say"]      KEY: names, sizes and times of the files
+//! holdall index 2 KEY pictures ["notes"]      KEY: names, sizes and times of the files
 //! image,caption,label,__key__
 //! cars-000.tar#000000.jpg@1024+20480,a red car,Ford,000000
 //! ```
 //!
-//! Pictures of a tar are read where they lie. Those of a Parquet file lie packed in pages of many, so they are copied once into a file beside
-//! the list (`.NAME.pictures`), as they are.
+//! Pictures in a tar are read in place. Pictures in a Parquet file are compressed in pages of many, so their bytes are copied once into a
+//! file beside the list (`.NAME.pictures`).
 
 mod parquet_rows;
 mod pattern;
@@ -34,10 +34,10 @@ use crate::words::{counted, thousands};
 
 const VERSION: &str = "holdall index 2";
 const MOST_FIRST_LINE: u64 = 1 << 16;
-/// The column that says `train`, `validation` or `test`, where names of shards do; no column of a table is called so.
+/// Name of the column of sides that is derived from shard names; a name that no table uses.
 pub(crate) const SPLIT: &str = "__split__";
 
-/// What shards are.
+/// Archive format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     WebDataset,
@@ -45,7 +45,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the end of a name.
+    /// Format by file extension.
     fn of(path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let packed = [".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"];
@@ -59,26 +59,26 @@ impl Kind {
     }
 }
 
-/// One of the files.
+/// An archive file.
 #[derive(Clone, Debug)]
 struct Shard {
     path: PathBuf,
-    /// From the folder that the set is in, with `/`.
+    /// Path relative to the set's folder, with `/`.
     name: String,
-    /// The side of the split that its name says; nothing where names say nothing.
+    /// Side of the split in its name; `None` if the names tell no sides.
     side: Option<Side>,
 }
 
-/// What was listed.
+/// Summary of a listing.
 #[derive(Debug)]
 struct Listed {
     num_rows: usize,
-    /// Whether rows name parts of files, and not files.
+    /// Whether rows name parts of the archives instead of files.
     has_pictures: bool,
     notes: Vec<String>,
 }
 
-/// Whether a path means shards: a file, a pattern, or a folder that has them and nothing else to go by.
+/// Whether a path means shards: an archive, a pattern of archives, or a folder that has archives.
 pub(crate) fn are_meant(path: &Path) -> bool {
     if path.is_dir() {
         folder_of_shards(path).is_some()
@@ -91,7 +91,7 @@ pub(crate) fn are_meant(path: &Path) -> bool {
     }
 }
 
-/// The folder itself, or `data` in it as Hugging Face lays it out, if it has shards.
+/// The folder itself, or its `data` as Hugging Face lays it out, if it has shards.
 pub(crate) fn folder_of_shards(folder: &Path) -> Option<PathBuf> {
     let has_shards = |folder: &Path| {
         let found = entries(folder).ok();
@@ -112,19 +112,19 @@ pub(crate) fn folder_of_shards(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A list of what is in shards.
+/// List of the contents of shards.
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
     file: PathBuf,
     key: String,
     folder: PathBuf,
     has_pictures: bool,
-    /// What there is to say, whenever it is opened.
+    /// Notes for the log, repeated whenever the list is opened.
     notes: Vec<String>,
 }
 
 impl Index {
-    /// The list that is kept, or a new one. Also what there is to say.
+    /// Opens the kept list or makes a new one; returns the notes too.
     pub(crate) fn open(path: &Path) -> Result<(Index, Vec<String>), DataError> {
         let (shards, folder, kind) = shards(path)?;
         let key = key(&shards)?;
@@ -142,7 +142,7 @@ impl Index {
                     action,
                     cause,
                 }) if path.as_os_str().is_empty() => {
-                    // This place cannot be written to; the next may be.
+                    // This folder is not writable; the next one may be.
                     let path = place.clone();
                     failed = Some(DataError::Io {
                         path,
@@ -156,7 +156,7 @@ impl Index {
         Err(failed.unwrap_or_else(|| unwritten(io::ErrorKind::NotFound.into())))
     }
 
-    /// What was listed before, if the files are what they were.
+    /// The kept list, if the files have not changed.
     fn kept(place: &Path, key: &str, folder: &Path) -> Option<Index> {
         let mut first = String::new();
         let file = holdall_files::open_regular(place).ok()?.0;
@@ -180,7 +180,7 @@ impl Index {
         })
     }
 
-    /// Lists what is in the files. One process does it, others that start at the same time wait for it.
+    /// Lists the contents of the files. One process does it, and processes that start at the same time wait for it.
     fn make(
         place: &Path,
         key: &str,
@@ -193,7 +193,7 @@ impl Index {
         }
         let lock_path = hidden_beside(place, ".lock");
         let lock = File::create(&lock_path).map_err(unwritten)?;
-        // Some network file systems have no locks: there two may list at once, and the last one wins.
+        // Some network file systems have no locks: then two processes may list at once, and the last one wins.
         let _ = lock.lock();
         if let Some(index) = Index::kept(place, key, folder) {
             let notes = index.notes.clone();
@@ -237,7 +237,7 @@ impl Index {
                 place.display()
             ),
         );
-        // The first line is known last.
+        // The first line is written last, because it depends on all rows.
         let joined = holdall_files::write_whole_by(place, |out| {
             let what = if has_pictures { "pictures" } else { "paths" };
             let said = serde_json::to_string(&notes).unwrap_or_default();
@@ -257,17 +257,17 @@ impl Index {
         Ok((index, notes))
     }
 
-    /// Where the paths in it start.
+    /// Folder that the list's paths are relative to.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether rows name parts of files, and not files.
+    /// Whether rows name parts of the archives instead of files.
     pub(crate) fn has_pictures(&self) -> bool {
         self.has_pictures
     }
 
-    /// The list as rows, header first; `path` is what the user named. An error if it is no longer the list that was opened.
+    /// The list as rows, header first; `path` is the user's path, for messages. An error if the list has changed since it was opened.
     pub(crate) fn records(&self, path: &Path) -> Result<TextRecords, DataError> {
         let failed = |cause| DataError::Io {
             path: self.file.clone(),
@@ -290,7 +290,7 @@ impl Index {
     }
 }
 
-/// Lists what is in one file, and leaves nothing behind: for files of any bytes.
+/// Lists the contents of one file and keeps nothing on disk: for fuzzing.
 pub(crate) fn list_file(path: &Path, limits: parquet::Limits) -> Result<Vec<u8>, DataError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -314,7 +314,7 @@ pub(crate) fn list_file(path: &Path, limits: parquet::Limits) -> Result<Vec<u8>,
     Ok(out)
 }
 
-/// An error of writing the list, before it is known where.
+/// Error of writing the list, before its path is known.
 fn unwritten(cause: io::Error) -> DataError {
     DataError::Io {
         path: PathBuf::new(),
@@ -323,7 +323,7 @@ fn unwritten(cause: io::Error) -> DataError {
     }
 }
 
-/// The files that a path means, the folder they are named from, and what they are.
+/// Files that a path means, the folder their names are relative to, and their format.
 fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
     let (files, folder) = if let (true, Some(folder)) = (path.is_dir(), folder_of_shards(path)) {
         let names = entries(&folder)?.files.into_iter();
@@ -335,7 +335,7 @@ fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
         } else {
             vec![path.to_owned()]
         };
-        // What all of them are in.
+        // Their common folder.
         let mut folder = path.parent().unwrap_or(Path::new("")).to_owned();
         while folder.to_string_lossy().contains(['{', '*']) && !folder.exists() {
             folder = folder.parent().unwrap_or(Path::new("")).to_owned();
@@ -373,7 +373,7 @@ fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
     Ok((shards, folder, *kind))
 }
 
-/// Files called `train...` and `val...` or `test...` are the sides of the split.
+/// Assigns sides by file names: `train...`, and `val...` or `test...`.
 fn split_by_name(shards: &mut [Shard]) {
     let side = |shard: &Shard| {
         let name = shard.path.file_name().unwrap_or_default();
@@ -391,12 +391,12 @@ fn split_by_name(shards: &mut [Shard]) {
     }
 }
 
-/// What the column of the split says of a file's rows.
+/// Value of the split column for a file's rows.
 fn split_cell(shard: &Shard) -> &'static str {
     shard.side.unwrap_or(Side::Train).name()
 }
 
-/// A hash of names, sizes and times.
+/// Hash of the shards' names, sizes and times.
 fn key(shards: &[Shard]) -> Result<String, DataError> {
     let mut hasher = Xxh3::new();
     for shard in shards {
@@ -415,7 +415,7 @@ fn key(shards: &[Shard]) -> Result<String, DataError> {
     Ok(format!("{:016x}", hasher.digest()))
 }
 
-/// Where a list may be kept: beside the files, or else where caches are.
+/// Candidate paths for the list: beside the files, then in the cache folder.
 fn places(path: &Path, folder: &Path) -> Vec<PathBuf> {
     let name = if path.is_dir() {
         "shards".to_owned()

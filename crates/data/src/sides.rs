@@ -1,4 +1,4 @@
-//! The three sides of a split: rows that are trained on, rows that choose the best model, and rows that are left for the test.
+//! The three sides of a split: training, validation (which selects the best model) and test.
 //!
 //! A column tells them apart: by words (`train`, `val`, `test`), or by the number of a fold. Where the config names no column, one is
 //! recognised by its name and its values. Folders and shards named `train`, `val` and `test` are listed with such a column.
@@ -19,9 +19,9 @@ use crate::words::listed;
 pub enum Side {
     /// Rows that are trained on.
     Train,
-    /// Rows that choose the best model.
+    /// Rows that select the best model.
     Validation,
-    /// Rows that neither training nor the choice of a model sees.
+    /// Rows that neither training nor model selection sees.
     Test,
 }
 
@@ -29,7 +29,7 @@ impl Side {
     /// All sides, in the order of [`Side::index`].
     pub const ALL: [Side; 3] = [Side::Train, Side::Validation, Side::Test];
 
-    /// The side that a cell or the name of a folder means, in any case.
+    /// Side that a cell or a folder name means, in any case.
     pub fn of(word: &str) -> Option<Side> {
         match word.trim().to_ascii_lowercase().as_str() {
             "train" | "training" | "trn" => Some(Side::Train),
@@ -48,13 +48,13 @@ impl Side {
         }
     }
 
-    /// Its place in [`Side::ALL`].
+    /// Index in [`Side::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Names of columns that tell sides apart, in any case, with blanks, dashes or underscores; the first is taken first.
+/// Names of split columns, in any case, with blanks, dashes or underscores; earlier names take precedence.
 const SPLIT_NAMES: [&str; 19] = [
     "split",
     "splits",
@@ -76,9 +76,10 @@ const SPLIT_NAMES: [&str; 19] = [
     "is_valid",
     "is_train",
 ];
-/// Names among them that often mean something else: they count where their values are sides, and are not spoken of otherwise.
+/// Names of `SPLIT_NAMES` that often have another meaning: such a column counts only if its values are sides, and is not mentioned
+/// otherwise.
 const AMBIGUOUS_NAMES: [&str; 5] = ["set", "dataset", "phase", "usage", "test"];
-/// Names among them whose cells are true or false, and the side of the true ones.
+/// Names of `SPLIT_NAMES` for columns of true and false, and the side of the true rows.
 const FLAG_NAMES: [(&str, Side); 5] = [
     ("is_test", Side::Test),
     ("test", Side::Test),
@@ -86,33 +87,33 @@ const FLAG_NAMES: [(&str, Side); 5] = [
     ("is_val", Side::Validation),
     ("is_valid", Side::Validation),
 ];
-/// Names among them whose cells may be numbers.
+/// Names of `SPLIT_NAMES` for columns of fold numbers.
 const FOLD_NAMES: [&str; 3] = ["fold", "folds", "kfold"];
-/// Values that are named in what to write: more are hardly sides.
+/// Distinct values up to which a message suggests a config for them: a split column seldom has more.
 const MAX_SIDES_TO_NAME: usize = 3;
-/// More folds than anyone makes.
+/// Limit of the number of folds.
 const MAX_FOLDS: usize = 50;
 
-/// A column that says which side each row is on.
+/// Column that tells the side of each row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SplitColumn {
     pub(crate) column: usize,
     pub(crate) name: String,
     pub(crate) origin: Origin,
     rule: Rule,
-    /// Whether a cell that means no side is a row to train on, and no error.
+    /// Whether a cell that means no side is a training row instead of an error.
     is_lenient: bool,
 }
 
-/// Who says that a column tells sides apart.
+/// How the split column was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Config,
-    /// Its name and its values.
+    /// By its name and its values.
     Name,
-    /// Its values alone: every cell is a word for a side.
+    /// By its values alone: every cell is a word for a side.
     Values,
-    /// Names of folders or shards.
+    /// Derived from the names of folders or shards.
     Files,
 }
 
@@ -120,17 +121,17 @@ pub(crate) enum Origin {
 enum Rule {
     /// Cells are words for sides.
     Words,
-    /// Rows with these values are held out; words for the test count as well.
+    /// Rows with these values are held out; words for the test side are understood too.
     Values {
         validation: String,
         test: Option<String>,
     },
-    /// True cells are of this side, the others are trained on.
+    /// Rows with a true cell are on this side, all others are trained on.
     Flag(Side),
 }
 
 impl SplitColumn {
-    /// The column that the config names, that folders or shards bring, or that is recognised by its name and values.
+    /// The column that the config names, that folders or shards provide, or that is recognised by its name and values.
     pub(crate) fn find(
         validation: &Validation,
         table: &Table,
@@ -183,7 +184,7 @@ impl SplitColumn {
         Ok(by_values.map(|column| found(column, Origin::Values, Rule::Words)))
     }
 
-    /// Where a column is called like one of sides and its values are not understood: what to write.
+    /// Message where a column is named like a split column and its values are not understood.
     pub(crate) fn not_understood(
         validation: &Validation,
         table: &Table,
@@ -199,7 +200,6 @@ impl SplitColumn {
         Ok(not_understood)
     }
 
-    /// The side of a row.
     pub(crate) fn side(&self, table: &Table, row: Row<'_>) -> Result<Side, DataError> {
         let cell = row.cell(self.column).trim();
         let by_word = Side::of(cell);
@@ -233,7 +233,7 @@ impl SplitColumn {
         }
     }
 
-    /// For the log: who says so, and which fold is held out.
+    /// For the log: how the column was found, and which fold is held out.
     pub(crate) fn describe(&self) -> String {
         let name = &self.name;
         let by_name = match self.origin {
@@ -252,7 +252,7 @@ impl SplitColumn {
     }
 }
 
-/// The column that tells sides apart by its name and values, and what to say of one that was not understood.
+/// The column recognised by its name and values, and a message about one that was not understood.
 type FoundByName = (Option<(usize, Rule)>, Option<String>);
 
 fn find_by_name(table: &Table) -> Result<FoundByName, DataError> {
@@ -280,7 +280,7 @@ fn find_by_name(table: &Table) -> Result<FoundByName, DataError> {
     Ok((None, not_understood))
 }
 
-/// The first column whose cells are all words for sides, those of training and of another side among them.
+/// The first column whose cells are all words for sides, with training and another side among them.
 fn find_by_values(table: &Table) -> Result<Option<usize>, DataError> {
     let num_columns = table.columns().len();
     let mut candidates: Vec<(usize, [bool; 3])> = (0..num_columns)
@@ -291,7 +291,7 @@ fn find_by_values(table: &Table) -> Result<Option<usize>, DataError> {
         if candidates.is_empty() {
             return Ok(None);
         }
-        // Rows that cannot be used are counted elsewhere.
+        // Unusable rows are counted elsewhere.
         if row.num_fields() == num_columns {
             candidates.retain_mut(|(column, has_side)| {
                 let side = Side::of(row.cell(*column));
@@ -307,7 +307,7 @@ fn find_by_values(table: &Table) -> Result<Option<usize>, DataError> {
     Ok(splits.next().map(|(column, _)| *column))
 }
 
-/// A cell that says yes or no.
+/// Truth value of a cell.
 fn truth(cell: &str) -> Option<bool> {
     match cell.trim().to_ascii_lowercase().as_str() {
         "1" | "1.0" | "true" | "yes" | "y" | "t" => Some(true),
@@ -316,22 +316,22 @@ fn truth(cell: &str) -> Option<bool> {
     }
 }
 
-/// Whether two cells say the same: as text, or as a number (pandas writes 3 as 3.0).
+/// Whether two cells are equal as text or as numbers (pandas writes 3 as 3.0).
 fn is_same(cell: &str, value: &str) -> bool {
     let number = |text: &str| text.parse::<f64>().ok();
     cell.eq_ignore_ascii_case(value.trim())
         || number(cell).is_some_and(|cell| number(value.trim()) == Some(cell))
 }
 
-/// The values of a column.
+/// Statistics of a column's values.
 #[derive(Default)]
 struct Cells {
     has_side: [bool; 3],
-    /// The first cell that means no side, and its line.
+    /// Line and text of the first cell that means no side.
     first_other: Option<(u32, String)>,
-    /// Numbers of folds, as long as all cells are such and there are few.
+    /// Fold numbers, as long as all cells are small whole numbers and few differ.
     folds: Option<BTreeSet<u64>>,
-    /// Different values, the first few.
+    /// The first distinct values.
     values: BTreeSet<String>,
 }
 
@@ -343,7 +343,7 @@ impl Cells {
         };
         let mut rows = table.rows()?;
         while let Some(row) = rows.read_any()? {
-            // Rows that cannot be used are counted elsewhere.
+            // Unusable rows are counted elsewhere.
             if row.num_fields() == table.columns().len() {
                 cells.add(row.line(), row.cell(column).trim());
             }
@@ -377,19 +377,19 @@ impl Cells {
         self.has_side.iter().filter(|has| **has).count()
     }
 
-    /// Whether the column tells what is trained on from what is not.
+    /// Whether the values tell training rows from others.
     fn are_sides(&self) -> bool {
         self.has_side[Side::Train.index()] && self.num_sides() > 1
     }
 
-    /// Whether some cells say yes and all others no.
+    /// Whether the cells are truth values, both of which occur.
     fn are_flags(&self) -> bool {
         let truths = self.values.iter().map(|value| truth(value));
         let truths: Option<BTreeSet<bool>> = truths.collect();
         truths.is_some_and(|truths| truths.len() == 2)
     }
 
-    /// What to say of a column that tells sides by its name alone: what was found, and what to write; nothing where all rows are of one side.
+    /// Message about a column with a split column's name: its values, and a config for them; `None` where all rows are on one side.
     fn not_understood(&self, column: &str) -> Option<String> {
         let (line, cell) = self.first_other.as_ref()?;
         let values: Vec<&String> = self
@@ -421,7 +421,7 @@ impl Cells {
         ))
     }
 
-    /// Where all cells are numbers of folds: the first is held out.
+    /// Rule for a column of fold numbers: the lowest one is validated on.
     fn folds(&self) -> Option<Rule> {
         let folds = self.folds.as_ref().filter(|folds| folds.len() > 1)?;
         Some(Rule::Values {
@@ -430,7 +430,7 @@ impl Cells {
         })
     }
 
-    /// An error where no row has a value that the config asks for.
+    /// An error where no row has a value that the config names.
     fn check(
         &self,
         table: &Table,
@@ -438,7 +438,7 @@ impl Cells {
         asked: [Option<&String>; 2],
     ) -> Result<(), DataError> {
         let is_there = |value: &&String| self.values.iter().any(|cell| is_same(cell, value));
-        // Past so many values, others may be there too.
+        // Past the limit of recorded values, the column may still have the missing one.
         let missing = asked.into_iter().flatten().find(|value| !is_there(value));
         match missing {
             Some(value) if self.values.len() < MAX_FOLDS => Err(DataError::invalid(
@@ -487,7 +487,7 @@ mod tests {
             let (found, _) = sides(&csv, "\"auto\"");
             assert_eq!(found, Some(vec![Train, Held, Test, Train]), "{name}");
         }
-        // Another name or values that are no sides; all cells that are sides are enough.
+        // The column needs a split column's name, or cells that are all sides.
         assert_eq!(
             sides("image,kind\na,train\nb,test\nc,car\n", "\"auto\"").0,
             None
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(found, Some(vec![Train, Test]));
         assert!(notes.is_empty(), "{notes:?}");
         assert_eq!(sides("image,set\na,75192\nb,10030\n", "\"auto\"").0, None);
-        // All rows are for training: nothing is told apart.
+        // All rows are for training: nothing is split.
         assert_eq!(sides("image,split\na,train\nb,train\n", "\"auto\"").0, None);
         let (found, notes) = sides("image,split\na,train\nb,later\n", "\"auto\"");
         assert_eq!(found, None);
@@ -526,7 +526,7 @@ mod tests {
         );
         let typed = r#"{"column": "Split", "value": 1, "test": 2}"#;
         assert_eq!(sides(csv, typed).0, Some(vec![Train, Held, Test]));
-        // Names that mean something else too are not spoken of.
+        // Columns with ambiguous names are not mentioned.
         let (_, notes) = sides("image,set\na,75192\nb,10030\n", "\"auto\"");
         assert!(notes.is_empty(), "{notes:?}");
     }

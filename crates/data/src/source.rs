@@ -1,5 +1,5 @@
-//! From a config to samples: find the CSV, read it, say which columns mean what, split it, and check
-//! that every image is there. What was decided on the way is said in notes.
+//! From a config to samples: finds the CSV, reads it, assigns columns, splits the rows, and checks that every image
+//! exists. Decisions on the way are recorded as notes.
 
 mod bad_rows;
 mod clips;
@@ -34,47 +34,47 @@ pub use evidence::{Evidence, EvidenceKind, evidence};
 use missing::check_images;
 use targets::{Known, ScannedTarget, standardize};
 
-/// What a config's `data` section leads to.
+/// The data set that a config's `data` section describes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DataSet {
-    /// What is trained on.
+    /// Training samples.
     pub train: Samples,
-    /// What is held out, if anything.
+    /// Validation samples.
     pub validation: Option<Samples>,
-    /// What is left for the test, if anything is marked so.
+    /// Test samples, where rows are marked for the test.
     pub test: Option<Samples>,
-    /// What is to be learnt of each picture, in the order of [`Samples::targets`].
+    /// Prediction targets, in the order of [`Samples::targets`].
     pub targets: Vec<Target>,
-    /// Names of the labels of the first target with one label per picture: those of the training rows, sorted, or those
-    /// of the trained head.
+    /// Label names of the first target with one label per picture: those of the training rows, sorted, or those of the
+    /// trained head.
     pub labels: Vec<String>,
-    /// How captions are made; a column alone is `{column}`. Empty without captions.
+    /// Template of the captions; a single column is `{column}`. Empty without captions.
     pub caption_template: String,
-    /// The column of the first target with one label per picture.
+    /// Column of the first target with one label per picture.
     pub label_column: Option<String>,
-    /// What was found and decided, for the log.
+    /// Findings and decisions, for the log.
     pub notes: Vec<String>,
-    /// The file read, or the folder of class folders.
+    /// The table file, or the folder of class folders.
     pub csv: PathBuf,
-    /// Rows that were left out, of this file and of a validation file.
+    /// Skipped rows, of this file and of a validation file.
     pub bad_rows: Vec<BadRow>,
 }
 
-/// Reads what the config names. The seed decides which rows are held out.
+/// Reads the config's data. The seed decides which rows are held out.
 pub fn read(config: &DataConfig, captions: Captions, seed: u64) -> Result<DataSet, DataError> {
     read_source(config, (Media::Pictures, captions), None, seed)
 }
 
-/// Targets of a trained model, and the side that it is to be evaluated on.
+/// Targets of a trained model, and the side of the split to evaluate.
 #[derive(Clone, Copy, Debug)]
 pub struct TrainedTargets<'a> {
-    /// Labels in the model's order, and numbers. A target that the config does not name has no values.
+    /// Labels in the model's order, and numeric targets. A target that the config does not name has no values.
     pub targets: &'a [Target],
-    /// Labels of test rows are read where that is [`Side::Test`] alone: they may be others.
+    /// Labels of test rows are read only where this is [`Side::Test`]: they may be unknown to the model.
     pub side: Side,
 }
 
-/// Reads what the config names, with the targets of a trained model. The seed is that of the training run, so that the same
+/// Reads the config's data with the targets of a trained model. The seed is that of the training run, so that the same
 /// rows are held out.
 pub fn read_with_targets(
     config: &DataConfig,
@@ -85,7 +85,7 @@ pub fn read_with_targets(
     read_source(config, (Media::Pictures, captions), Some(trained), seed)
 }
 
-/// Reads what the config names, with captions and the labels of a trained head, in its order.
+/// Reads the config's data with captions and the labels of a trained head, in its order.
 pub fn read_with_labels(
     config: &DataConfig,
     labels: &[String],
@@ -126,7 +126,7 @@ fn read_source(
     let mut bad_rows = std::mem::take(&mut scan.bad);
     notes.extend(check_rows(config, &found.csv, &bad_rows, scan.num_rows)?);
     let known = heads.map_or(Known::FromRows, Known::Heads);
-    // Where validation rows are yet to be drawn, every row may be one.
+    // Where validation rows are drawn later, any row may become one.
     let has_marked = scan.sides.contains(&Side::Validation);
     let is_drawn = config.validation.drawn_share(has_marked).is_some();
     let is_marked = |side: &Side| scan.sides.contains(side) && (*side == Side::Test || !is_drawn);
@@ -146,7 +146,7 @@ fn read_source(
         bad_rows.len(),
     )?);
     notes.extend(unlabelled);
-    // Only training has a head to offer: whoever reads inputs alone, or with a model's targets, has one or needs none.
+    // Suggests a label column only to training runs; other callers bring a model's targets or need none.
     let is_to_train = captions == Captions::Required && trained.is_none();
     if let (true, Some(column)) = (
         is_to_train && source.columns.targets.is_empty() && config.label.is_none(),
@@ -223,7 +223,7 @@ fn read_source(
     })
 }
 
-/// Hands on the file of every row that a run trains on, one at a time. The seed is that of the run.
+/// Calls `visit` with the file of every training row. The seed is that of the run.
 pub fn visit_trained_files(
     config: &DataConfig,
     kind: (Media, Captions),
@@ -252,12 +252,12 @@ pub fn visit_trained_files(
     Ok(())
 }
 
-/// Captions up to this are tokenized without asking.
+/// Captions up to this length are tokenized without a memory check.
 const SHORT_CAPTION_BYTES: usize = 64 << 10;
-/// What a tokenizer takes at its peak, for each byte of a text: measured as 125 to 147.
+/// Peak memory of tokenizing, per byte of text: measured as 125 to 147.
 const TOKENIZED_PER_BYTE: u64 = 160;
 
-/// Refuses a text that takes more to tokenize than the budget leaves; `place` is where it stands.
+/// Refuses a text that needs more memory to tokenize than the budget leaves; `place` is its position, for the message.
 ///
 /// # Errors
 /// [`DataError::OverBudget`].
@@ -274,13 +274,13 @@ pub fn check_text(text: &str, place: impl FnOnce() -> String) -> Result<(), Data
     })
 }
 
-/// A table whose columns are known.
+/// A table whose columns are assigned.
 pub(crate) struct Source {
     pub(crate) table: Table,
     pub(crate) columns: Columns,
     pub(crate) root: PathBuf,
     pub(crate) media: Media,
-    /// The column whose rows of equal value are one sample.
+    /// Column whose rows of equal value form one sample.
     clip_group: Option<String>,
     unseen_labels: UnseenLabels,
 }
@@ -316,21 +316,20 @@ impl Source {
         self.table.path().to_owned()
     }
 
-    /// The column of the first target with one label per picture, as the config lists them.
+    /// Column of the first target with one label per picture, in the config's order.
     pub(crate) fn label_column(&self) -> Option<&str> {
         let column = self.columns.label()?;
         Some(&self.table.columns()[column])
     }
 
-    /// What is held out of a validation file: nothing; groups are read anyway.
+    /// Validation setting for reading a validation file: nothing is held out of it, but groups are read.
     pub(crate) fn validation_of_other(&self, config: &DataConfig) -> Validation {
         Validation::Unsplit {
             group: config.validation.group().map(str::to_owned),
         }
     }
 
-    /// Reads every row once: which are no samples, and of the others on which side of the split they are and what columns of
-    /// labels, numbers and groups say.
+    /// Reads every row once: finds bad rows, and reads sides, labels, numbers and groups of the others.
     pub(crate) fn scan(
         &self,
         validation: &Validation,
@@ -342,7 +341,7 @@ impl Source {
             Some(name) => Some(self.table.column("group", name)?),
             None => None,
         };
-        // Clips of one sample are on one side of the split.
+        // All clips of a sample are on one side of the split.
         let (group, is_asked) = match validation.group() {
             Some(name) => (Some(self.table.column("validation", name)?), true),
             None if clip_group.is_some() => (clip_group, true),
@@ -407,7 +406,7 @@ impl Source {
         Ok(scan)
     }
 
-    /// A caption is tokenized whole: a long one must fit what the budget leaves.
+    /// Checks that a caption fits in memory, since it is tokenized as a whole.
     fn check_caption(&self, row: u32, caption: &str) -> Result<(), DataError> {
         let place = || {
             let template = self.columns.caption.as_ref();
@@ -417,8 +416,8 @@ impl Source {
         check_text(caption, place)
     }
 
-    /// The targets, and the side of each row: those that are marked, and a share that is drawn of the training rows where none are marked for
-    /// validation or the config says so.
+    /// Resolves the targets and the side of each row: marked sides, and a share of the training rows drawn for validation where none are
+    /// marked or the config says so.
     pub(crate) fn split(
         &self,
         scan: Scan,
@@ -461,7 +460,7 @@ impl Source {
         })
     }
 
-    /// Reads the rows again, now that the side of each is known. In the order of [`Side::ALL`].
+    /// Reads the rows again, now that their sides are known; returns samples in the order of [`Side::ALL`].
     fn samples(&self, sides: &[Side], values: &[TargetValues]) -> Result<[Samples; 3], DataError> {
         let mut builders = Side::ALL.map(|_| SamplesBuilder::new(self.root.clone()));
         let (mut image, mut caption) = (String::new(), String::new());
@@ -490,7 +489,7 @@ impl Source {
     }
 }
 
-/// Moves a share of the rows that are not left for the test to validation, and the others to training.
+/// Draws a share of the rows outside the test side for validation; the rest of them is for training.
 fn draw_validation(
     sides: &mut [Side],
     labels: Option<&[i32]>,
@@ -521,27 +520,27 @@ fn draw_validation(
     }
 }
 
-/// Whether labels of test rows are read: training has no use for them, and they may be labels that it does not know.
+/// Whether labels of test rows are read: training does not use them, and they may be labels that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LabelsOfTest {
     Read,
     Unread,
 }
 
-/// What was read of the rows.
+/// Result of reading all rows once.
 #[derive(Default)]
 pub(crate) struct Scan {
     /// In the order of the columns.
     pub(crate) targets: Vec<ScannedTarget>,
-    /// By sample, as they are marked: bad rows do not count.
+    /// Marked side of each sample, bad rows excluded.
     pub(crate) sides: Vec<Side>,
-    /// The column that marks them.
+    /// Column that marks the sides.
     split: Option<SplitColumn>,
     pub(crate) groups: Option<Groups>,
-    /// Rows that are one sample.
+    /// Rows that form one sample.
     pub(crate) clip_groups: Option<Groups>,
     pub(crate) bad: Vec<BadRow>,
-    /// Bad ones included.
+    /// Number of rows, bad ones included.
     pub(crate) num_rows: usize,
     pub(crate) notes: Vec<String>,
 }
@@ -551,16 +550,16 @@ pub(crate) struct Split {
     pub(crate) targets: Vec<Target>,
     pub(crate) values: Vec<TargetValues>,
     pub(crate) sides: Vec<Side>,
-    /// The column that marks sides.
+    /// Column that marks the sides.
     pub(crate) column: Option<SplitColumn>,
-    /// The share that was drawn for validation.
+    /// Share that was drawn for validation.
     pub(crate) drawn_share: Option<f64>,
     pub(crate) groups: Option<Groups>,
     clip_groups: Option<Groups>,
 }
 
 impl Split {
-    /// Whether validation rows are those that the data marks, and not drawn.
+    /// Whether the data marks the validation rows, so that none are drawn.
     pub(crate) fn is_marked(&self) -> bool {
         self.column.is_some() && self.drawn_share.is_none()
     }
@@ -569,10 +568,10 @@ impl Split {
 /// Rows that belong together, such as those of a patient.
 pub(crate) struct Groups {
     pub(crate) column: String,
-    /// Whether the config names the column; else it was found by its name, and decides nothing.
+    /// Whether the config names the column; a column found by its name does not affect the split.
     pub(crate) is_asked: bool,
     names: UniqueTexts,
-    /// By sample. A row whose cell is empty is a group of its own.
+    /// Group of each sample. A row whose cell is empty is a group of its own.
     pub(crate) group_of: Vec<u32>,
 }
 
@@ -588,21 +587,21 @@ impl Groups {
 
     fn push(&mut self, cell: &str) {
         let group = match cell {
-            // No cell reads like this: cells are trimmed.
+            // Unique: cells are trimmed, so none begins with a space.
             "" => self.names.number(&format!(" {}", self.group_of.len())),
             _ => self.names.number(cell),
         };
         self.group_of.push(group);
     }
 
-    /// Groups of the samples on one side of a split, in their order.
+    /// Groups of the samples on one side of the split, in order.
     fn of_side(&self, sides: &[Side], side: Side) -> Vec<u32> {
         let samples = self.group_of.iter().zip(sides);
         let samples = samples.filter(|(_, of_sample)| **of_sample == side);
         samples.map(|(group, _)| *group).collect()
     }
 
-    /// By sample, whether others of its group are on an earlier side: trained on, or validated on where this one is for the test.
+    /// For each sample, whether its group is on an earlier side too, in the order training, validation, test.
     pub(crate) fn leaks(&self, sides: &[Side]) -> Vec<bool> {
         let mut first_side = vec![Side::Test; self.names.len()];
         for (&group, &side) in self.group_of.iter().zip(sides) {
@@ -614,7 +613,7 @@ impl Groups {
         leaks.collect()
     }
 
-    /// By sample of a validation file, whether others of its group are trained on.
+    /// For each sample of a validation file, whether its group is trained on.
     pub(crate) fn leaks_from(&self, train: &Groups) -> Vec<bool> {
         let mut is_trained = vec![false; self.names.len()];
         for (name, group) in self.names.iter() {
@@ -627,7 +626,8 @@ impl Groups {
         leaks.collect()
     }
 
-    /// Groups and rows on each side, and groups that are on several. Of a column that nobody asked for, the last alone.
+    /// Note on the groups and rows of each side and on groups on several sides. For a column that the config does not name, only the
+    /// latter.
     pub(crate) fn note(
         &self,
         sides: &[Side],
@@ -685,7 +685,7 @@ impl Groups {
 }
 
 impl Source {
-    /// What is held out and why, and what is left for the test.
+    /// Notes on what is held out and why, and what is left for the test.
     fn notes_on_split(
         &self,
         config: &DataConfig,
@@ -766,7 +766,7 @@ impl Source {
     }
 }
 
-/// Rows that are marked for validation where something else is validated on.
+/// Text about rows that are marked for validation where another validation set is used.
 fn unused(num_rows: usize) -> String {
     match num_rows {
         0 => String::new(),
@@ -777,14 +777,14 @@ fn unused(num_rows: usize) -> String {
     }
 }
 
-/// An image on two sides of a split makes scores look better than they are.
+/// Warns about images on two sides of a split: they make scores look better than they are.
 fn note_on_overlap(train: &Samples, held: &[&Samples; 2]) -> Vec<String> {
     let mut notes = Vec::new();
     for (held, what) in held.iter().zip(["validation", "test"]) {
         if held.is_empty() || train.root() != held.root() {
             continue;
         }
-        // Of the side that is usually smaller.
+        // Keyed by the held-out side, which is usually smaller.
         let mut rows_of: HashMap<&str, usize> = HashMap::new();
         for sample in 0..held.len() {
             *rows_of.entry(held.image(sample)).or_default() += 1;

@@ -1,12 +1,12 @@
-//! Which rows are held out: a share of each label's, drawn by the seed alone. Each label's count is within one of its
-//! share, and their sum is the share of all.
+//! Draws the validation rows: a share of each label's rows, determined by the seed alone. Each label's count is within one
+//! of its share, and their sum is the share of all rows.
 
 use std::collections::BTreeMap;
 
 use crate::random::{Purpose, Random};
 
-/// Marks the rows that are held out. At least one row of each label is kept for training; rows
-/// without a label (-1) count as one label of their own.
+/// Marks the validation rows. At least one row of each label is kept for training; rows without a label (-1) count as one
+/// label of their own.
 pub fn held_out(label_of: &[i32], share: f64, seed: u64) -> Vec<bool> {
     let mut groups: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
     for (row, &label) in label_of.iter().enumerate() {
@@ -24,8 +24,8 @@ pub fn held_out(label_of: &[i32], share: f64, seed: u64) -> Vec<bool> {
     marks
 }
 
-/// Marks the rows that are held out so that all rows of a group are on one side. Groups are taken in an order that
-/// depends on the seed alone, each if the counts by label come nearer to their shares; no label loses its last row.
+/// Marks the validation rows so that all rows of a group are on one side. Groups are tried in an order that depends on the
+/// seed alone, and taken if the counts by label come nearer to their shares; no label loses its last training row.
 pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64) -> Vec<bool> {
     let mut sizes: BTreeMap<i32, usize> = BTreeMap::new();
     for &label in label_of {
@@ -46,7 +46,7 @@ pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64
     Random::new(Purpose::Split, &[seed]).shuffle(&mut order);
     let mut is_held = vec![false; num_groups];
     let mut open = wanted.iter().sum::<usize>() as i64;
-    // Those that fit, in turn; then the few whose change of sides brings the counts nearest.
+    // Takes groups that fit, in turn; then moves single groups while that brings the counts nearer to their shares.
     for &group in &order {
         let rows = groups[group].values().sum::<usize>() as i64;
         if rows <= open && gain(&groups[group], 1, &labels, open) > 0 {
@@ -60,7 +60,7 @@ pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64
             let gain = gain(&groups[group], direction(group), &labels, open);
             (gain, group)
         });
-        // The first of equals.
+        // Among equal gains, the first.
         let best = gains.rev().max_by_key(|(gain, _)| *gain);
         let Some((_, group)) = best.filter(|(gain, _)| *gain > 0) else {
             break;
@@ -72,19 +72,19 @@ pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64
     held.collect()
 }
 
-/// Each looks at every group.
+/// Limit of the moves; each one compares all groups.
 const MOST_CHANGES: usize = 64;
 
-/// Of a label's rows.
+/// Rows of a label.
 struct Share {
-    /// Still to be held out; negative where more are than should be.
+    /// Rows still to be held out; negative where too many are.
     wanted: i64,
-    /// Still trained on.
+    /// Rows left for training.
     left: usize,
 }
 
-/// How much nearer counts come to their shares (squares of what is missing), all labels and the sum, if a group is held out (1) or no longer (-1); 0
-/// where a label would lose its last row.
+/// Reduction of the squared distances of the counts from their shares, over all labels and the sum, if a group is held out (direction 1) or
+/// returned (-1); 0 where a label would lose its last training row.
 fn gain(
     group: &BTreeMap<i32, usize>,
     direction: i64,
@@ -122,8 +122,8 @@ fn change_sides(
     }
 }
 
-/// How many of each group: its share rounded down, and one more for those that lose most by the
-/// rounding, until the sum is right.
+/// Rows to hold out of each group: its share rounded down, plus one for the groups with the largest remainders until the
+/// sum is right.
 fn counts(sizes: &[usize], share: f64) -> Vec<usize> {
     let exact = |size: usize| size as f64 * share;
     let most = |size: usize| size.saturating_sub(1);
@@ -199,7 +199,7 @@ mod tests {
     fn a_group_with_all_of_a_label_stays_in_training() {
         let marks = held_out_groups(&[0, 0, 1, 1], &[0, 0, 1, 1], 0.5, 0);
         assert_eq!(marks, [false; 4]);
-        // One group has nearly all rows: it cannot be split, a small one is held out.
+        // One group has nearly all rows and cannot be held out; the small one is.
         let mut groups = vec![0; 90];
         groups.extend([1; 10]);
         let marks = held_out_groups(&[-1; 100], &groups, 0.1, 0);

@@ -1,13 +1,13 @@
-//! Where the bytes of a picture are: a file, or a part of one.
+//! Location of a picture's bytes: a file, or a part of one.
 //!
 //! ```text
 //! images/17.jpg                               a file
 //! cars-000.tar#000017.jpg@51200+20480         20,480 bytes of cars-000.tar, from byte 51,200: its member 000017.jpg
 //! ```
 //!
-//! Either is a path as far as samples, lists and messages are concerned, so a list of pictures may name parts of files
-//! beside files, and an error names the shard and its member. The member's name is for people alone: the two numbers say
-//! what is read. A file that has such a name itself is read as the file that it is.
+//! Samples, lists and messages treat both as paths, so a list of pictures may mix files and parts of files, and an error
+//! names the shard and its member. The member's name is for messages only: the two numbers decide what is read. An existing
+//! file with such a name is read as that file.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A part of a file.
+/// A byte range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilePart<'a> {
     file: &'a str,
@@ -24,7 +24,7 @@ pub(crate) struct FilePart<'a> {
 }
 
 impl<'a> FilePart<'a> {
-    /// What a path says, if it is that of a part.
+    /// Parses the path of a part; `None` for any other path.
     pub(crate) fn of(path: &'a Path) -> Option<FilePart<'a>> {
         let (rest, numbers) = path.to_str()?.rsplit_once('@')?;
         let (offset, num_bytes) = numbers.split_once('+')?;
@@ -43,17 +43,17 @@ impl<'a> FilePart<'a> {
         })
     }
 
-    /// The file that it is in.
+    /// Path of the enclosing file.
     pub(crate) fn path(&self) -> &'a Path {
         Path::new(self.file)
     }
 
-    /// Where it lies in that file.
+    /// Byte range in the enclosing file.
     pub(crate) fn bytes(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.num_bytes)
     }
 
-    /// Whether a file of this length has it.
+    /// Whether a file of this length contains the range.
     fn is_within(&self, file_bytes: u64) -> bool {
         let end = self.offset.checked_add(self.num_bytes);
         end.is_some_and(|end| end <= file_bytes)
@@ -62,7 +62,7 @@ impl<'a> FilePart<'a> {
 
 /// The path of a part: `cars-000.tar#000017.jpg@51200+20480`.
 pub(crate) fn part_path(file: &str, member: &str, offset: u64, num_bytes: u64) -> String {
-    // What would end the name, or a line that it stands in.
+    // Characters that would end the member's name or the line it is written in.
     let plain = |c: char| match c {
         '#' | '\\' => '_',
         c if c.is_control() => '_',
@@ -72,7 +72,7 @@ pub(crate) fn part_path(file: &str, member: &str, offset: u64, num_bytes: u64) -
     format!("{file}#{member}@{offset}+{num_bytes}")
 }
 
-/// What a name ends with behind its last dot, in small letters; of a part of a file, what its member's name ends with.
+/// File extension in lower case; for a part of a file, the extension of its member.
 pub(crate) fn extension(name: &str) -> String {
     let member = FilePart::of(Path::new(name)).and_then(|_| name.rsplit_once('@'));
     let name = member.map_or(name, |(name, _)| name);
@@ -80,7 +80,7 @@ pub(crate) fn extension(name: &str) -> String {
     ending.unwrap_or_default().to_ascii_lowercase()
 }
 
-/// A file or a part of one, open for reading, as if it were all there is.
+/// An open file or part of one, which reads like a file of its own.
 #[derive(Debug)]
 pub(crate) struct StoredFile {
     file: File,
@@ -90,7 +90,7 @@ pub(crate) struct StoredFile {
 }
 
 impl StoredFile {
-    /// Opens a regular file, or a part of one. A part that is not wholly there is [`io::ErrorKind::UnexpectedEof`].
+    /// Opens a regular file or a part of one. A part that exceeds its file is [`io::ErrorKind::UnexpectedEof`].
     pub(crate) fn open(path: &Path) -> io::Result<StoredFile> {
         let whole = match holdall_files::open_regular(path) {
             Ok((file, metadata)) => {
@@ -119,7 +119,6 @@ impl StoredFile {
         })
     }
 
-    /// Its length.
     pub(crate) fn num_bytes(&self) -> u64 {
         self.num_bytes
     }
@@ -152,15 +151,15 @@ impl Seek for StoredFile {
     }
 }
 
-/// What the file system says of stored bytes.
+/// Size and modification time of stored bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredStamp {
     pub(crate) num_bytes: u64,
-    /// Of the file that they are in.
+    /// Modification time of the enclosing file.
     pub(crate) modified: Option<SystemTime>,
 }
 
-/// How stored bytes are now; nothing where they are not there, or are no file.
+/// Current stamp of a path; `None` where it does not exist or is no file.
 pub(crate) fn stamp(path: &Path) -> Option<StoredStamp> {
     match fs::metadata(path) {
         Ok(file) if file.is_file() => Some(StoredStamp {
@@ -180,14 +179,14 @@ pub(crate) fn stamp(path: &Path) -> Option<StoredStamp> {
     }
 }
 
-/// Whether a path is one on the network: nothing is downloaded.
+/// Whether a path is a URL: nothing is downloaded.
 pub fn is_url(image: &str) -> bool {
     const SCHEMES: [&str; 6] = ["http", "https", "s3", "gs", "hf", "ftp"];
     let scheme = image.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| SCHEMES.iter().any(|s| s.eq_ignore_ascii_case(scheme)))
 }
 
-/// Where something that belongs to a file is kept beside it: `.NAME` and an ending.
+/// Path of a hidden companion file beside `path`: `.NAME` and an ending.
 pub(crate) fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -236,7 +235,7 @@ mod tests {
         assert_eq!(kind("a.tar#x@-1+1"), io::ErrorKind::NotFound);
         assert_eq!(kind("a.tar#x@1"), io::ErrorKind::NotFound);
         assert!(stamp(&folder.path().join("a.tar#x@8+3")).is_none());
-        // A file of such a name is that file.
+        // An existing file with such a name takes precedence.
         fs::write(folder.path().join("a.tar#x@8+3"), b"itself").unwrap();
         let file = StoredFile::open(&folder.path().join("a.tar#x@8+3")).unwrap();
         assert_eq!(file.num_bytes(), 6);

@@ -1,6 +1,6 @@
-//! Rows that are computed once and kept on disk: what a frozen tower leaves of each sample, in the place of its pictures.
+//! Rows of frozen features on disk: the output of a frozen tower for each sample, computed once and read instead of the pictures.
 //!
-//! A sample that could not be read then is read once more when its turn comes, so that a run says what is wrong with its files.
+//! A sample that could not be read then is read again when its turn comes, so that the run reports what is wrong with its files.
 
 use std::io;
 use std::sync::Arc;
@@ -11,39 +11,36 @@ use crate::picture::{Occasion, Scratch};
 use crate::rows_file::{RowsFile, failed};
 use crate::samples::Samples;
 
-/// Rows of the lists of a run, each as training or as evaluation sees its samples.
+/// Feature rows of a run's sample lists, for training or for evaluation.
 #[derive(Debug)]
 pub struct StoredRows {
-    /// How samples are read that rows are computed from: says what is wrong with one that cannot be.
+    /// Framing that the rows were computed with; rereads an unreadable sample for its error.
     framing: ClipFraming,
     lists: Vec<StoredList>,
 }
 
-/// Rows of one list.
+/// Feature rows of one list.
 #[derive(Debug)]
 pub struct StoredList {
-    /// The samples.
     pub samples: Arc<Samples>,
-    /// Whether it is what training sees.
+    /// Whether the rows were computed for training.
     pub is_training: bool,
-    /// Their rows.
     pub file: RowsFile,
 }
 
 impl PartialEq for StoredRows {
-    /// The same files, opened once.
+    /// Identity: equal only to itself.
     fn eq(&self, other: &StoredRows) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
 impl StoredRows {
-    /// Rows of these lists.
     pub fn new(framing: ClipFraming, lists: Vec<StoredList>) -> StoredRows {
         StoredRows { framing, lists }
     }
 
-    /// Reads the row of a sample. Returns how many of its frames are there.
+    /// Reads the row of a sample. Returns its number of valid frames.
     pub(crate) fn read(
         &self,
         samples: &Samples,

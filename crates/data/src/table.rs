@@ -1,13 +1,13 @@
-//! Rows of text, whatever they are stored in: a CSV, JSON lines, the files of folders, Parquet, shards of pictures.
+//! Rows of text from any storage: a CSV, JSON lines, the files of folders, Parquet, shards of pictures.
 //!
 //! | file | reader |
 //! |---|---|
-//! | `.csv`, `.tsv`, any other text | `text_records`: Excel's and pandas' habits are read as they were meant |
+//! | `.csv`, `.tsv`, any other text | `text_records`: the conventions of Excel and pandas are understood |
 //! | `.jsonl`, `.ndjson` | `json_lines` |
 //! | a folder of pictures | a list in memory: `class_folders`, `picture_folder` |
-//! | `.tar`, `.parquet`, folders and patterns of them | a list that is made once and kept on disk: `shards` |
+//! | `.tar`, `.parquet`, folders and patterns of them | a list that is built once and kept on disk: `shards` |
 //!
-//! A new kind of file is a module that names columns and gives `rows::Records`, and an arm of [`Table::open_separated`].
+//! A new file format is a module that names columns and implements `rows::Records`, and an arm of [`Table::open_separated`].
 
 mod encoding;
 pub(crate) mod json_lines;
@@ -33,37 +33,37 @@ pub use rows::{Row, Rows};
 use text_records::TextForm;
 pub(crate) use text_records::TextRecords;
 
-/// A table whose columns are known. Its rows stay where they are, and are read as often as they are needed. A folder of class
-/// folders is read like a CSV with the columns `image`, `label` and, where it is split, `split`.
+/// A table whose columns are known. Its rows stay on disk and are read as often as needed. Class folders read like a CSV
+/// with the columns `image`, `label` and, if split, `split`.
 #[derive(Clone, Debug)]
 pub struct Table {
     path: PathBuf,
     columns: Vec<String>,
     rows: RowsFrom,
-    /// What there is to say of it.
+    /// Notes for the log.
     notes: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 enum RowsFrom {
-    /// A CSV: how the file was when it was opened, and how it is written.
+    /// A CSV: its stamp when it was opened, and its encoding and separator.
     Text(Stamp, TextForm),
     /// JSON lines.
     JsonLines(Stamp),
-    /// The files of folders.
+    /// List of the files in folders.
     Listing(Arc<str>),
-    /// What is in shards.
+    /// List of the contents of shards.
     Index(shards::Index),
 }
 
 impl Table {
-    /// Reads the header of a table that has at least one row, or lists what is in a folder or in shards. What stands between columns is told from
-    /// the header line.
+    /// Reads the header of a table that has at least one row, or lists the contents of a folder or of shards. The separator is detected
+    /// from the header line.
     pub fn open(path: &Path) -> Result<Table, DataError> {
         Table::open_separated(path, None)
     }
 
-    /// The same, where this stands between columns, if it is said.
+    /// Like [`Table::open`], with this separator, if given.
     pub fn open_separated(path: &Path, separator: Option<Separator>) -> Result<Table, DataError> {
         let table = |columns, rows, notes| Table {
             path: path.to_owned(),
@@ -121,7 +121,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The rows, from the first. An error if the file is no longer the one that was opened.
+    /// Reads the rows from the first. An error if the file has changed since it was opened.
     pub fn rows(&self) -> Result<Rows, DataError> {
         let rows = |records, stamp| Rows::new(records, &self.path, &self.columns, stamp);
         let is_same = |columns: &[String], opened: Stamp, stamp: Stamp| {
@@ -159,13 +159,13 @@ impl Table {
         }
     }
 
-    /// Whether it lists class folders.
+    /// Whether the table lists class folders.
     pub fn is_listing(&self) -> bool {
         matches!(self.rows, RowsFrom::Listing(_))
             && self.columns.iter().any(|name| name == class_folders::LABEL)
     }
 
-    /// The column that says which rows are held out without being asked: of class folders in `train` and `val`, of shards that are called so.
+    /// The split column that a listing itself provides: for class folders in `train` and `val`, and for shards with such names.
     pub(crate) fn split_column(&self) -> Option<&'static str> {
         let name = match &self.rows {
             RowsFrom::Text(..) | RowsFrom::JsonLines(_) => return None,
@@ -176,12 +176,12 @@ impl Table {
         has_it.then_some(name)
     }
 
-    /// Whether its rows are text that stands in a file, so that some of them can be copied into another.
+    /// Whether rows are lines of a file, so that some can be copied into another file.
     pub fn has_lines(&self) -> bool {
         matches!(self.rows, RowsFrom::Text(..) | RowsFrom::JsonLines(_))
     }
 
-    /// Whether it says by itself where its pictures are, so that no other folder can be named for them.
+    /// Whether the table itself determines where its pictures are, so that no other folder can be named for them.
     pub(crate) fn has_own_root(&self) -> bool {
         match &self.rows {
             RowsFrom::Text(..) | RowsFrom::JsonLines(_) => false,
@@ -190,12 +190,12 @@ impl Table {
         }
     }
 
-    /// What there is to say of class folders, and of separators.
+    /// Notes on class folders and separators.
     pub(crate) fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Where relative paths of images start: beside a file, in a folder.
+    /// Folder that relative image paths start from: the table's own, or the listed one.
     pub(crate) fn folder(&self) -> &Path {
         match &self.rows {
             RowsFrom::Listing(_) => &self.path,
@@ -206,24 +206,22 @@ impl Table {
         }
     }
 
-    /// What to say when rows are not what they were a moment ago.
+    /// Error for rows that changed between two reads.
     pub(crate) fn changed(&self) -> DataError {
         DataError::Changed {
             path: self.path.clone(),
         }
     }
 
-    /// The file read.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Names of the columns.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    /// The column of this name, which the config's `key` asks for.
+    /// Position of a column; an error that names the config's `key` where it is missing.
     pub fn column(&self, key: &'static str, name: &str) -> Result<usize, DataError> {
         match self.position(name)? {
             Some(at) => Ok(at),
@@ -244,7 +242,7 @@ impl Table {
         }
     }
 
-    /// The column of this name, if there is one; an error if there are several.
+    /// Position of a column, if it exists; an error if several have this name.
     pub(crate) fn position(&self, name: &str) -> Result<Option<usize>, DataError> {
         let mut found = self.columns.iter().enumerate().filter(|(_, c)| *c == name);
         let first = found.next().map(|(at, _)| at);

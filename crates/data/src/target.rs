@@ -1,5 +1,5 @@
-//! What is to be learnt of a picture beside its caption: one label, several labels, or a number; each under a name, which
-//! is that of a head.
+//! Prediction targets besides captions: one label, several labels, or a number per picture. The name of a target is that of
+//! its head.
 
 use std::fmt;
 
@@ -9,21 +9,20 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::UnseenLabels;
 
-/// The name of the target that `label: COLUMN` is short for.
+/// Name of the target that `label: COLUMN` is short for.
 pub const LABEL: &str = "label";
 
-/// Which columns say what a target is.
+/// Columns of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum TargetConfig {
     /// `make`: a column with one label per picture.
     Class(String),
-    /// `{column: tags, separator: "|"}`: a column with several labels per picture. An empty cell says nothing; a
-    /// separator alone says that no label applies.
+    /// `{column: tags, separator: "|"}`: a column with several labels per picture. An empty cell means unknown; a separator
+    /// alone means that no label applies.
     Classes {
-        /// The column.
         column: String,
-        /// What stands between two labels.
+        /// Text between two labels.
         separator: String,
     },
     /// `{columns: [door, wheel]}`: a label per column, each 0 or 1, no or yes, false or true.
@@ -33,18 +32,18 @@ pub enum TargetConfig {
     },
     /// `{number: age}`: a column of numbers.
     Number {
-        /// The column.
+        /// Name of the column.
         number: String,
     },
 }
 
 impl TargetConfig {
-    /// Whether it is left out: `label: none`.
+    /// Whether the target is switched off: `label: none`.
     pub(crate) fn is_none(&self) -> bool {
         matches!(self, TargetConfig::Class(column) if column == "none")
     }
 
-    /// What it is, in a message.
+    /// Description for messages.
     pub fn describe(&self) -> String {
         match self {
             TargetConfig::Class(column) => format!("a column of labels, `{column}`"),
@@ -148,26 +147,25 @@ impl<'de> Deserialize<'de> for TargetConfig {
     }
 }
 
-/// A target and what it may be.
+/// A target with its labels or statistics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
-    /// Its name in the config: `label`, or a key of `targets`.
+    /// Name in the config: `label`, or a key of `targets`.
     pub name: String,
-    /// What it may be.
     pub kind: TargetKind,
 }
 
-/// What a target may be.
+/// Labels or statistics of a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TargetKind {
-    /// One of these labels: those of the training rows, sorted, or those of a trained head, in its order.
+    /// One label: those of the training rows, sorted, or those of a trained head, in its order.
     Class {
-        /// The labels.
+        /// Label names, by index.
         names: Vec<String>,
     },
-    /// Any of these labels, none or all of them.
+    /// Any number of labels.
     Classes {
-        /// The labels.
+        /// Label names, by index.
         names: Vec<String>,
     },
     /// A number.
@@ -180,7 +178,7 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
-    /// The labels; none for a number.
+    /// Label names; empty for a number.
     pub fn names(&self) -> &[String] {
         match self {
             TargetKind::Class { names } | TargetKind::Classes { names } => names,
@@ -188,7 +186,7 @@ impl TargetKind {
         }
     }
 
-    /// As messages say it.
+    /// Description for messages.
     pub(crate) fn describe(&self) -> &'static str {
         match self {
             TargetKind::Class { .. } => "one label per picture",
@@ -198,10 +196,10 @@ impl TargetKind {
     }
 }
 
-/// A label that no class stands for: every answer is wrong.
+/// Index of a label without a class: every prediction is wrong.
 pub const UNSEEN: i32 = -2;
 
-/// What a target is for each sample.
+/// Values of a target for each sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TargetValues {
     /// Index of the label, -1 for none, [`UNSEEN`] for one that was not trained on.
@@ -213,7 +211,6 @@ pub enum TargetValues {
 }
 
 impl TargetValues {
-    /// How many samples.
     pub fn len(&self) -> usize {
         match self {
             TargetValues::Class(values) => values.len(),
@@ -222,12 +219,11 @@ impl TargetValues {
         }
     }
 
-    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether this sample has a value.
+    /// Whether a sample has a value.
     pub fn is_known(&self, sample: usize) -> bool {
         match self {
             TargetValues::Class(values) => values[sample] >= 0,
@@ -236,7 +232,7 @@ impl TargetValues {
         }
     }
 
-    /// Values of samples that have none.
+    /// Values of samples without any.
     pub(crate) fn unknown(kind: &TargetKind, num_samples: usize) -> TargetValues {
         match kind {
             TargetKind::Class { .. } => TargetValues::Class(vec![-1; num_samples]),
@@ -249,7 +245,7 @@ impl TargetValues {
         }
     }
 
-    /// Those of these samples.
+    /// Values of these samples.
     pub(crate) fn of(&self, samples: &[usize]) -> TargetValues {
         let samples = samples.iter().copied();
         match self {
@@ -268,18 +264,18 @@ impl TargetValues {
     }
 }
 
-/// Several labels per sample, laid end to end: 4 bytes per sample and 4 per label.
+/// Several labels per sample, concatenated: 4 bytes per sample and 4 per label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassRows {
     classes: Vec<u32>,
     ends: Vec<u32>,
 }
 
-/// Stands alone in a row whose labels are not known.
+/// Marks a row whose labels are unknown.
 const UNKNOWN: u32 = u32::MAX;
 
 impl ClassRows {
-    /// One more sample; sorts its labels. None where it is not known which labels apply.
+    /// Adds a sample and sorts its labels; `None` for unknown labels.
     pub fn push(&mut self, classes: Option<&[u32]>) {
         let start = self.classes.len();
         self.classes
@@ -288,17 +284,15 @@ impl ClassRows {
         self.ends.push(self.classes.len() as u32);
     }
 
-    /// How many samples.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// A sample's labels, sorted; none where it is not known which apply.
+    /// A sample's labels, sorted; `None` where they are unknown.
     pub fn get(&self, sample: usize) -> Option<&[u32]> {
         let start = match sample {
             0 => 0,
@@ -308,13 +302,13 @@ impl ClassRows {
         (classes != [UNKNOWN]).then_some(classes)
     }
 
-    /// One more than the highest label there is.
+    /// Highest label plus one.
     pub(crate) fn num_labels(&self) -> usize {
         let labels = self.classes.iter().filter(|class| **class != UNKNOWN);
         labels.max().map_or(0, |last| *last as usize + 1)
     }
 
-    /// The same with another index for every label. Labels without one are left out, or make their row an unknown one.
+    /// The rows with other label indices. Labels without a new index are dropped, or make their row unknown.
     pub(crate) fn renumbered(&self, new_of: &[Option<u32>], unseen: UnseenLabels) -> ClassRows {
         let mut renumbered = ClassRows::default();
         for sample in 0..self.len() {

@@ -1,5 +1,5 @@
-//! Captions from columns: `a photo of a {year} {make}`. A doubled brace is a brace; an empty cell
-//! leaves no gap.
+//! Caption templates with columns: `a photo of a {year} {make}`. A doubled brace is a literal brace; an empty cell leaves no
+//! gap.
 
 use crate::error::{DataError, suggestion};
 use crate::table::{Row, Table};
@@ -19,7 +19,7 @@ enum Part {
 }
 
 impl Template {
-    /// A config's caption: a template if it has braces, a column if it has none.
+    /// Parses a config's caption: a template if it has braces, otherwise a column.
     pub fn new(caption: &str, table: &Table) -> Result<Template, DataError> {
         if caption.contains(['{', '}']) {
             return Template::parse(caption, table);
@@ -42,7 +42,7 @@ impl Template {
         }
     }
 
-    /// The template that is one column.
+    /// Template of a single column.
     pub fn of_column(table: &Table, column: usize) -> Template {
         Template {
             text: format!("{{{}}}", table.columns()[column]),
@@ -77,12 +77,12 @@ impl Template {
         })
     }
 
-    /// As it was written; a column alone is `{column}`.
+    /// Text of the template; a single column is `{column}`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The columns that it is made of.
+    /// Columns in the template.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().filter_map(|part| match part {
             Part::Column(column) => Some(*column),
@@ -90,7 +90,7 @@ impl Template {
         })
     }
 
-    /// Writes a row's caption, with single spaces, over what `out` held.
+    /// Renders a row's caption into `out`, with single spaces.
     pub fn render_into(&self, row: Row<'_>, out: &mut String) {
         out.clear();
         for part in &self.parts {
@@ -110,7 +110,7 @@ impl Template {
     }
 }
 
-/// The name between the brace that `from_brace` starts with and its end, and what follows.
+/// Splits `from_brace`, which starts with a brace, into the name inside the braces and the text behind them.
 fn placeholder<'a>(
     template: &str,
     at: usize,

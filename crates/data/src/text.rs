@@ -2,8 +2,8 @@
 //!
 //! `<|startoftext|> a photo of a ford <|endoftext|> <|endoftext|> ...`
 //!
-//! The feature is taken at the first end token, so what pads the row does not matter; the end token
-//! itself does, and so it is what pads.
+//! The feature is taken at the first end token, so the padding after it does not matter; rows are padded with the end
+//! token.
 
 mod saving;
 #[cfg(test)]
@@ -18,25 +18,25 @@ use tokenizers::Tokenizer;
 use crate::error::DataError;
 use crate::words::listed;
 
-/// Lengths that captions are padded to, the model's positions aside.
+/// Lengths that captions are padded to, besides the model's number of positions.
 pub const BUCKETS: [usize; 4] = [16, 32, 48, 77];
 
-/// What parsing a tokenizer takes at its peak, for each byte of its file: measured as 17.
+/// Peak memory of parsing a tokenizer, per byte of its file: measured as 17.
 const PARSED_PER_BYTE: u64 = 18;
 
-/// The shortest length that captions of up to `longest` tokens are padded to; at most `positions`.
+/// Shortest padded length for captions of up to `longest` tokens; at most `positions`.
 pub fn bucket(longest: usize, positions: usize) -> usize {
     let fitting = BUCKETS.into_iter().find(|bucket| *bucket >= longest);
     fitting.unwrap_or(positions).min(positions)
 }
 
-/// A tokenizer that puts a start and an end around every caption.
+/// A tokenizer that puts a start and an end token around every caption.
 #[derive(Clone, Debug)]
 pub struct TextEncoder {
     tokenizer: Tokenizer,
-    /// `tokenizer.json`, byte for byte.
+    /// Bytes of `tokenizer.json`.
     json: Vec<u8>,
-    /// The folder that it was read from.
+    /// Folder that it was read from.
     folder: Option<PathBuf>,
     start: u32,
     end: u32,
@@ -45,8 +45,8 @@ pub struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Reads a `tokenizer.json` for a model with this many rows in its token embedding and this
-    /// many positions, where that takes at most `most_bytes` of memory.
+    /// Reads a `tokenizer.json` for a model with this many token embeddings and positions, if that takes at most `most_bytes`
+    /// of memory.
     pub fn open(
         path: &Path,
         model_vocab_size: usize,
@@ -99,7 +99,7 @@ impl TextEncoder {
             )
         };
         let mut tokenizer = Tokenizer::from_bytes(&json).map_err(broken)?;
-        // Both are done here, to the length of each batch.
+        // This type pads and truncates itself, to the length of each batch.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(broken)?;
         let around_nothing = tokenizer.encode_fast("", true).map_err(broken)?;
@@ -123,8 +123,8 @@ impl TextEncoder {
         })
     }
 
-    /// Writes a caption's ids over all of `ids`: cut so that the last is the end token, or padded
-    /// with it. Returns how many the caption has, start and end included, at most `ids.len()`.
+    /// Writes a caption's ids to all of `ids`: truncated so that the last is the end token, or padded with it. Returns the
+    /// caption's number of ids, start and end included, at most `ids.len()`.
     pub fn encode_into(&self, text: &str, ids: &mut [i64]) -> Result<usize, DataError> {
         let encoding = self.encoding(text)?;
         let num_tokens = encoding.len().min(ids.len());
@@ -138,7 +138,7 @@ impl TextEncoder {
         Ok(num_tokens)
     }
 
-    /// How many ids a caption has, start and end included, however long it is.
+    /// Number of ids of a caption, start and end included, without truncation.
     pub fn num_tokens(&self, text: &str) -> Result<usize, DataError> {
         Ok(self.encoding(text)?.len())
     }
@@ -151,7 +151,7 @@ impl TextEncoder {
         })
     }
 
-    /// The words of token ids; start, end and other special tokens are left out.
+    /// Text of token ids, without start, end and other special tokens.
     pub fn decode(&self, ids: &[i64]) -> Result<String, DataError> {
         let ids: Vec<u32> = ids
             .iter()
@@ -162,12 +162,11 @@ impl TextEncoder {
             let hint = "the decoder's tokenizer may not be the one that it was trained with";
             DataError::invalid(format_args!("token ids {ids:?}"), "words", cause, hint)
         })?;
-        // CLIP's tokenizers end every word with this, and transformers takes it away as well.
+        // CLIP's tokenizers end every word with `</w>`, which transformers removes too.
         Ok(words.replace("</w>", " ").trim().to_owned())
     }
 
-    /// The text of a token without the marks that join it to its word: `##ing`, `</w>`. `None` where no token has this id, or where it
-    /// is a special one.
+    /// Text of a token without its word-joining marks (`##ing`, `</w>`). `None` for an unknown or special id.
     pub fn token_text(&self, id: usize) -> Option<String> {
         let id = u32::try_from(id).ok()?;
         let token = self.tokenizer.id_to_token(id)?;
@@ -180,12 +179,12 @@ impl TextEncoder {
         Some(token.trim_start_matches(['\u{120}', '\u{2581}']).to_owned())
     }
 
-    /// The id that begins every caption.
+    /// Id that begins every caption.
     pub fn start_id(&self) -> i64 {
         i64::from(self.start)
     }
 
-    /// The id that stands behind a caption's end: `[PAD]` where there is one, or the end token again.
+    /// Padding id after a caption's end: `[PAD]` where the tokenizer has one, else the end token.
     pub fn pad_id(&self) -> i64 {
         let pad = ["[PAD]", "<pad>", "<|pad|>"]
             .iter()
@@ -193,12 +192,12 @@ impl TextEncoder {
         i64::from(pad.unwrap_or(self.end))
     }
 
-    /// The id that ends every caption, and pads it.
+    /// Id that ends every caption, and pads it.
     pub fn eos_id(&self) -> i64 {
         i64::from(self.end)
     }
 
-    /// One more than the highest id.
+    /// Highest id plus one.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }

@@ -1,4 +1,4 @@
-//! Equal texts are one: 117,120 captions may be 23,592 texts, and a text is encoded and scored once.
+//! Deduplicated texts: 117,120 captions may be 23,592 distinct texts, and each is encoded and scored once.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,19 +9,19 @@ use crate::columns::caption_column;
 use crate::error::{DataError, at_row};
 use crate::table::Table;
 
-/// A line that is longer is no caption.
+/// Length limit of a caption line.
 const MOST_LINE_BYTES: u64 = 1 << 20;
 
-/// Texts, each once, numbered in the order in which they first appear.
+/// Distinct texts, numbered in order of appearance.
 #[derive(Clone, Debug, Default)]
 pub struct UniqueTexts {
     numbers: HashMap<String, u32>,
 }
 
 impl UniqueTexts {
-    /// The number of a text, a new one where it is new.
+    /// Number of a text; a new text gets the next number.
     pub fn number(&mut self, text: &str) -> u32 {
-        // No more texts than rows, and rows are numbered in 32 bits.
+        // There are no more texts than rows, and rows are numbered in 32 bits.
         let next = self.numbers.len() as u32;
         match self.numbers.get(text) {
             Some(&number) => number,
@@ -29,27 +29,25 @@ impl UniqueTexts {
         }
     }
 
-    /// Whether a text has a number.
     pub(crate) fn contains(&self, text: &str) -> bool {
         self.numbers.contains_key(text)
     }
 
-    /// The texts and their numbers, in no order.
+    /// Texts and their numbers, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
         (self.numbers.iter()).map(|(text, number)| (text.as_str(), *number))
     }
 
-    /// How many different ones there are.
+    /// Number of distinct texts.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// All of them, by their numbers.
+    /// Texts in the order of their numbers.
     pub fn into_list(self) -> Vec<String> {
         let mut texts = vec![String::new(); self.numbers.len()];
         for (text, number) in self.numbers {
@@ -59,18 +57,18 @@ impl UniqueTexts {
     }
 }
 
-/// The captions of a file.
+/// Captions of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptionList {
-    /// The number of each one's text.
+    /// Text number of each caption.
     pub text_of: Vec<u32>,
-    /// Different texts.
+    /// Number of distinct texts.
     pub num_texts: usize,
-    /// What was found and decided, for the log.
+    /// Findings and decisions, for the log.
     pub notes: Vec<String>,
 }
 
-/// Reads captions: a column of a CSV, by its name or found by its usual names, or a text with one caption per line.
+/// Reads captions: a column of a CSV, named or found by its usual names, or a text file with one caption per line.
 pub fn read_captions(path: &Path, column: Option<&str>) -> Result<CaptionList, DataError> {
     let is_csv = path
         .extension()
@@ -172,7 +170,7 @@ mod tests {
             let list = read(name, text.as_bytes(), column).unwrap();
             assert_eq!((list.text_of, list.num_texts), (vec![0, 1, 0], 2), "{text}");
         }
-        // An empty line is a caption too: rows must not shift.
+        // An empty line is a caption too: otherwise rows would shift.
         assert_eq!(
             read("a.txt", b"red\n\nred\n", None).unwrap().text_of,
             [0, 1, 0]

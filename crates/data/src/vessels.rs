@@ -1,7 +1,7 @@
-//! Vessels to learn from: photographs of the back of an eye, drawn from a seed, each with a mask of its vessels.
+//! Synthetic fundus photographs: drawn from a seed, each with a mask of its vessels.
 //!
-//! What makes vessels hard to find in real photographs is in the drawn ones, too: uneven light, a dark macula and a bright disc, vessels
-//! from wide to hardly visible, and dark and bright lesions that are no vessels. No single threshold of brightness tells them apart.
+//! They have the difficulties of real photographs: uneven light, a dark macula and a bright disc, vessels from wide to hardly visible, and
+//! dark and bright lesions that are no vessels. No single threshold of brightness finds the vessels.
 //!
 //! ```text
 //! seed, index -> Anatomy (disc, macula, condition) -> tree (arteries, veins) -> layers -> mask
@@ -9,7 +9,7 @@
 //!                   +-> surface (colour, light, glare)                       -> develop -> pixels
 //! ```
 //!
-//! A picture depends on the seed, its index and the size, never on how many others there are; at another size it shows the same eye.
+//! A picture depends on the seed, its index and the size, never on the number of pictures; at another size it shows the same eye.
 
 mod anatomy;
 mod develop;
@@ -33,10 +33,10 @@ pub const MIN_SIZE: u32 = 64;
 /// Largest width and height of a picture.
 pub const MAX_SIZE: u32 = 2048;
 
-/// A place on the picture: (0, 0) top left, (1, 1) bottom right.
+/// Position on the picture: (0, 0) top left, (1, 1) bottom right.
 type Spot = (f32, f32);
 
-/// Which set of pictures.
+/// Size and seed of a set.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VesselsConfig {
@@ -44,7 +44,7 @@ pub struct VesselsConfig {
     pub count: usize,
     /// Width and height in pixels, clamped to [`MIN_SIZE`] and [`MAX_SIZE`].
     pub size: u32,
-    /// Another seed, another set.
+    /// Different seeds give different sets.
     pub seed: u64,
 }
 
@@ -64,11 +64,11 @@ pub struct Fundus {
     pub mask: Vec<u8>,
     /// Width and height in pixels.
     pub size: u32,
-    /// Which disease the eye has, as FIVES names it.
+    /// Disease of the eye, in FIVES's classification.
     pub condition: Condition,
 }
 
-/// What FIVES has pictures of, a quarter each.
+/// Diseases in FIVES, a quarter of the pictures each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Age-related macular degeneration: pale spots around the macula.
@@ -77,7 +77,6 @@ pub enum Condition {
     Diabetic,
     /// Glaucoma: a wide cup in the disc.
     Glaucoma,
-    /// None.
     Normal,
 }
 
@@ -89,7 +88,7 @@ impl Condition {
         Condition::Normal,
     ];
 
-    /// The letter in the names of FIVES' files.
+    /// Letter in FIVES's file names.
     pub fn letter(self) -> char {
         match self {
             Condition::MacularDegeneration => 'A',
@@ -100,14 +99,14 @@ impl Condition {
     }
 }
 
-/// The condition at an index of a set: every run of four has one of each.
+/// Condition of a picture: every run of four has one of each.
 pub fn condition(index: usize, config: &VesselsConfig) -> Condition {
     let mut order = Condition::ALL;
     stream(config.seed, Purpose::Conditions, index / order.len()).shuffle(&mut order);
     order[index % order.len()]
 }
 
-/// The picture at an index of a set.
+/// Draws the picture at an index of the set.
 pub fn draw(index: usize, config: &VesselsConfig) -> Fundus {
     let size = config.size.clamp(MIN_SIZE, MAX_SIZE);
     let condition = condition(index, config);
@@ -133,7 +132,7 @@ pub fn draw(index: usize, config: &VesselsConfig) -> Fundus {
     }
 }
 
-/// What a stream is for, so that two purposes never share numbers.
+/// Purpose of a random stream, so that no two purposes share numbers.
 #[derive(Clone, Copy)]
 enum Purpose {
     Conditions = 21,
@@ -150,7 +149,7 @@ fn stream(seed: u64, purpose: Purpose, index: usize) -> Random {
     ))
 }
 
-/// About normal, mean 0 and deviation 1.
+/// Approximately normal, mean 0 and deviation 1.
 fn normal(random: &mut Random) -> f32 {
     // The sum of 12 uniform numbers has variance 1; 10 bits each are enough for shapes.
     let (mut first, mut second) = (random.bits(), random.bits());

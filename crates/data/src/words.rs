@@ -1,14 +1,14 @@
-//! Numbers and names as messages write them.
+//! Numbers and names as text for messages.
 
 pub(crate) use holdall_files::{counted, thousands};
 
-/// A share as a percentage, without zeros that say nothing: `10%`, `2.5%`.
+/// A share as a percentage without trailing zeros: `10%`, `2.5%`.
 pub(crate) fn percent(share: f64) -> String {
     let rounded = (share * 1e4).round() / 1e2;
     format!("{rounded}%")
 }
 
-/// The candidate that was probably meant, if one comes close.
+/// The candidate most similar to a misspelt word, if one is similar enough.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -26,7 +26,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate.to_owned())
 }
 
-/// `a, b and 3 more`: names in a message, never more than fit on a few lines.
+/// `a, b and 3 more`: names in a message, limited to a few lines.
 pub(crate) fn listed(names: &[String]) -> String {
     const MOST: usize = 20;
     if names.is_empty() {

@@ -1,11 +1,11 @@
-//! BERT as a text tower: bidirectional, its norms behind attention and MLP, read at the class token.
+//! BERT as a text tower: bidirectional, with norms after attention and MLP, read at the class token.
 //!
 //! ```text
-//! x = norm(word[ids] + position + type[0]);  blocks over the tokens that are text;  the first token of the last one
+//! x = norm(word[ids] + position + type[0]);  blocks over the valid tokens;  the first token of the last block
 //! ```
 //!
-//! Texts are one segment each, so every token is of type 0. What BERT's pooler and its pretraining heads would compute is not
-//! used. Tokens behind a text's length are not attended to, and nothing reads them.
+//! Texts are one segment each, so every token is of type 0. BERT's pooler and pretraining heads are not used. Tokens past a
+//! text's length are not attended to and not read.
 //!
 //! Legend: `b` samples, `t` tokens, `d` width.
 
@@ -23,7 +23,7 @@ use crate::transformer::{Regularization, Use, norm};
 use crate::vit;
 use config::BertConfig;
 
-/// What stands before the names of BERT's tensors here.
+/// Prefix of BERT's tensor names in a video-text model.
 pub(crate) const PREFIX: &str = "text_model.";
 
 /// Writes the tower; returns the class token `[b, 1, d]`. Blocks are named `text.0`, `text.1` and so on.

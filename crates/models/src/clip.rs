@@ -1,5 +1,5 @@
-//! CLIP as a graph: a vision and a text transformer that meet in one space. One token of each is read: the class
-//! token, the end token.
+//! CLIP as a graph: a vision and a text transformer whose features share one space. Each tower's feature is one token: the
+//! class token, or the end token.
 //!
 //! Legend: `b` samples, `t` tokens, `d` width, `p` projection.
 
@@ -16,7 +16,7 @@ use crate::transformer::{OneToken, Use, norm};
 use crate::vit;
 use config::{ClipConfig, TextConfig, TextPooling};
 
-/// What a micro-batch brings along.
+/// Inputs of a micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct ClipInputs {
     /// Pictures, `[b, height, width, 3]`.
@@ -25,14 +25,14 @@ pub struct ClipInputs {
     pub ids: ValueId,
     /// Position of the end token, `[b]`.
     pub end: ValueId,
-    /// The end token's position plus one: how many tokens it may look at.
+    /// The end token's position plus one, `[b]`: number of tokens that it attends to.
     pub lengths: ValueId,
-    /// Places up to the end tokens, sorted by id, for devices that need it; `[b, t]`.
+    /// Positions up to the end tokens, sorted by id, for devices whose embedding gradient needs it; `[b, t]`.
     pub order: Option<ValueId>,
 }
 
 impl ClipInputs {
-    /// What the text tower reads.
+    /// Inputs of the text tower.
     pub fn text(&self) -> TextInputs {
         TextInputs {
             ids: self.ids,
@@ -43,20 +43,20 @@ impl ClipInputs {
     }
 }
 
-/// What a text tower reads of a micro-batch.
+/// Inputs of a text tower for a micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct TextInputs {
     /// Token ids, `[b, t]`.
     pub ids: ValueId,
-    /// How many of them are text, `[b]`: for CLIP's tower, up to and with the end token.
+    /// Number of valid tokens, `[b]`: for CLIP's tower, up to and including the end token.
     pub lengths: ValueId,
-    /// Position of the end token, `[b]`: CLIP's tower reads it; BERT's reads the first token, and needs none.
+    /// Position of the end token, `[b]`, for CLIP's tower; BERT's tower reads the first token instead.
     pub end: Option<ValueId>,
-    /// Places of text, sorted by id, for devices that need it; `[b, t]`.
+    /// Positions of valid tokens, sorted by id, for devices whose embedding gradient needs it; `[b, t]`.
     pub order: Option<ValueId>,
 }
 
-/// Weights that are not a tower's.
+/// Weights outside the towers.
 #[derive(Clone, Copy, Debug)]
 pub struct ClipHeads {
     /// Logarithm of the contrastive scale.
@@ -86,7 +86,7 @@ pub fn inputs(
     }
 }
 
-/// Fills an order for captions of `tokens` each: places up to the end tokens, by id and then by place; -1 behind them.
+/// Fills `order` for captions of `tokens` each: positions up to the end tokens, sorted by id and then by position; -1 behind them.
 pub fn sort_places(ids: &[i64], ends: &[i64], tokens: usize, order: &mut [i64]) {
     let mut count = 0;
     for (sample, &end) in ends.iter().enumerate() {
@@ -119,7 +119,7 @@ pub fn heads(graph: &mut Graph, config: &ClipConfig, num_labels: Option<usize>) 
     ClipHeads { logit_scale, label }
 }
 
-/// Position of the token whose feature stands for the caption.
+/// Position of the token whose state is the caption's feature.
 pub fn end_token(ids: &[i64], pooling: TextPooling) -> usize {
     let position = match pooling {
         TextPooling::HighestId => {
@@ -128,11 +128,11 @@ pub fn end_token(ids: &[i64], pooling: TextPooling) -> usize {
         }
         TextPooling::FirstEos(eos) => ids.iter().position(|&id| id == eos),
     };
-    // Hugging Face's argmax over "is it the end token?" says 0 where there is none.
+    // Hugging Face's argmax over "is it the end token?" gives 0 where no token is.
     position.unwrap_or(0)
 }
 
-/// Lanes of the towers: neither needs the other.
+/// Lanes of the towers, which are independent of each other.
 pub(crate) const VISION_LANE: usize = 0;
 pub(crate) const TEXT_LANE: usize = 1;
 
@@ -170,7 +170,7 @@ pub fn text(graph: &mut Graph, config: &ClipConfig, inputs: &TextInputs, text_bp
     });
 }
 
-/// The text tower itself, in the lane of the caller.
+/// Writes the text tower in the caller's lane.
 pub(crate) fn write_text(
     graph: &mut Graph,
     text: &TextConfig,
@@ -217,7 +217,7 @@ pub(crate) fn write_text(
     project(graph, "text_projection", pooled, projection_dim, text_bp);
 }
 
-/// `pooled W^T`, of unit length, written to `features`.
+/// `pooled W^T`, normalised to unit length, written to `features`.
 pub(crate) fn project(
     graph: &mut Graph,
     name: &str,

@@ -1,4 +1,4 @@
-//! config.json as transformers writes it: getters that take its defaults where a key is absent, and errors that name file and key.
+//! Reader of transformers' config.json: getters with transformers' defaults for absent keys, and errors that name file and key.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const ACTIVATIONS: [(&str, Activation); 2] = [
     ("gelu", Activation::Gelu),
 ];
 
-/// Parses the text of a file, which is one object.
+/// Parses a file's text, which must be one object.
 pub(crate) fn read_object(json: &str, file: &Path) -> Result<Map<String, Value>, ModelError> {
     let wrong = |found: String| ModelError::Json {
         file: file.into(),
@@ -26,8 +26,8 @@ pub(crate) fn read_object(json: &str, file: &Path) -> Result<Map<String, Value>,
     }
 }
 
-/// One object of the file. Its getters return the default where the key is absent; `null` is not
-/// absent: transformers has no use for it in these keys either.
+/// One object of the file. Its getters return the default where the key is absent; `null` does not count as absent, because
+/// transformers does not accept it for these keys either.
 pub(crate) struct Section<'a> {
     pub file: &'a Path,
     pub name: &'static str,
@@ -35,8 +35,8 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// An object inside this one. Files from before 2023 may repeat it under `old_name`;
-    /// transformers completes that one with defaults and lets it win over every key of the other.
+    /// A nested object. Files from before 2023 may repeat it under `old_name`; like transformers, that copy, completed with
+    /// defaults, overrides every key of the other.
     pub fn nested(
         &self,
         name: &'static str,
@@ -119,7 +119,7 @@ impl<'a> Section<'a> {
             })
     }
 
-    /// Dropout inside attention would change what training computes.
+    /// Refuses dropout inside attention, which is not supported and would change the training.
     pub fn refuse_dropout(&self, key: &str) -> Result<(), ModelError> {
         match self.get(key) {
             Some(value) if !value.is_null() && value.as_f64() != Some(0.0) => Err(self.wrong(
@@ -158,7 +158,7 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
     }
 }
 
-/// A value as it stands in the file, short enough for a message.
+/// JSON text of a value, shortened for a message.
 pub(crate) fn shown(value: &Value) -> String {
     const LONGEST: usize = 80;
     let text = value.to_string();

@@ -1,4 +1,4 @@
-//! A captioning decoder: a causal transformer over the words so far that attends to the tokens of all frames.
+//! Captioning decoder: a causal transformer over the caption's tokens that attends to the tokens of all frames.
 //!
 //! ```text
 //! x = embed_tokens[ids] + embed_positions
@@ -6,8 +6,8 @@
 //! logits = lm_head(layer_norm(x))
 //! ```
 //!
-//! Structure and names are those of transformers' `BlenderbotForCausalLM`. `states` writes all tokens of a caption at once, as training
-//! reads them; [`start`] and [`next`] write decoding, a token at a time, with keys and values in caches.
+//! Structure and names are those of transformers' `BlenderbotForCausalLM`. `states` processes all tokens of a caption at once, for
+//! training; [`start`] and [`next`] decode one token at a time, with keys and values in caches.
 //!
 //! Legend: `b` samples, `t` tokens, `s` frame tokens, `d` width, `v` vocabulary, `r` rows of decoding (samples x beams), `l`
 //! longest caption.
@@ -26,44 +26,43 @@ use crate::transformer::norm;
 use config::DecoderConfig;
 use layer::Layer;
 
-/// What stands before the names of the decoder's tensors.
+/// Prefix of the decoder's tensor names.
 pub(crate) const PREFIX: &str = "decoder";
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// Captions of a micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptionInputs {
-    /// What the decoder reads: the begin token, then the words; `[b, t]`.
+    /// Input ids: the begin token, then the caption; `[b, t]`.
     pub ids_bt: ValueId,
-    /// Places of words, sorted by id, for devices that need it; `[b, t]`.
+    /// Positions sorted by id, for devices whose embedding gradient needs it; `[b, t]`.
     pub order_bt: Option<ValueId>,
 }
 
-/// Keys and values of decoding, for each layer.
+/// Key and value caches of decoding, for each layer.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodingCaches<'a> {
-    /// Of the words so far, `[r, l, d]`.
+    /// Caches of the caption so far, `[r, l, d]`.
     pub words: &'a [[ValueId; 2]],
-    /// Of the frame tokens, `[b, s, d]`.
+    /// Caches of the frame tokens, `[b, s, d]`.
     pub frames: &'a [[ValueId; 2]],
-    /// How many frame tokens of each sample exist, `[b]`, where not all do.
+    /// Number of valid frame tokens of each sample, `[b]`, where samples differ.
     pub frame_token_counts: Option<ValueId>,
 }
 
-/// One token of decoding.
+/// Inputs of one decoding step.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenInputs {
-    /// The last token of every row, `[r]`.
+    /// Last token of every row, `[r]`.
     pub ids_r: ValueId,
-    /// Its place in the caption, the same for all rows, `[1]`.
+    /// Position of that token in the caption, the same for all rows, `[1]`.
     pub position_1: ValueId,
-    /// The row that holds keys and values of each earlier token, `[r, l]`.
+    /// Row of the caches with keys and values of each earlier token, `[r, l]`.
     pub ancestors_rl: ValueId,
-    /// Rows of a sample, one behind the other.
+    /// Rows per sample, which are consecutive.
     pub beams: usize,
 }
 
-/// Writes the decoder over captions; returns what its head reads, `[b, t, d]`. Blocks are named `decoder.0`, `decoder.1` and so on.
+/// Writes the decoder over captions; returns the input of the head, `[b, t, d]`. Blocks are named `decoder.0`, `decoder.1` and so on.
 pub(crate) fn states(
     graph: &mut Graph,
     config: &DecoderConfig,
@@ -94,7 +93,7 @@ pub(crate) fn states(
     last_norm(graph, config, x_btd)
 }
 
-/// The matrix of the head, `[v, d]`: its own, or the words'.
+/// Matrix of the head, `[v, d]`: its own, or the word embedding.
 pub fn head_weight(graph: &mut Graph, config: &DecoderConfig) -> ValueId {
     if config.tied {
         words(graph, config)
@@ -103,7 +102,7 @@ pub fn head_weight(graph: &mut Graph, config: &DecoderConfig) -> ValueId {
     }
 }
 
-/// Begins decoding: keys and values of the frame tokens of every layer into `caches`, each `[b, s, d]`.
+/// Begins decoding: writes keys and values of the frame tokens of every layer to `caches`, each `[b, s, d]`.
 pub fn start(
     graph: &mut Graph,
     config: &DecoderConfig,
@@ -116,7 +115,7 @@ pub fn start(
     }
 }
 
-/// One token of decoding; returns logits `[r, v]` in full precision.
+/// Writes one decoding step; returns logits `[r, v]` in full precision.
 pub fn next(
     graph: &mut Graph,
     config: &DecoderConfig,
@@ -150,8 +149,8 @@ pub fn next(
     graph.linear("logits", x_rd, weight, None, None)
 }
 
-/// `embed_tokens[ids] + embed_positions[position]`, with a position that only the device knows: looked up like a word, with
-/// zero in place of the positions.
+/// `embed_tokens[ids] + embed_positions[position]` for a position that only the device knows: looks it up like a token id,
+/// with zeros as the position table.
 fn embed_next(graph: &mut Graph, config: &DecoderConfig, token: &TokenInputs) -> ValueId {
     let (rows, width) = (graph.shape(token.ids_r).num_elements(), config.width);
     let zeros_1d = graph.statistic("decoder.zeros", &[1, width]);

@@ -1,5 +1,4 @@
-//! What can be wrong with a model folder. Every message names its subject, what was expected and
-//! what was found, and ends with a hint.
+//! Errors of model folders. Every message names its subject, the expected and the found value, and ends with a hint.
 
 mod mismatch;
 
@@ -10,49 +9,47 @@ use holdall_files::{OverLimit, show_bytes};
 
 pub use mismatch::{Misshaped, TensorMismatch};
 
-/// A model folder, or what was to become one, is not as it should be.
+/// A model folder cannot be read or written, or its contents are wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error(
         "{}: could not {action}: {cause}\n\
          hint: check that the path exists, that you have the rights to it and that the disk has room",
         path.display()
     )]
     Io {
-        /// What was acted on.
         path: PathBuf,
-        /// What was attempted.
+        /// The attempted action, in words.
         action: &'static str,
-        /// What the system said. Not a `source`: it is already in the message.
+        /// Not a `source`, because the message already contains it.
         cause: io::Error,
     },
 
-    /// The path of a model folder leads to something else.
+    /// The path of a model folder is something else.
     #[error(
         "{}: expected a model folder, found {found}\n\
          hint: name the folder that holds config.json and model.safetensors, not a file in it",
         path.display()
     )]
     NotAFolder {
-        /// The path given.
         path: PathBuf,
-        /// What is there.
+        /// Kind of the file at this path.
         found: &'static str,
     },
 
-    /// The folder has weights, and no config.json.
+    /// The folder has weights but no config.json.
     #[error(
         "{}: expected a file, found none\n\
          hint: copy the config.json that belongs to these weights beside them",
         file.display()
     )]
     NoConfig {
-        /// Where it should be.
+        /// Expected path of the config.json.
         file: PathBuf,
     },
 
-    /// The folder has no weights that can be read.
+    /// The folder has no weights in a supported format.
     #[error(
         "{}: expected model.safetensors or model.safetensors.index.json, found {found}\n\
          hint: point to a folder saved by `save_pretrained`; files ending in .partial are what an \
@@ -60,163 +57,153 @@ pub enum ModelError {
         folder.display()
     )]
     NoWeights {
-        /// The folder.
         folder: PathBuf,
-        /// The files in it.
+        /// Names of the files in the folder.
         found: String,
     },
 
-    /// The weights are pickled.
+    /// The weights are a pickle.
     #[error(
         "{}: expected safetensors, found a pickle, which runs code when it is read\n\
          hint: if you trust it, these two lines of Python convert it:\n{conversion}",
         file.display()
     )]
     Pickle {
-        /// The pickle.
         file: PathBuf,
-        /// Two lines of Python.
+        /// Two lines of Python that convert it.
         conversion: String,
     },
 
-    /// A JSON file larger than any real one.
+    /// A JSON file exceeds the size limit.
     #[error(
         "{}: expected at most {limit_bytes} bytes of JSON, found {found_bytes}\n\
          hint: the file was probably overwritten with something else; download it again",
         file.display()
     )]
     JsonTooLarge {
-        /// The file.
         file: PathBuf,
-        /// The most that is read.
         limit_bytes: u64,
-        /// Its size.
         found_bytes: u64,
     },
 
-    /// Text that is not UTF-8.
     #[error(
         "{}: expected UTF-8, found other bytes {valid_bytes} bytes into {part}\n\
          hint: the file is damaged or of another format; copy or download it again",
         file.display()
     )]
     NotUtf8 {
-        /// The file.
         file: PathBuf,
-        /// Which part of it.
+        /// Part of the file, in words.
         part: &'static str,
-        /// How many bytes of that part are good.
+        /// Valid bytes at the beginning of that part.
         valid_bytes: usize,
     },
 
-    /// JSON that does not parse, or is of another form.
+    /// JSON that does not parse or has another structure.
     #[error(
         "{}: expected {expected}, found {found}\n\
          hint: the file is damaged or was edited by hand; copy or download it again",
         file.display()
     )]
     Json {
-        /// The file.
         file: PathBuf,
-        /// The form it should have.
+        /// The expected structure.
         expected: &'static str,
-        /// What the parser said, or what stands there instead.
+        /// The parser's message, or the value found.
         found: String,
     },
 
-    /// config.json describes a model that Holdall does not build.
+    /// config.json describes an architecture that is not supported.
     #[error(
         "{}: `model_type` and `architectures` are {found}, expected {expected}\n\
          hint: other architectures have other tensors; save the model as one of those that Holdall trains",
         file.display()
     )]
     Architecture {
-        /// The config.json.
+        /// Path of the config.json.
         file: PathBuf,
-        /// What is supported.
+        /// Supported architectures.
         expected: String,
-        /// What it says.
+        /// Architecture in the file.
         found: String,
     },
 
-    /// A CLIP model was asked for, and the folder has another.
+    /// A CLIP model is required, and the folder has another model.
     #[error(
         "{}: expected CLIPModel, found {found}\n\
          hint: {use_of_it}",
         folder.display()
     )]
     NotClip {
-        /// The folder.
         folder: PathBuf,
-        /// What it has.
+        /// Architecture in the folder.
         found: String,
-        /// What takes it instead.
+        /// Hint about the commands that take this architecture.
         use_of_it: &'static str,
     },
 
-    /// A folder to start from has a model of another kind.
+    /// A folder to start training from has a model of the wrong kind.
     #[error(
         "{}: expected {expected}, found {found}\n\
          hint: `model` takes a CLIP folder, a folder saved by a video-text run or a preset; `video_text.text_model` takes a BERT folder",
         folder.display()
     )]
     Source {
-        /// The folder.
         folder: PathBuf,
-        /// What it should have.
+        /// Expected kind of model.
         expected: &'static str,
-        /// What it has.
+        /// Kind of model in the folder.
         found: String,
     },
 
-    /// A parameter that no rule says how to draw.
+    /// A parameter of the graph without an initialisation rule.
     #[error(
         "`{name}`: expected a parameter of {model}, found no rule for what it starts as\n\
          hint: this is a fault in Holdall, not in your files: its graph has a parameter that its initialisation does not know; \
          start from a model folder, and report the name"
     )]
     UnknownParameter {
-        /// The architecture.
+        /// Architecture.
         model: &'static str,
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
     },
 
-    /// config.json names a nonlinearity that Holdall does not have.
+    /// config.json names an unsupported activation function.
     #[error(
         "{}: `{key}` is {found}, expected {expected}\n\
          hint: OpenAI's models have \"quick_gelu\", most of OpenCLIP's have \"gelu\"",
         file.display()
     )]
     Activation {
-        /// The config.json.
+        /// Path of the config.json.
         file: PathBuf,
-        /// The key, with its section.
+        /// Key with its section.
         key: String,
-        /// What is supported.
+        /// Supported values.
         expected: String,
-        /// What it says.
+        /// Value in the file.
         found: String,
     },
 
-    /// A value of config.json is of the wrong type or out of range.
+    /// A value in config.json has the wrong type or is out of range.
     #[error(
         "{}: `{key}` is {found}, expected {expected}\n\
          hint: restore the config.json that came with the weights, or correct this key",
         file.display()
     )]
     Setting {
-        /// The config.json.
+        /// Path of the config.json.
         file: PathBuf,
-        /// The key, with its section.
+        /// Key with its section.
         key: String,
-        /// The values that make sense.
+        /// Valid values.
         expected: String,
-        /// What it says.
+        /// Value in the file.
         found: String,
     },
 
-    /// A file is not as Holdall wrote it.
+    /// A file differs from its checksum.
     #[error(
         "{}: damaged: {part}: expected {expected}, as Holdall wrote it, found {found}\n\
          hint: the file has changed since: restore it from a backup, or train again; if it was edited on purpose, remove \
@@ -224,47 +211,44 @@ pub enum ModelError {
         file.display()
     )]
     Damaged {
-        /// The file.
         file: PathBuf,
-        /// Which part of it.
+        /// Part of the file, in words.
         part: String,
-        /// What it should hold.
+        /// Recorded contents or checksum.
         expected: String,
-        /// What it holds.
+        /// Contents or checksum found.
         found: String,
     },
 
-    /// A safetensors file ends before its own header says.
+    /// A safetensors file is shorter than its header says.
     #[error(
         "{}: expected {expected_bytes} bytes, as its header says, found {found_bytes}\n\
          hint: the copy or download was cut short; fetch the file again",
         file.display()
     )]
     Truncated {
-        /// The safetensors file.
         file: PathBuf,
-        /// What length field and header promise. Larger than 64 bits only in a hostile file.
+        /// Size by length field and header. Larger than 64 bits only in a hostile file.
         expected_bytes: u128,
-        /// Its size.
+        /// Actual size.
         found_bytes: u64,
     },
 
-    /// A safetensors file goes on after its last tensor.
+    /// A safetensors file continues after its last tensor.
     #[error(
         "{}: expected to end after {expected_bytes} bytes, as its header says, found {found_bytes}\n\
          hint: two files may have been joined; fetch the file again",
         file.display()
     )]
     TrailingBytes {
-        /// The safetensors file.
         file: PathBuf,
-        /// What length field and header promise.
+        /// Size by length field and header.
         expected_bytes: u128,
-        /// Its size.
+        /// Actual size.
         found_bytes: u64,
     },
 
-    /// The header of a safetensors file takes more than the budget leaves.
+    /// Parsing the header of a safetensors file takes more memory than the budget leaves.
     #[error(
         "{}: its header of {} takes {} to read, and the budget leaves {}\n\
          hint: check what it is, or --memory {}MiB",
@@ -275,26 +259,23 @@ pub enum ModelError {
         over.total_bytes.div_ceil(1 << 20)
     )]
     HeaderOverBudget {
-        /// The file.
         file: PathBuf,
-        /// What the length field says.
+        /// Value of the length field.
         header_bytes: u64,
-        /// By how much.
         over: OverLimit,
     },
 
-    /// The header of a safetensors file is said to be of an absurd length.
+    /// The length field of a safetensors file exceeds the format's limit.
     #[error(
         "{}: expected a header of at most {limit_bytes} bytes, found {found_bytes} in its length field\n\
          hint: this is probably no safetensors file; check what it is and fetch it again",
         file.display()
     )]
     HeaderLength {
-        /// The file.
         file: PathBuf,
-        /// The most that the format allows.
+        /// Limit of the format.
         limit_bytes: u64,
-        /// What the length field says.
+        /// Value of the length field.
         found_bytes: u64,
     },
 
@@ -306,182 +287,163 @@ pub enum ModelError {
         file.display()
     )]
     Placement {
-        /// The safetensors file.
         file: PathBuf,
-        /// The tensor that is out of place.
+        /// Name of the misplaced tensor.
         tensor: String,
-        /// Where it should start.
+        /// Offset where the tensor should start.
         expected: usize,
-        /// Where it does.
+        /// Offset where it starts.
         found: usize,
     },
 
-    /// Shape and type of a tensor disagree with its place in the file.
+    /// Shape and type of a tensor do not match its byte range.
     #[error(
         "{}: `{tensor}` expected {expected}, found room for {found_bytes} bytes\n\
          hint: the header is damaged; fetch the file again, or save the model anew",
         file.display()
     )]
     TensorBytes {
-        /// The safetensors file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Bytes that shape and type need.
+        /// Bytes needed for shape and type.
         expected: String,
-        /// Bytes between its offsets.
+        /// Bytes between the tensor's offsets.
         found_bytes: i128,
     },
 
-    /// A tensor is of a type that no weight has.
+    /// A tensor has a number format that is not supported for weights.
     #[error(
         "{}: `{tensor}` is of type {found}, expected F32, F16, BF16 or F64\n\
          hint: quantised weights cannot be trained; use the model they were made from",
         file.display()
     )]
     TensorType {
-        /// The safetensors file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Number format in the header.
         found: String,
     },
 
-    /// One name, two tensors.
+    /// Two tensors of the same name.
     #[error(
         "`{tensor}`: expected once, found in {} and in {}\n\
          hint: shards of two different saves may lie in one folder; save the model anew in an empty one",
         first.display(), second.display()
     )]
     DuplicateTensor {
-        /// The tensor.
         tensor: String,
-        /// Where it is.
+        /// File of the first one.
         first: PathBuf,
-        /// Where it is again.
+        /// File of the second one.
         second: PathBuf,
     },
 
-    /// An index points out of its folder, or to something that is not safetensors.
+    /// An index names a shard outside its folder, or a file that is not safetensors.
     #[error(
         "{}: names the shard \"{}\", expected a plain file name that ends in .safetensors\n\
          hint: shards lie beside their index; an index that points elsewhere is broken or hostile",
         index.display(), found.escape_debug()
     )]
     ShardName {
-        /// The index.
         index: PathBuf,
-        /// The name in it.
+        /// Name in the index.
         found: String,
     },
 
-    /// An index names a shard that is not there.
+    /// A shard that the index names does not exist.
     #[error(
         "{}: expected a file, as {} names it, found none\n\
          hint: fetch all {num_shards} shards of the model into one folder",
         shard.display(), index.display()
     )]
     ShardMissing {
-        /// The index.
         index: PathBuf,
-        /// Where the shard should be.
+        /// Expected path of the shard.
         shard: PathBuf,
-        /// How many shards the index names.
+        /// Number of shards in the index.
         num_shards: usize,
     },
 
-    /// An index promises a tensor that the shard does not have.
+    /// A shard lacks a tensor that the index assigns to it.
     #[error(
         "{}: expected `{tensor}`, as {} says, found {num_found} other tensors\n\
          hint: index and shards come from different saves; fetch them again together",
         shard.display(), index.display()
     )]
     NotInShard {
-        /// The index.
         index: PathBuf,
-        /// The shard.
         shard: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// How many tensors the shard has.
+        /// Number of tensors in the shard.
         num_found: usize,
     },
 
-    /// The tensors are not those of the configuration.
+    /// The tensors do not match the configuration.
     #[error(
         "{}: expected the tensors of its configuration, found{mismatch}\nhint: {}",
         folder.display(), mismatch.hint()
     )]
     Tensors {
-        /// The folder.
         folder: PathBuf,
-        /// How they differ.
         mismatch: TensorMismatch,
     },
 
-    /// A tensor was asked for that the folder does not have.
+    /// The folder has no tensor of the requested name.
     #[error(
         "{}: expected a tensor `{tensor}`, found none of that name among {num_found}\n\
          hint: names are those of transformers' state dict, such as `text_projection.weight` of a CLIPModel",
         folder.display()
     )]
     UnknownTensor {
-        /// The folder.
         folder: PathBuf,
-        /// The name asked for.
+        /// The requested name.
         tensor: String,
-        /// How many tensors there are.
+        /// Number of tensors in the folder.
         num_found: usize,
     },
 
-    /// A slice of values does not have the length of its tensor.
     #[error(
         "`{tensor}`: expected {expected} values, found a slice of {found}\n\
          hint: the slice is as long as the product of the tensor's shape"
     )]
     ValueCount {
-        /// The tensor.
         tensor: String,
-        /// The product of its shape.
+        /// Product of the tensor's shape.
         expected: usize,
-        /// The length of the slice.
+        /// Length of the slice.
         found: usize,
     },
 
-    /// A weight is infinite or not a number.
     #[error(
         "{}: tensor `{tensor}` holds {found} at {at:?} ({num_bad} of its {num_values} values {} not finite)\n\
          hint: the run that wrote it diverged, or the file is damaged; use a checkpoint from before, or fetch the file again",
         file.display(), if *num_bad == 1 { "is" } else { "are" }
     )]
     NotFinite {
-        /// The safetensors file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// The first such value.
+        /// The first value that is not finite.
         found: f32,
-        /// Where it is, an index for each dimension.
+        /// Index of that value, one number per dimension.
         at: Vec<usize>,
-        /// How many there are.
+        /// Number of such values.
         num_bad: usize,
-        /// How many values the tensor has.
+        /// Number of all values of the tensor.
         num_values: usize,
     },
 
-    /// A classification head is not a linear layer on the projection.
+    /// A label head is not a linear layer on the projection.
     #[error(
         "{}: expected {expected}, found {found}\n\
          hint: a head belongs to one model; remove the file to start with a fresh head",
         file.display()
     )]
     Head {
-        /// The head.safetensors.
+        /// Path of the head.safetensors.
         file: PathBuf,
-        /// Names and shapes of a head.
+        /// Names and shapes of a valid head.
         expected: String,
-        /// Those there.
+        /// Names and shapes in the file.
         found: String,
     },
 }

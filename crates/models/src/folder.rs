@@ -1,16 +1,15 @@
-//! A model on disk, as Hugging Face lays it out:
+//! A model on disk, in Hugging Face's layout:
 //!
 //! ```text
 //! config.json
 //! model.safetensors          or   model.safetensors.index.json and the shards that it names
-//! head.safetensors           beside a CLIPModel or a video-text model: a classifier on the projection, where one was trained
-//! holdall.json               checksums of all of them, where Holdall trained it
+//! head.safetensors           beside a CLIPModel or a video-text model: a trained label head on the projection
+//! holdall.json               checksums of all files, where Holdall trained the model
 //! ```
 //!
-//! [`ModelFolder::open`] maps the weights and believes nothing that they say of themselves;
-//! [`ModelFolder::check`] compares them with the configuration; [`ModelFolder::read_f32`] converts
-//! straight from the map, so that no second copy of the weights is ever held. [`write_folder`]
-//! writes what transformers' `from_pretrained` loads.
+//! [`ModelFolder::open`] maps the weights and validates everything in their headers; [`ModelFolder::check`] compares the tensors
+//! with the configuration; [`ModelFolder::read_f32`] converts straight from the map, so that no second copy of the weights is
+//! held. [`write_folder`] writes a folder that transformers' `from_pretrained` loads.
 
 mod checksums;
 mod find;
@@ -45,7 +44,7 @@ const PIECE: usize = 1 << 18;
 /// A linear classifier on the projected image features.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
-    /// Classes.
+    /// Number of classes.
     pub num_labels: usize,
     /// `[num_labels, projection_dim]`, row by row.
     pub weight: Vec<f32>,
@@ -53,7 +52,7 @@ pub struct Head {
     pub bias: Vec<f32>,
 }
 
-/// A folder whose files have been opened and found sound.
+/// A folder whose files are open and pass the integrity checks.
 pub struct ModelFolder {
     path: PathBuf,
     config: ModelConfig,
@@ -64,15 +63,15 @@ pub struct ModelFolder {
 
 struct Place {
     file: usize,
-    /// Its name in the file.
+    /// Name in the file.
     stored_name: String,
     stored_type: StoredType,
     info: TensorInfo,
 }
 
 impl ModelFolder {
-    /// Reads the configuration, maps the weights and checks every file for damage. Whether the
-    /// tensors are those of the configuration is for [`ModelFolder::check`].
+    /// Reads the configuration, maps the weights and checks every file for damage. [`ModelFolder::check`] compares the tensors
+    /// with the configuration.
     pub fn open(path: &Path) -> Result<ModelFolder, ModelError> {
         refuse_other_than_folder(path)?;
         checksums::check_files(path)?;
@@ -132,17 +131,15 @@ impl ModelFolder {
         })
     }
 
-    /// Where the folder is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What config.json says.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The configuration of a folder that is to be a CLIP model.
+    /// The configuration of a CLIP folder; an error for any other architecture.
     pub fn clip_config(&self) -> Result<&ClipConfig, ModelError> {
         match &self.config {
             ModelConfig::Clip(config) => Ok(config),
@@ -166,12 +163,12 @@ impl ModelFolder {
         }
     }
 
-    /// What is worth saying of settings that are not applied and of tensors that are not used.
+    /// Notes on ignored settings and unused tensors.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Why a classifier with these outputs cannot go on with that of the folder and starts with new weights; `None` where it can.
+    /// Reason why a classifier for these labels cannot continue from the folder's classifier and needs new weights; `None` where it can.
     pub fn new_classifier_reason(&self, labels: &[String]) -> Option<String> {
         let Some(classifier) = self.config.classifier() else {
             return Some(format!("{} has no classifier", self.path.display()));
@@ -198,12 +195,11 @@ impl ModelFolder {
         ))
     }
 
-    /// Names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor as it lies in its file.
+    /// A tensor as stored in its file.
     pub fn tensor(&self, name: &str) -> Option<StoredTensor<'_>> {
         let place = self.tensors.get(name)?;
         Some(StoredTensor {
@@ -213,8 +209,8 @@ impl ModelFolder {
         })
     }
 
-    /// Checks that the tensors are those of the configuration: none missing, none besides, each of
-    /// its shape. Those that fail are listed, all in one error.
+    /// Checks that the tensors are exactly those of the configuration, with its shapes. All differences are listed in one
+    /// error.
     pub fn check(&self) -> Result<(), ModelError> {
         let tensors = self.tensors.iter();
         let found = tensors.map(|(name, place)| (name.as_str(), place.info.shape.as_slice()));
@@ -228,8 +224,8 @@ impl ModelFolder {
         })
     }
 
-    /// Converts a tensor into `values`, which has its length. 64-bit values are rounded, the others
-    /// are exact. Values that are not finite are refused.
+    /// Converts a tensor into `values`, which has its length. 64-bit values are rounded, all other formats convert exactly.
+    /// Values that are not finite are refused.
     pub fn read_f32(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
         let tensor = self.tensor(name).ok_or_else(|| ModelError::UnknownTensor {
             folder: self.path.clone(),
@@ -244,7 +240,7 @@ impl ModelFolder {
                 found: values.len(),
             });
         }
-        // Piece by piece, and the map's pages given back after each: reading weights costs no memory beside them.
+        // Releases the map's pages after each piece, so that reading takes no memory besides `values`.
         let place = &self.tensors[name];
         let bytes_each = tensor.bytes.len() / values.len().max(1);
         let mut pieces = values.chunks_mut(PIECE);
@@ -261,7 +257,7 @@ impl ModelFolder {
         check_finite(file.path(), name, tensor.shape, values)
     }
 
-    /// The classifier that lies beside the weights, if there is one.
+    /// The label head beside the weights, if any.
     pub fn read_head(&self) -> Result<Option<Head>, ModelError> {
         let file = self.path.join(HEAD_FILE);
         if !file_exists(&file)? {
@@ -304,7 +300,7 @@ impl ModelFolder {
 /// Shape and values of tensors, by name.
 pub type TensorsByName = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
-/// Every tensor of a safetensors file.
+/// Reads every tensor of a safetensors file.
 pub fn read_tensors(path: &Path) -> Result<TensorsByName, ModelError> {
     let file = WeightsFile::open(path)?;
     let read = |(name, info): &(String, TensorInfo)| {
@@ -314,7 +310,7 @@ pub fn read_tensors(path: &Path) -> Result<TensorsByName, ModelError> {
     file.tensors().iter().map(read).collect()
 }
 
-/// How tensors differ from those of a configuration.
+/// Compares tensors with those of a configuration.
 fn compare<'a>(
     config: &ModelConfig,
     found: impl Iterator<Item = (&'a str, &'a [usize])>,
@@ -356,7 +352,7 @@ fn read_all(file: &WeightsFile, name: &str, info: &TensorInfo) -> Result<Vec<f32
     Ok(values)
 }
 
-/// Nothing can be computed or trained with a weight that is infinite or not a number.
+/// Refuses infinite and NaN weights, which make training and evaluation meaningless.
 fn check_finite(
     file: &Path,
     tensor: &str,

@@ -1,7 +1,7 @@
-//! Models by name, where Hugging Face's tools, or [`hub_download`](crate::hub_download), left them on this machine.
+//! Finds models by name in the local cache of Hugging Face's tools and of [`hub_download`](crate::hub_download).
 //!
 //! ```text
-//! CACHE/models--openai--clip-vit-base-patch32/refs/main            the name of a snapshot
+//! CACHE/models--openai--clip-vit-base-patch32/refs/main            the commit of a snapshot
 //! CACHE/models--openai--clip-vit-base-patch32/snapshots/COMMIT/    a model folder
 //! ```
 
@@ -10,13 +10,13 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The value of a variable that says something.
+/// Path in an environment variable that is not empty.
 fn named(name: &str) -> Option<PathBuf> {
     let value = env::var_os(name).filter(|value| !value.is_empty());
     value.map(PathBuf::from)
 }
 
-/// Where Hugging Face's tools keep what is theirs.
+/// Home folder of Hugging Face's tools.
 fn home() -> Option<PathBuf> {
     named("HF_HOME")
         .or_else(|| Some(named("XDG_CACHE_HOME")?.join("huggingface")))
@@ -26,19 +26,19 @@ fn home() -> Option<PathBuf> {
         })
 }
 
-/// Where the tools look for models, in their order.
+/// Cache folder, by the tools' precedence of variables.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     named("HF_HUB_CACHE")
         .or_else(|| named("HUGGINGFACE_HUB_CACHE"))
         .or_else(|| Some(home()?.join("hub")))
 }
 
-/// Where `hf auth login` keeps a token.
+/// File in which `hf auth login` stores the token.
 pub(crate) fn token_file() -> Option<PathBuf> {
     named("HF_TOKEN_PATH").or_else(|| Some(home()?.join("token")))
 }
 
-/// A model of the hub: `owner/name`.
+/// Name of a model of the hub: `owner/name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
     owner: String,
@@ -46,7 +46,7 @@ pub struct ModelName {
 }
 
 impl ModelName {
-    /// `None` where a text is no such name.
+    /// Parses a name; `None` for any other text.
     pub fn parse(text: &str) -> Option<ModelName> {
         let (owner, name) = text.split_once('/')?;
         let is_plain = |part: &str| {
@@ -59,7 +59,7 @@ impl ModelName {
         })
     }
 
-    /// Its folder in the cache.
+    /// Folder name in the cache.
     pub(crate) fn folder(&self) -> String {
         format!("models--{}--{}", self.owner, self.name)
     }
@@ -71,15 +71,15 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// For messages: the command that brings a model which is not there. `None` where the name is no name of the hub, or rather a path:
-/// its first folder is here, or is where runs are written.
+/// Command that downloads a missing model, for messages. `None` where the text is no model name, or is rather a path: its first
+/// folder exists, or is the folder of runs.
 pub fn command_for(name: &str) -> Option<String> {
     let model = ModelName::parse(name)?;
     let is_path = model.owner == "runs" || Path::new(&model.owner).is_dir();
     (!is_path).then(|| format!("holdall model get {model}"))
 }
 
-/// The same as a hint at the end of an error.
+/// The command as a hint at the end of an error message.
 pub fn hint_for(name: &str) -> String {
     let command = command_for(name);
     command.map_or(String::new(), |command| {
@@ -102,7 +102,7 @@ fn find_in(cache: &Path, name: &str) -> Option<PathBuf> {
     };
     let main = fs::read_to_string(folder.join("refs/main")).ok();
     let main = main.map(|commit| snapshots.join(commit.trim()));
-    // Behind the main reference, the newest.
+    // After the main reference, the newest first.
     let entries = fs::read_dir(&snapshots).ok()?;
     let mut others: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -111,7 +111,7 @@ fn find_in(cache: &Path, name: &str) -> Option<PathBuf> {
     let models: Vec<PathBuf> = (main.into_iter().chain(others.into_iter().rev()))
         .filter(is_model)
         .collect();
-    // Other tools leave snapshots with other weights, which are told apart by whoever opens them.
+    // Other tools leave snapshots without safetensors; those with supported weights come first.
     let with_weights = models.iter().find(|model| has_weights(model));
     with_weights.or(models.first()).cloned()
 }
@@ -137,7 +137,7 @@ mod tests {
         fs::write(model.join("refs/main"), "aaa\n").unwrap();
         let found = find_in(cache.path(), "openai/clip").unwrap();
         assert!(found.ends_with("snapshots/aaa"));
-        // Weights that can be read come before the reference.
+        // A snapshot with supported weights takes precedence over the reference.
         fs::write(model.join("snapshots/bbb/model.safetensors"), "").unwrap();
         let found = find_in(cache.path(), "openai/clip").unwrap();
         assert!(found.ends_with("snapshots/bbb"));

@@ -1,14 +1,14 @@
-//! Models of the Hugging Face hub, into the cache that its own tools use. The system's `curl` does the talking: its TLS is the one that
-//! the system keeps up to date, and it knows about proxies.
+//! Downloads models of the Hugging Face hub into the cache of Hugging Face's own tools. The transfer is done by the system's `curl`, whose
+//! TLS the system keeps up to date and which handles proxies.
 //!
 //! ```text
 //! listing     ENDPOINT/api/models/NAME/revision/REVISION?blobs=true     the commit; files with sizes and hashes
-//! choice      config, tokenizer, preprocessor, and weights as safetensors; nothing that runs code when it is read
-//! download    blobs/HASH.incomplete, continued where it was stopped -> size and hash compared -> blobs/HASH
+//! choice      config, tokenizer, preprocessor, and weights as safetensors; no format that executes code on loading
+//! download    blobs/HASH.incomplete, resumed after an interruption -> size and hash compared -> blobs/HASH
 //! snapshot    snapshots/COMMIT/FILE -> ../../blobs/HASH, config.json last; refs/REVISION = COMMIT
 //! ```
 //!
-//! HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE mean what they mean there.
+//! HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE have the meaning that Hugging Face's tools give them.
 
 mod blob_hash;
 mod curl;
@@ -25,26 +25,25 @@ use listing::{Listing, RemoteFile};
 
 use crate::hub_cache::{self, ModelName};
 
-/// Why a model was not brought.
+/// Error of a model download.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// The name is no name of the hub.
+    /// The text is not a model name.
     #[error(
         "{name}: expected a model of the hub, OWNER/NAME\nhint: holdall model get openai/clip-vit-base-patch32"
     )]
     Name {
-        /// As it was typed.
+        /// The text as typed.
         name: String,
     },
-    /// There is no network to be used.
+    /// The network must not be used.
     #[error("{name}: not in {}, and HF_HUB_OFFLINE is set\nhint: unset HF_HUB_OFFLINE to download it", cache.display())]
     Offline {
-        /// The model.
         name: String,
-        /// Where it would be.
+        /// Folder where the model would be.
         cache: PathBuf,
     },
-    /// There is no place for it.
+    /// There is no cache folder.
     #[error("there is no home folder to keep models in\nhint: set HF_HOME to a folder")]
     NoCache,
     /// `curl` is not installed.
@@ -52,83 +51,74 @@ pub enum DownloadError {
         "curl: {cause}\nhint: install curl, or download with Hugging Face's own tool: pip install huggingface_hub; hf download {name}"
     )]
     NoCurl {
-        /// What the system said.
         cause: io::Error,
-        /// The model.
+        /// Name of the model, for the hint.
         name: String,
     },
-    /// The server, or the way to it, said no.
+    /// The server or the connection failed.
     #[error("{url}: {found}\nhint: {hint}")]
     Server {
-        /// What was asked for.
         url: String,
-        /// What came instead.
+        /// Answer or error.
         found: String,
-        /// What helps.
         hint: String,
     },
-    /// Nothing here can be read.
+    /// The model has no weights as safetensors.
     #[error("{name}: expected model.safetensors, found {found}\nhint: {hint}")]
     NoSafetensors {
-        /// The model.
         name: String,
-        /// What there is.
+        /// Files of the model, in words.
         found: String,
-        /// What helps.
         hint: String,
     },
-    /// What came is not what was promised.
+    /// A downloaded file has the wrong size or hash.
     #[error(
         "{file}: expected {expected}, found {found}; it was removed\nhint: run the same command again"
     )]
     Damaged {
-        /// Which file.
         file: String,
-        /// Size or hash.
+        /// Size or hash promised by the server.
         expected: String,
-        /// What there was.
+        /// Size or hash of the file.
         found: String,
     },
     /// The cache cannot be written.
     #[error("{}: {cause}\nhint: check the folder and its free space, or set HF_HOME to another", path.display())]
     Disk {
-        /// The file.
+        /// File or folder of the failed write.
         path: PathBuf,
-        /// What the system said.
         cause: io::Error,
     },
-    /// It was asked to stop; what came stays.
+    /// The download was interrupted; what arrived is kept.
     #[error("stopped; what came so far stays, and the same command goes on from there")]
     Stopped,
 }
 
-/// What a download tells while it runs.
+/// Receives messages and progress of a download.
 pub trait Watcher {
-    /// A line for people.
+    /// Called with a line of text for the user.
     fn tell(&mut self, line: &str);
-    /// Bytes of a file that are there, of how many.
+    /// Called with the downloaded and the total bytes of a file.
     fn progress(&mut self, file: &str, done: u64, total: u64);
 }
 
 /// A model that is in the cache now.
 #[derive(Debug)]
 pub struct Downloaded {
-    /// Its folder.
     pub folder: PathBuf,
-    /// The commit that it is.
     pub commit: String,
-    /// Bytes that came over the network.
+    /// Bytes transferred over the network.
     pub bytes: u64,
-    /// Files that are there.
+    /// Names of the files in the folder.
     pub files: Vec<String>,
 }
 
-/// Author and title of the pull request by which Hugging Face's converter offers safetensors.
+/// Author and title of the pull request in which Hugging Face's conversion bot offers safetensors.
 const CONVERTER: &str = "SFconvertbot";
 const CONVERTER_TITLE: &str = "safetensors";
 
-/// Brings a model into the cache, or what of it is not there yet. Without a revision, `main`, or where that has no safetensors, the
-/// pull request of Hugging Face's converter.
+/// Downloads the files of a model that the cache lacks. Without a revision, `main` is used, or, if `main` has no safetensors, the
+/// pull request of Hugging Face's conversion bot.
 pub fn download(
     name: &str,
     revision: Option<&str>,
@@ -220,13 +210,13 @@ fn no_safetensors(model: &ModelName, listing: &Listing) -> DownloadError {
     }
 }
 
-/// Set, and not to something that means no.
+/// Whether an environment variable is set to a true value.
 fn is_set(name: &str) -> bool {
     let value = env::var(name).unwrap_or_default().to_lowercase();
     !matches!(value.as_str(), "" | "0" | "false" | "no" | "off")
 }
 
-/// The server, as one model sees it.
+/// The hub's server, for one model.
 struct Hub<'a> {
     endpoint: String,
     model: &'a ModelName,
@@ -268,18 +258,18 @@ impl<'a> Hub<'a> {
         })
     }
 
-    /// The open pull request in which Hugging Face's converter offers safetensors.
+    /// The open pull request in which Hugging Face's conversion bot offers safetensors.
     fn converted_revision(&self) -> Result<Option<String>, DownloadError> {
         let url = format!("{}/api/models/{}/discussions", self.endpoint, self.model);
         let Ok(answer) = self.curl.read(&url) else {
-            // Mirrors need not have discussions.
+            // Mirrors may lack discussions.
             return Ok(None);
         };
         Ok(listing::pull_request(&answer, CONVERTER, CONVERTER_TITLE)
             .map(|number| format!("refs/pr/{number}")))
     }
 
-    /// Brings a file, unless it is there; returns the bytes that came.
+    /// Downloads a file unless the cache has it; returns the bytes transferred.
     fn fetch(
         &self,
         file: &RemoteFile,
@@ -308,29 +298,29 @@ impl<'a> Hub<'a> {
     }
 }
 
-/// HF_TOKEN, or what `hf auth login` keeps.
+/// HF_TOKEN, or the token stored by `hf auth login`.
 fn token() -> Option<String> {
     let text = match env::var("HF_TOKEN") {
         Ok(token) => token,
         Err(_) => fs::read_to_string(hub_cache::token_file()?).ok()?,
     };
     let token = text.trim();
-    // Whatever would end the header's line is no token.
+    // Any other character could end the line of the HTTP header.
     let is_plain = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     is_plain.then(|| token.to_owned())
 }
 
-/// Whether a blob is there with its size: its hash was compared when it came. One that has no hash may be of another commit.
+/// Whether a blob exists with the right size; its hash was compared on download. A blob without a known hash may be of another commit.
 fn is_whole(blob: &Path, file: &RemoteFile) -> bool {
     file.hash.is_some()
         && fs::metadata(blob).is_ok_and(|data| file.size.is_none_or(|size| data.len() == size))
 }
 
-/// Compares size and hash of what came.
+/// Compares size and hash of a download.
 fn check(partial: &Path, file: &RemoteFile) -> Result<(), DownloadError> {
     let found = fs::metadata(partial).map_err(disk(partial))?.len();
     let damaged = |expected: String, found: String| {
-        // What is wrong at its beginning is not continued.
+        // A damaged file must not be resumed.
         let _ = fs::remove_file(partial);
         DownloadError::Damaged {
             file: file.name.clone(),
@@ -355,7 +345,7 @@ fn disk(path: &Path) -> impl FnOnce(io::Error) -> DownloadError {
     move |cause| DownloadError::Disk { path, cause }
 }
 
-/// Where a model lies in the cache.
+/// Folders of a model in the cache.
 struct Place {
     refs: PathBuf,
     blobs: PathBuf,
@@ -376,7 +366,7 @@ impl Place {
         Ok(place)
     }
 
-    /// A file of the snapshot; a link where the system has them.
+    /// Adds a file to the snapshot: a symbolic link where the system has them.
     fn link(&self, blob: &Path, file: &RemoteFile) -> Result<(), DownloadError> {
         let path = self.snapshot.join(&file.name);
         let failed = disk(&path);
@@ -393,7 +383,7 @@ impl Place {
         linked.map_err(failed)
     }
 
-    /// Says which snapshot the revision is.
+    /// Records the snapshot's commit under the revision.
     fn finish(&self, listing: &Listing) -> Result<(), DownloadError> {
         let path = self.refs.join(&listing.revision);
         let folder = path.parent().unwrap_or(&self.refs);

@@ -1,25 +1,24 @@
-//! Weights where there is no folder: random numbers that are a function of (seed, name, index) alone.
+//! Random weights: numbers that are a function of (seed, name, index) alone.
 //!
-//! How wide they spread is for each architecture to say: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init),
+//! Each architecture chooses the distributions: [`clip::init`](crate::clip::init), [`vit::init`](crate::vit::init),
 //! [`unet::init`](crate::unet::init).
 
 use holdall_files::{FNV_START, GOLDEN, SplitMix64, fnv1a};
 
-/// Numbers that one thread draws at a time; fewer are not worth a thread.
+/// Numbers that one thread draws at a time; for fewer, a thread does not pay off.
 const DRAWN_TOGETHER: usize = 1 << 18;
 
-/// A stream of numbers for one tensor.
+/// Random stream of one tensor.
 pub struct Draw(SplitMix64);
 
 impl Draw {
-    /// The stream of `name` under `seed`.
+    /// Random stream of the tensor `name` under `seed`.
     pub fn new(seed: u64, name: &str) -> Draw {
-        // The name keeps streams of different tensors apart.
+        // The name separates the streams of different tensors.
         let state = fnv1a(FNV_START ^ seed.wrapping_mul(GOLDEN), name.as_bytes());
         Draw(SplitMix64(state))
     }
 
-    /// Next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0.bits()
     }
@@ -36,19 +35,18 @@ impl Draw {
     }
 }
 
-/// What the values of a parameter start as.
+/// Initial distribution of a parameter's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Start {
-    /// One value everywhere.
     Constant(f32),
-    /// Normal numbers of this standard deviation around zero.
+    /// Normal with mean zero and this standard deviation.
     Normal(f64),
-    /// Uniform numbers between this below zero and this above.
+    /// Uniform between minus and plus this bound.
     Uniform(f64),
 }
 
 impl Start {
-    /// Fills the parameter `name`.
+    /// Fills `values` of the parameter `name`.
     pub fn fill(self, seed: u64, name: &str, values: &mut [f32]) {
         if let Start::Constant(value) = self {
             return values.fill(value);
@@ -58,7 +56,7 @@ impl Start {
             match self {
                 Start::Constant(_) => {}
                 Start::Normal(std) => {
-                    // A normal takes two.
+                    // A normal number takes two draws.
                     draw.0.skip(2 * first as u64);
                     for value in values {
                         *value = (draw.normal() * std) as f32;

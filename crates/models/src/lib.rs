@@ -1,11 +1,11 @@
-//! Models as graphs, and the folders they are kept in.
+//! Models as graphs, and their folders on disk.
 //!
-//! A model is a pure function from a config to a graph: [`clip`] writes CLIP, [`vit`] vision transformers with a
-//! classifier, [`bert`] a text tower, all of the blocks of `transformer`; [`decoder`] writes captions, [`video_text`] puts towers and decoder
-//! together; [`unet`] writes U-Nets. Beside each graph are its sizes, Hugging Face's names and what its weights
-//! start as. [`model_config`] tells which of them a config.json describes, [`folder`] reads and writes Hugging Face
-//! folders, [`init`] draws numbers where there is no folder, [`hub_cache`] finds folders by name, [`hub_download`] brings them, [`state_file`] keeps the
-//! state of a run.
+//! A model is a pure function from a config to a graph: [`clip`] builds CLIP, [`vit`] vision transformers with a classifier, and
+//! [`bert`] a text tower, all from the blocks of `transformer`; [`decoder`] builds a captioning decoder, [`video_text`] combines
+//! towers and decoder; [`unet`] builds U-Nets. Beside each graph are its sizes, its tensor names in Hugging Face's convention and
+//! its initialisation. [`model_config`] recognises the architecture in a config.json, [`folder`] reads and writes Hugging Face
+//! folders, [`init`] draws random weights, [`hub_cache`] finds downloaded models by name, [`hub_download`] downloads them, and
+//! [`state_file`] stores the training state of a run.
 
 pub mod bert;
 pub mod clip;

@@ -1,4 +1,4 @@
-//! What a config.json describes: one of the architectures that Holdall trains.
+//! Architectures that Holdall trains, as recognised from a config.json.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::video_text::config::VideoTextConfig;
 use crate::vit::config::{ClassifierConfig, Family, VisionTransformerConfig};
 use crate::{bert, decoder, unet, video_text};
 
-/// A model by its architecture.
+/// Configuration of a model, by architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelConfig {
     /// `CLIPModel`.
@@ -23,17 +23,17 @@ pub enum ModelConfig {
     Backbone(VisionTransformerConfig),
     /// A vision transformer with a classifier: `ViTForImageClassification` and the like.
     Classifier(ClassifierConfig),
-    /// A U-Net, as Holdall writes them.
+    /// A U-Net in Holdall's format.
     Unet(UnetConfig),
-    /// A BERT, of which only the text tower is read.
+    /// A BERT, of which only the encoder is used, as a text tower.
     Bert(BertConfig),
     /// A captioning decoder: `BlenderbotForCausalLM`.
     CaptionDecoder(DecoderConfig),
-    /// A video-text model, as Holdall writes them.
+    /// A video-text model in Holdall's format.
     VideoText(VideoTextConfig),
 }
 
-/// What the architectures of transformers are here.
+/// Variant of [`ModelConfig`] for an architecture of transformers.
 #[derive(Clone, Copy)]
 enum Kind {
     Clip,
@@ -45,7 +45,7 @@ enum Kind {
     VideoText,
 }
 
-/// `model_type`, a name in `architectures`, and what it is.
+/// `model_type`, a name in `architectures`, and the variant.
 const ARCHITECTURES: [(&str, &str, Kind); 21] = [
     ("clip", "CLIPModel", Kind::Clip),
     (
@@ -75,7 +75,7 @@ const ARCHITECTURES: [(&str, &str, Kind); 21] = [
         "DeiTForImageClassification",
         Kind::Classifier(Family::Deit),
     ),
-    // Its two classifiers are trained together, against a teacher.
+    // Only the backbone is read: its two classifiers are trained together, against a teacher.
     (
         "deit",
         "DeiTForImageClassificationWithTeacher",
@@ -101,7 +101,7 @@ const ARCHITECTURES: [(&str, &str, Kind); 21] = [
         video_text::ARCHITECTURE,
         Kind::VideoText,
     ),
-    // A configuration saved without its model names no architecture; the type says enough.
+    // A configuration saved without its model names no architecture; the type is sufficient.
     ("clip", "", Kind::Clip),
     (unet::MODEL_TYPE, "", Kind::Unet),
     (bert::MODEL_TYPE, "", Kind::Bert),
@@ -109,8 +109,7 @@ const ARCHITECTURES: [(&str, &str, Kind); 21] = [
 ];
 
 impl ModelConfig {
-    /// Reads the text of a config.json and checks its sizes; returns it with notes on settings that are not applied.
-    /// `file` is named in errors.
+    /// Parses a config.json and checks its sizes; returns notes on settings that are ignored too. `file` is named in errors.
     pub fn from_json(json: &str, file: &Path) -> Result<(ModelConfig, Vec<String>), ModelError> {
         let entries = &read_object(json, file)?;
         let top = Section {
@@ -145,7 +144,7 @@ impl ModelConfig {
         Ok((config, notes))
     }
 
-    /// The vision transformer that computes features of pictures, where there is one.
+    /// Vision transformer that computes picture features, if the model has one.
     pub fn backbone(&self) -> Option<VisionTransformerConfig> {
         match self {
             ModelConfig::Clip(config) => Some(config.backbone()),
@@ -156,7 +155,7 @@ impl ModelConfig {
         }
     }
 
-    /// The classifier, where the model has one.
+    /// Classifier, if the model has one.
     pub fn classifier(&self) -> Option<&ClassifierConfig> {
         match self {
             ModelConfig::Classifier(config) => Some(config),
@@ -169,7 +168,7 @@ impl ModelConfig {
         }
     }
 
-    /// Width of the space in which texts and what they describe are compared, where there is one.
+    /// Width of the space in which texts and images or clips are compared, if the model has one.
     pub fn projection_dim(&self) -> Option<usize> {
         match self {
             ModelConfig::Clip(config) => Some(config.projection_dim),
@@ -182,7 +181,7 @@ impl ModelConfig {
         }
     }
 
-    /// What the model is, for people.
+    /// Description for messages.
     pub fn describe(&self) -> String {
         match self {
             ModelConfig::Clip(_) => "CLIPModel".into(),
@@ -202,7 +201,7 @@ impl ModelConfig {
         }
     }
 
-    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         match self {
             ModelConfig::Clip(config) => config.validate(file),
@@ -215,8 +214,8 @@ impl ModelConfig {
         }
     }
 
-    /// The text of a config.json that transformers' `from_pretrained` loads, or docs/scripts/unet.py and video_text.py. A backbone and a BERT are
-    /// only ever read; they are saved with what was trained on them. `file` is named in the error.
+    /// Text of a config.json that transformers' `from_pretrained` loads, or docs/scripts/unet.py and video_text.py. A backbone or BERT
+    /// alone is read, but never written: it is saved as part of the trained model. `file` is named in the error.
     pub fn to_json(&self, file: &Path) -> Result<String, ModelError> {
         match self {
             ModelConfig::Clip(config) => Ok(config.to_json()),
@@ -232,7 +231,7 @@ impl ModelConfig {
         }
     }
 
-    /// Name and shape of every tensor of the state dict.
+    /// Names and shapes of the state dict's tensors.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         match self {
             ModelConfig::Clip(config) => config.tensors(),
@@ -245,7 +244,7 @@ impl ModelConfig {
         }
     }
 
-    /// A tensor's name as it is used here: a backbone saved by itself has names without the family's prefix.
+    /// Internal name of a stored tensor: a backbone saved by itself has names without the family's prefix.
     pub(crate) fn full_name(&self, stored: &str, prefix_is_stored: bool) -> String {
         match self {
             ModelConfig::Backbone(config) if !prefix_is_stored => config.name(stored),
@@ -254,7 +253,7 @@ impl ModelConfig {
         }
     }
 
-    /// The prefix of the tensors' names, where they may lack it.
+    /// Prefix of tensor names that stored names may lack.
     pub(crate) fn prefix(&self) -> Option<&'static str> {
         match self {
             ModelConfig::Backbone(config) => Some(config.family.names().prefix),
@@ -267,10 +266,10 @@ impl ModelConfig {
         }
     }
 
-    /// Whether a tensor that released models carry has no part in what is computed here.
+    /// Whether a tensor in released models is not used here.
     pub(crate) fn ignores(&self, name: &str) -> bool {
         let (family, has_classifier) = match self {
-            // Counters 0, 1, 2, ... that transformers once saved with the weights.
+            // Counters 0, 1, 2, ... that older versions of transformers saved with the weights.
             ModelConfig::Clip(_) => {
                 return [
                     "text_model.embeddings.position_ids",

@@ -1,19 +1,19 @@
-//! Checks of the sizes in a config.json. Errors name file and key, what was expected and what was found.
+//! Checks of the sizes in a config.json. Errors name the file, the key, and the expected and found values.
 
 use std::path::Path;
 
 use crate::error::ModelError;
 use crate::tensor_list::num_values;
 
-/// No width, vocabulary or image side of a real model comes near this; a config beyond it is broken.
+/// No width, vocabulary or image side of a real model is near this limit; a larger value is an error.
 pub(crate) const LARGEST_SIZE: usize = 1 << 20;
 pub(crate) const MOST_LAYERS: usize = 1 << 10;
 const MOST_PARAMETERS: usize = 1 << 40;
 
-/// Sizes under keys of one section of a file.
+/// Checks sizes under the keys of one section of a file.
 pub(crate) struct Sizes<'a> {
     pub file: &'a Path,
-    /// What stands before the keys: nothing, or a name and a dot.
+    /// Prefix of the keys: empty, or the section's name and a dot.
     pub section: &'a str,
 }
 

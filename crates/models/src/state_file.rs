@@ -1,9 +1,9 @@
-//! The state of a training run in one file: tensors, and a text that says what they belong to.
+//! Training state of a run in one file: tensors, and a text that describes them.
 //!
-//! One file means one rename: a process killed at any instant leaves the old state or the new one, never a mixture.
+//! A single file needs a single rename: a process killed at any instant leaves the old state or the new one, never a mixture.
 //!
 //! ```text
-//! NAME.partial, written and on disk -> renamed to NAME -> the folder on disk
+//! NAME.partial, written and synced to disk -> renamed to NAME -> the folder synced to disk
 //! ```
 
 use std::io;
@@ -19,13 +19,13 @@ const STATE: &str = "holdall.state";
 /// Values that are read at a time.
 const PIECE: usize = 1 << 18;
 
-/// A state, mapped.
+/// A memory-mapped state file.
 pub struct StateFile {
     file: WeightsFile,
 }
 
 impl StateFile {
-    /// Maps a state and checks that its text is as it was written. Tensors are checked as they are read.
+    /// Maps a state file and checks its text against its checksum. Tensors are checked as they are read.
     pub fn open(path: &Path) -> Result<StateFile, ModelError> {
         let file = WeightsFile::open(path)?;
         match file.metadata(STATE) {
@@ -38,24 +38,23 @@ impl StateFile {
         }
     }
 
-    /// What was written beside the tensors.
+    /// Text stored with the tensors.
     pub fn text(&self) -> &str {
         self.file
             .metadata(STATE)
             .expect("there: checked by StateFile::open")
     }
 
-    /// Of text and tensors together; `None` where a version of Holdall wrote it that had no checksums.
+    /// Checksum of text and tensors together; `None` for a file of a Holdall version without checksums.
     pub fn checksum(&self) -> Option<Checksum> {
         self.file.checksum()
     }
 
-    /// Compares every tensor with its checksum.
     pub fn verify(&self) -> Result<(), ModelError> {
         self.file.verify()
     }
 
-    /// Copies a tensor, which has the format and the length of `values`, and compares it with its checksum.
+    /// Copies a tensor into `values`, which must match its format and length, and compares it with its checksum.
     pub fn read<T: StateElement>(&self, name: &str, values: &mut [T]) -> Result<(), ModelError> {
         let tensors = self.file.tensors();
         let known = tensors.iter().find(|(known, _)| known == name);
@@ -89,12 +88,11 @@ impl StateFile {
     }
 }
 
-/// What tensors of a state consist of.
+/// Element type of a tensor in a state file.
 pub trait StateElement: Copy {
-    /// Its number format.
     const FORMAT: ElementFormat;
 
-    /// Elements from their bytes.
+    /// Decodes elements from bytes.
     fn copy_from(bytes: &[u8], values: &mut [Self]);
 }
 
@@ -108,7 +106,7 @@ impl StateElement for f32 {
     }
 }
 
-/// The bits of a 16-bit brain float.
+/// Bits of a bfloat16.
 impl StateElement for u16 {
     const FORMAT: ElementFormat = ElementFormat::Bf16;
 
@@ -127,8 +125,8 @@ impl StateElement for u8 {
     }
 }
 
-/// Writes a state over an older one, or leaves the older one as it was. Once the new one is on disk, and before it takes the name, `keep_old`
-/// may give the old one another. Returns the checksum of text and tensors.
+/// Writes a state over an older one; if that fails, the older one is unchanged. `keep_old` is called once the new state is on disk and
+/// before it takes the name, and may link the old file to another name. Returns the checksum of text and tensors.
 pub fn write_state<V: Values>(
     path: &Path,
     text: &str,
@@ -169,7 +167,7 @@ mod tests {
         assert_eq!(read.map(f32::to_bits), values.map(f32::to_bits));
         assert!(state.read("b", &mut read).is_err());
         assert!(state.read("a", &mut [0.0f32; 2]).is_err());
-        // A folder has the name of the partial file: the write fails, the state stays.
+        // A folder has the name of the partial file: the write fails, and the state is unchanged.
         fs::create_dir(path.with_added_extension("partial")).unwrap();
         assert!(write_state(&path, "{}", NOTHING, || Ok(())).is_err());
         assert_eq!(StateFile::open(&path).unwrap().text(), "{\"step\": 1}");

@@ -1,12 +1,12 @@
-//! The transformer that the models here share: a stack of blocks, with norms before attention and MLP or, as BERT has them, after.
+//! Transformer blocks that the models share, with norms before attention and MLP or, as in BERT, after them.
 //!
 //! ```text
 //! before: x += out(attention(qkv(norm1(x))));      x += fc2(activation(fc1(norm2(x))))
 //! after:  x = norm1(x + out(attention(qkv(x))));   x = norm2(x + fc2(activation(fc1(x))))
 //! ```
 //!
-//! Where only one token of the last block is read (a class token; an end token), the last block computes keys and
-//! values for all tokens and everything else for that one: the same numbers, and gradients, with a fraction of the work.
+//! Where only one token of the last block is read (a class token or an end token), the last block computes keys and values
+//! for all tokens and everything else for that token alone: the same numbers and gradients at a fraction of the work.
 //!
 //! Legend: `b` samples, `t` tokens, `d` width.
 
@@ -17,7 +17,7 @@ use holdall_graph::{Decay, Graph, ValueId};
 use crate::init::Start;
 use crate::tensor_list::TensorList;
 
-/// Names of a block's modules, behind the block's own.
+/// Module names inside a block.
 #[derive(Debug)]
 pub(crate) struct BlockNames {
     pub norm1: &'static str,
@@ -28,23 +28,23 @@ pub(crate) struct BlockNames {
     pub norm2: &'static str,
     pub mlp_in: &'static str,
     pub mlp_out: &'static str,
-    /// Vectors that scale what attention and MLP add to the residual stream, by column.
+    /// Vectors that scale the outputs of attention and MLP by column (layer scale).
     pub layer_scales: Option<[&'static str; 2]>,
 }
 
-/// Where a block has its norms.
+/// Position of a block's norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NormPlace {
-    /// On what attention and MLP read.
+    /// On the inputs of attention and MLP.
     Before,
-    /// On the residual stream, behind each sum.
+    /// On the residual stream, after each sum.
     After,
 }
 
-/// Blocks of one size, one after the other.
+/// A stack of equal blocks.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    /// What stands before a block's number, such as `vision_model.encoder.layers`.
+    /// Prefix before a block's number, such as `vision_model.encoder.layers`.
     pub prefix: String,
     pub names: &'static BlockNames,
     pub num_layers: usize,
@@ -55,33 +55,32 @@ pub(crate) struct Blocks {
     pub eps: f64,
     pub norms: NormPlace,
     pub causal: bool,
-    /// Whether query, key and value have biases.
     pub qkv_bias: bool,
 }
 
-/// The token that is read of the last block: how it is picked, and how many tokens it sees.
+/// The only token that is read of the last block: a function that picks it, and how many tokens it attends to.
 pub(crate) struct OneToken<'a> {
     pub pick: &'a dyn Fn(&mut Graph, &str, ValueId) -> ValueId,
     pub lengths_b: Option<ValueId>,
 }
 
-/// What differs from one use of a transformer to another.
+/// Settings that differ between uses of a transformer.
 #[derive(Default)]
 pub(crate) struct Use<'a> {
-    /// Only this token is read of the last block.
+    /// Only this token of the last block is read.
     pub one_token: Option<OneToken<'a>>,
-    /// How many tokens of each sample exist, where not all do. Nothing attends to the others.
+    /// Number of valid tokens of each sample, where samples differ. Nothing attends to the others.
     pub key_lengths_b: Option<ValueId>,
     pub regularization: Option<&'a Regularization>,
-    /// Share of attention probabilities that are dropped, where there is a regularization.
+    /// Dropout rate of attention probabilities, if `regularization` is given.
     pub attention_dropout: f64,
 }
 
-/// Places of attention among those that drop numbers: behind all others.
+/// Dropout places of attention start behind all other places.
 const ATTENTION_PLACES: u64 = 1 << 32;
 
 impl Blocks {
-    /// Name and shape of every tensor, as Hugging Face has them.
+    /// Names and shapes of all tensors, in Hugging Face's convention.
     pub fn list(&self, list: &mut TensorList) {
         let (width, names) = (self.width, self.names);
         for layer in 0..self.num_layers {
@@ -103,9 +102,9 @@ impl Blocks {
         }
     }
 
-    /// What a parameter of one of the blocks starts as; `None` where they have none of that name.
+    /// Initial distribution of a block's parameter; `None` for an unknown name.
     ///
-    /// What goes into the residual stream gets smaller with the number of times that something does.
+    /// Projections into the residual stream start smaller the more of them a model has.
     pub fn start_of(&self, name: &str, layer_scale: f64) -> Option<Start> {
         let rest = name.strip_prefix(&self.prefix)?.strip_prefix('.')?;
         let (layer, part) = rest.split_once('.')?;
@@ -173,7 +172,7 @@ impl Blocks {
     }
 }
 
-/// What a norm's `.weight` and `.bias` start as.
+/// Initial value of a norm's `.weight` or `.bias`.
 pub(crate) fn start_of_norm(kind: &str) -> Option<Start> {
     match kind {
         ".weight" => Some(Start::Constant(1.0)),
@@ -182,7 +181,6 @@ pub(crate) fn start_of_norm(kind: &str) -> Option<Start> {
     }
 }
 
-/// A layer norm with its parameters.
 pub(crate) fn norm(graph: &mut Graph, name: &str, x: ValueId, eps: f64) -> ValueId {
     let width = graph.shape(x).width();
     let gamma = graph.parameter(&format!("{name}.weight"), &[width], Decay::No);
@@ -190,7 +188,7 @@ pub(crate) fn norm(graph: &mut Graph, name: &str, x: ValueId, eps: f64) -> Value
     graph.layer_norm(name, x, gamma, beta, eps)
 }
 
-/// Weight and bias of a linear layer.
+/// Declares weight and bias of a linear layer.
 pub(crate) fn linear_parameters(
     graph: &mut Graph,
     name: &str,
@@ -202,21 +200,21 @@ pub(crate) fn linear_parameters(
     ]
 }
 
-/// What training drops at random: a function of the stream, the sample and the layer, so that a second forward drops the same.
+/// Dropout of training: a function of the stream, the sample and the layer, so that a recomputed forward drops the same elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Regularization {
-    /// Share of the numbers that are dropped of the embedded tokens and of what attention and MLP add to the residual stream.
+    /// Dropout rate of the embedded tokens and of the outputs of attention and MLP.
     pub dropout: f64,
-    /// Share of the samples for which the last block adds nothing; blocks before it drop fewer, the first none.
+    /// Share of the samples for which the last block adds nothing; the share grows linearly from zero in the first block.
     pub stochastic_depth: f64,
-    /// Numbers of the samples in the data set, `[b]`.
+    /// Sample numbers in the data set, `[b]`.
     pub sample_ids_b: ValueId,
     /// Seed and epoch, `[2]`.
     pub stream_2: ValueId,
 }
 
 impl Regularization {
-    /// `layer` tells the places of a model apart. Where the rate is zero, nothing is written.
+    /// Drops elements of `x`; `layer` distinguishes the places of a model. With rate zero, nothing is written.
     pub(crate) fn drop(
         &self,
         graph: &mut Graph,
@@ -252,7 +250,7 @@ impl Block<'_> {
         norm(graph, &self.name(part), x, self.of.eps)
     }
 
-    /// What attention reads of the residual stream.
+    /// Input of attention.
     fn attended(&self, graph: &mut Graph, x: ValueId) -> ValueId {
         match self.of.norms {
             NormPlace::Before => self.norm(graph, self.of.names.norm1, x),
@@ -260,7 +258,7 @@ impl Block<'_> {
         }
     }
 
-    /// q, k and v one behind the other, so that one product computes them all: weight `[3 d, d]`, bias `[3 d]`.
+    /// Concatenates q, k and v, so that one product computes all three: weight `[3 d, d]`, bias `[3 d]`.
     fn qkv_parameters(&self, graph: &mut Graph) -> (ValueId, Option<ValueId>) {
         let (d, names) = (self.of.width, self.of.names);
         let packed = |kind: &str, dims: &[usize]| {
@@ -307,7 +305,7 @@ impl Block<'_> {
         let picked_h = (token.pick)(graph, &self.name("pooled norm"), h_btd);
         let (q_weight, q_bias) = rows(graph, 0, d);
         let q = graph.linear(&self.name("q"), picked_h, q_weight, q_bias, None);
-        // The picked token sees what causality lets it see: the keys up to itself.
+        // The picked token attends to the keys up to itself, as under a causal mask.
         let mixed = self.attention(graph, [q, k, v], token.lengths_b, false);
         let picked_x = (token.pick)(graph, &self.name("pooled"), x_btd);
         self.finish(graph, mixed, picked_x)
@@ -357,7 +355,7 @@ impl Block<'_> {
         }
     }
 
-    /// Adds `inner W^T + b`, scaled and dropped where the model does so, to the residual stream: as the first or the second branch.
+    /// Adds `inner W^T + b`, with layer scale and dropout if the model has them, to the residual stream, as the first or second branch.
     fn add_branch(
         &self,
         graph: &mut Graph,

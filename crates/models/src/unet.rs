@@ -1,8 +1,8 @@
 //! U-Nets as graphs: a plain one, nnU-Net's plain one, and nnU-Net's with a residual encoder.
 //!
-//! A skip join copies nothing: `joined` is one activation, whose first columns the last norm of an encoder stage writes and whose
-//! other columns come from below; the decoder's convolution reads the whole. Norms and activations are recomputed where memory is
-//! short, and so are pooling, upsampling and transposed convolutions: what is kept is raw outputs of convolutions.
+//! A skip join copies nothing: `joined` is one activation. The last norm of an encoder stage writes its first columns, the
+//! upsampling writes the others, and the decoder's convolution reads all of them. Where memory is short, norms, activations,
+//! pooling, upsampling and transposed convolutions are recomputed: only raw outputs of convolutions are kept.
 //!
 //! Legend: `n` samples, `h` height, `w` width, `c` channels, `k` outputs, `l` kernel.
 
@@ -19,20 +19,20 @@ use holdall_graph::{Decay, Graph, ValueId};
 
 use config::{Down, UnetConfig, UnetKind, Up};
 
-/// What config.json calls it.
+/// `model_type` in config.json.
 pub(crate) const MODEL_TYPE: &str = "holdall-unet";
-/// The class of docs/scripts/unet.py.
+/// Class name in docs/scripts/unet.py.
 pub(crate) const ARCHITECTURE: &str = "Unet";
 
-/// Writes the network; returns the logits `[n, h, w, k]` of each head: those of the full size first, then, with deep
-/// supervision, those of half the size and so on. Blocks are named `encoder.0`, ..., `decoder.0`. `pixels` are bytes as they
-/// were read, or numbers that are normalised already.
+/// Writes the network; returns the logits `[n, h, w, k]` of each head: full size first, then, with deep supervision, half the
+/// size and so on. Blocks are named `encoder.0`, ..., `decoder.0`. `pixels` are raw bytes, or numbers that are already
+/// normalised.
 pub fn logits(graph: &mut Graph, config: &UnetConfig, pixels_nhwc: ValueId) -> Vec<ValueId> {
     let num_heads = config.num_heads();
     write(graph, config, pixels_nhwc, num_heads)
 }
 
-/// The same with the head of the full size alone: what a trained model is asked for.
+/// Like [`logits`], with the full-size head alone, as a trained model is used.
 pub fn full_size_logits(graph: &mut Graph, config: &UnetConfig, pixels_nhwc: ValueId) -> ValueId {
     write(graph, config, pixels_nhwc, 1)[0]
 }
@@ -64,7 +64,7 @@ fn write(
             if level < num_heads {
                 heads.push(writer.head(graph, level, x_nhwc));
             } else if level < config.num_heads() {
-                // Not read here, and part of the model all the same.
+                // A head that this program does not compute is still part of the model.
                 writer.head_parameters(graph, level);
             }
             x_nhwc
@@ -79,7 +79,7 @@ struct Writer<'c> {
 }
 
 impl Writer<'_> {
-    /// Writes a stage; all but the last leave their output in the first columns of a new entry of `joined`.
+    /// Writes an encoder stage; all but the last write their output to the first columns of a new entry of `joined`.
     fn encoder_stage(
         &self,
         graph: &mut Graph,
@@ -126,7 +126,7 @@ impl Writer<'_> {
         x_nhwc
     }
 
-    /// Brings `x` to twice its size beside the skip, and writes the stage.
+    /// Upsamples `x` to twice its size beside the skip, and writes the decoder stage.
     fn decoder_stage(
         &self,
         graph: &mut Graph,
@@ -172,7 +172,7 @@ impl Writer<'_> {
         [weight, bias]
     }
 
-    /// A convolution of 3 x 3, its norm and its activation, into `y` where there is one.
+    /// A 3 x 3 convolution with norm and activation, written to `y` if given.
     fn conv_norm(
         &self,
         graph: &mut Graph,
@@ -191,8 +191,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Two convolutions and what goes past them: itself, its means where the block halves the size, a convolution of 1 x 1
-    /// where the block changes the channels.
+    /// Residual block: two convolutions and a shortcut, which is the identity, a mean pooling where the block halves the size, or
+    /// a 1 x 1 convolution where the block changes the channels.
     fn residual(
         &self,
         graph: &mut Graph,
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use holdall_graph::{DType, Section};
 
-    /// Every preset, and one with all that presets do not have.
+    /// Every preset, and a variant with all options that presets do not use.
     fn variants() -> Vec<UnetConfig> {
         let presets = UnetConfig::PRESETS.iter();
         let mut variants: Vec<UnetConfig> = presets
@@ -308,7 +308,7 @@ mod tests {
                     [2, side, side, config.classes.len()]
                 );
             }
-            // A forward program has the same parameters, also those that it does not read.
+            // A forward program has the same parameters, including unused ones.
             graph.enter(Section::Forward);
             full_size_logits(&mut graph, &config, pixels);
             let mut found: Vec<(String, Vec<usize>)> = graph

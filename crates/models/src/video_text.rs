@@ -1,4 +1,4 @@
-//! Video-text models as graphs: clips and texts that meet in one space, and captions for clips.
+//! Video-text models as graphs: clips and texts embedded in one space, and captions for clips.
 //!
 //! ```text
 //! frames -> CLIP's vision tower, each by itself -> frame tokens (+ an embedding per video)
@@ -32,33 +32,32 @@ use crate::{bert, decoder, vit};
 use config::{TextTower, VideoTextConfig};
 
 pub(crate) const MODEL_TYPE: &str = "holdall-video-text";
-/// The class in docs/scripts/video_text.py.
+/// Class name in docs/scripts/video_text.py.
 pub(crate) const ARCHITECTURE: &str = "VideoText";
 
 pub(crate) const VIDEO_EMBEDDING: &str = "video_embedding";
 pub(crate) const FRAME_POSITIONS: &str = "frame_positions";
 pub(crate) const FRAME_PROJECTION: &str = "frame_projection";
 
-/// How much of each clip exists, where some clips are shorter than others.
+/// Valid part of each clip, where clips differ in length.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameCounts {
-    /// Frames, at least one, `[b]`.
+    /// Number of frames, at least one, `[b]`.
     pub frames: ValueId,
-    /// Frame tokens: that number times [`VideoTextConfig::tokens_per_frame`], `[b]`.
+    /// Number of frame tokens: frames times [`VideoTextConfig::tokens_per_frame`], `[b]`.
     pub tokens: ValueId,
 }
 
-/// What clips come as.
+/// Form of the input clips.
 #[derive(Clone, Copy, Debug)]
 pub enum Clips {
-    /// Pixels, `[b, f, height, width, 3]`.
     Pixels(ValueId),
-    /// What [`encode_frames`] left of them earlier, `[b, s, d]`: the vision tower does not run.
+    /// Precomputed outputs of [`encode_frames`], `[b, s, d]`: the vision tower does not run.
     FrameTokens(ValueId),
 }
 
-/// Writes the video half: clips to unit-length features in `features_bp`. Returns the frame tokens as the decoder reads them,
-/// `[b, s, decoder's width]`, where there is a decoder.
+/// Writes the video half: clips to unit-length features in `features_bp`. Returns the frame tokens for the decoder,
+/// `[b, s, decoder's width]`, if the model has one.
 pub fn video(
     graph: &mut Graph,
     config: &VideoTextConfig,
@@ -81,7 +80,7 @@ pub fn video(
     })
 }
 
-/// The decoder attends to a set: only this tells it the order of frames.
+/// Adds positions of frames: without them the decoder attends to an unordered set.
 fn add_frame_positions(
     graph: &mut Graph,
     config: &VideoTextConfig,
@@ -97,7 +96,7 @@ fn add_frame_positions(
     )
 }
 
-/// What the vision tower leaves of each frame, and which video of the sample it is of, `[b, s, d]`.
+/// Tokens of the vision tower for each frame, plus the embedding of the frame's video, `[b, s, d]`.
 fn frame_tokens(graph: &mut Graph, config: &VideoTextConfig, clips: Clips) -> ValueId {
     let x_bsd = match clips {
         Clips::Pixels(pixels) => encode_frames(graph, config, pixels),
@@ -115,7 +114,7 @@ fn frame_tokens(graph: &mut Graph, config: &VideoTextConfig, clips: Clips) -> Va
     graph.add_positions("video.tokens", x_bsd, table, repeat)
 }
 
-/// Declares the vision tower's parameters: they belong to the model, although nothing reads them.
+/// Declares the vision tower's parameters: they belong to the model, although this program does not read them.
 fn declare_tower(graph: &mut Graph, config: &VideoTextConfig) {
     let tensors = config.tensors().into_iter();
     let of_tower = tensors.filter(|(name, _)| {
@@ -126,8 +125,8 @@ fn declare_tower(graph: &mut Graph, config: &VideoTextConfig) {
     }
 }
 
-/// Writes the vision tower over frames `[b, f, height, width, 3]`; returns what it leaves of each, `[b, s, d]`: all tokens, or the
-/// class token where nothing reads the others.
+/// Writes the vision tower over frames `[b, f, height, width, 3]`; returns its tokens, `[b, s, d]`: all tokens, or only the class
+/// token where nothing reads the others.
 pub fn encode_frames(graph: &mut Graph, config: &VideoTextConfig, pixels: ValueId) -> ValueId {
     let [batch, frames, height, width, channels] = *graph.shape(pixels).dims() else {
         panic!("clips: pixels, expected [batch, frames, height, width, channels]");
@@ -147,7 +146,7 @@ pub fn encode_frames(graph: &mut Graph, config: &VideoTextConfig, pixels: ValueI
     graph.reshape(x, &[batch, frames * tokens, width])
 }
 
-/// Writes the text half; unit-length features go to `features_bp`. Programs that only look at texts have no `regularization`.
+/// Writes the text half; unit-length features go to `features_bp`. Forward-only programs have no `regularization`.
 pub fn text(
     graph: &mut Graph,
     config: &VideoTextConfig,
@@ -171,7 +170,7 @@ pub fn text(
     });
 }
 
-/// Writes the decoder over captions; returns what its head reads, `[b, t, d]`.
+/// Writes the decoder over captions; returns the input of the head, `[b, t, d]`.
 ///
 /// # Panics
 /// If the model has no decoder.
@@ -189,7 +188,7 @@ pub fn caption_states(
     })
 }
 
-/// The matrix of the caption head, `[vocabulary, d]`.
+/// Matrix of the caption head, `[vocabulary, d]`.
 ///
 /// # Panics
 /// If the model has no decoder.

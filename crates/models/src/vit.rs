@@ -19,16 +19,16 @@ pub use crate::transformer::Regularization;
 use crate::transformer::{OneToken, Use, linear_parameters, norm};
 use config::{Pooling, VisionTransformerConfig};
 
-/// The linear layer on the features.
+/// Name of the linear layer on the features.
 pub(crate) const CLASSIFIER: &str = "classifier";
 
-/// The token that stands for the picture, first of all tokens.
+/// The class token, first of all tokens, whose state is the picture's feature.
 pub(crate) const CLASS_TOKEN: OneToken<'static> = OneToken {
     pick: &|graph, _, x_btd| graph.first_tokens(x_btd),
     lengths_b: None,
 };
 
-/// Declares the pictures of a micro-batch, `[b, height, width, 3]`.
+/// Declares the input pictures of a micro-batch, `[b, height, width, 3]`.
 pub fn pixels(
     graph: &mut Graph,
     config: &VisionTransformerConfig,
@@ -39,8 +39,8 @@ pub fn pixels(
     graph.input("pixels", &[batch, size, size, 3], dtype)
 }
 
-/// Writes the transformer; returns the features that the classifier reads, `[b, f]`, in full precision. Blocks are named
-/// `encoder.0`, `encoder.1` and so on. Programs that only look at pictures have no `regularization`.
+/// Writes the transformer; returns the input of the classifier, `[b, f]`, in full precision. Blocks are named `encoder.0`,
+/// `encoder.1` and so on. Forward-only programs have no `regularization`.
 pub fn features(
     graph: &mut Graph,
     config: &VisionTransformerConfig,
@@ -79,8 +79,8 @@ pub fn features(
     side_by_side(graph, "features", &parts)
 }
 
-/// Writes the linear layer on the features; returns logits `[b, o]` in full precision. Its parameters learn at the
-/// second rate of the schedule, that of heads.
+/// Writes the linear layer on the features; returns logits `[b, o]` in full precision. Its parameters learn at the head
+/// rate, the second rate of the schedule.
 pub fn classifier(graph: &mut Graph, features_bf: ValueId, num_outputs: usize) -> ValueId {
     let num_features = graph.shape(features_bf).width();
     let [weight, bias] = linear_parameters(graph, CLASSIFIER, [num_outputs, num_features]);
@@ -92,7 +92,7 @@ pub fn classifier(graph: &mut Graph, features_bf: ValueId, num_outputs: usize) -
     graph.linear("logits", features_bf, weight, Some(bias), None)
 }
 
-/// Writes pictures as tokens: those before the patches first. `label` starts the names of what is computed.
+/// Embeds pictures as tokens: prefix tokens, then patches. `label` is the prefix of value names.
 pub(crate) fn embed(
     graph: &mut Graph,
     config: &VisionTransformerConfig,
@@ -105,7 +105,7 @@ pub(crate) fn embed(
         .map(|token| (config.name(token), vec![width]))
         .collect();
     let tokens_kd = graph.packed_parameters(&tokens_kd, Decay::No);
-    // A convolution whose stride is its size is a product over patches.
+    // A convolution whose stride equals its kernel is a matrix product over patches.
     let name = config.name(names.patches);
     let shape = [width, vision.num_channels * patch * patch];
     let weight = graph.parameter(&format!("{name}.weight"), &shape, Decay::Yes);
@@ -124,7 +124,7 @@ pub(crate) fn embed(
     }
 }
 
-/// The state dict has a norm that the classifier does not read: kept as it is, so that the saved model has it.
+/// Declares a norm of the state dict that the classifier does not use: it stays frozen, so that the saved model has it.
 fn declare_unread_norm(graph: &mut Graph, name: &str, width: usize) {
     let parameters = ["weight", "bias"].map(|kind| format!("{name}.{kind}"));
     for parameter in &parameters {
@@ -135,7 +135,7 @@ fn declare_unread_norm(graph: &mut Graph, name: &str, width: usize) {
     });
 }
 
-/// Parts `[b, 1, d]` as columns of one value in full precision.
+/// Concatenates parts `[b, 1, d]` as columns of one value in full precision.
 fn side_by_side(graph: &mut Graph, name: &str, parts_b1d: &[ValueId]) -> ValueId {
     let &[batch, _, width] = graph.shape(parts_b1d[0]).dims() else {
         panic!("features of a sample, expected [batch, 1, width]");

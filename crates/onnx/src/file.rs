@@ -1,8 +1,8 @@
-//! A program as a file: nodes first, then weights, one at a time.
+//! Writes a program as a file: nodes first, then weights, one at a time.
 //!
 //! ```text
-//! NAME.onnx          all of it, up to 2 GB, which is as much as a message can have
-//! NAME.onnx.data     beyond that, the weights, one behind the other
+//! NAME.onnx          the whole program, up to 2 GB, the limit of a protobuf message
+//! NAME.onnx.data     beyond that limit, the concatenated weights
 //! ```
 
 use std::io::{self, Write};
@@ -18,28 +18,28 @@ use crate::proto::{
 };
 use crate::writer::to_bytes;
 
-/// Version of the operators: the first with layer norms, which runtimes since 2022 have.
+/// Version of the operator set: the first with layer norms, supported by runtimes since 2022.
 pub const OPSET: i64 = 17;
-/// Version of the file format that came with it.
+/// Version of the file format that was released with it.
 const IR_VERSION: i64 = 8;
-/// What a message can have, less room for a header.
+/// Size limit of a protobuf message, less room for a header.
 const MOST_BYTES: u64 = (1 << 31) - (1 << 20);
 
 /// Fills a weight by its name, in the graph's layout.
 pub type Fill<'a> = dyn FnMut(&str, &mut [f32]) -> io::Result<()> + 'a;
 
-/// A program whose weights are known by name and shape.
+/// A program whose weights are described by name and shape, without values.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Nodes, inputs, outputs, and constants that are no weights.
+    /// Nodes, inputs, outputs, and constants other than weights.
     pub graph: GraphProto,
-    /// Said beside it.
+    /// Free-form metadata of the file.
     pub metadata: Vec<(String, String)>,
     pub(crate) weights: Vec<Weight>,
     pub(crate) precision: Precision,
 }
 
-/// A weight, by the shape that the graph has it in.
+/// A weight, with its shape in the graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Weight {
     pub name: String,
@@ -47,7 +47,6 @@ pub(crate) struct Weight {
 }
 
 impl Program {
-    /// Names of all weights.
     pub fn weight_names(&self) -> Vec<String> {
         self.weights
             .iter()
@@ -55,7 +54,6 @@ impl Program {
             .collect()
     }
 
-    /// Bytes of all weights.
     pub fn weight_bytes(&self) -> u64 {
         let counts = self
             .weights
@@ -64,7 +62,7 @@ impl Program {
         counts.sum()
     }
 
-    /// Writes the file, and a second one with the weights where one cannot have them all. Readers see it whole or not at all.
+    /// Writes the file, and a second one with the weights if they exceed the limit of one file. The files appear atomically.
     pub fn write(&self, path: &Path, fill: &mut Fill<'_>) -> io::Result<()> {
         self.write_up_to(path, MOST_BYTES, fill)
     }
@@ -120,13 +118,13 @@ impl Program {
         }
     }
 
-    /// A message with all weights in it, of which one is held at a time.
+    /// Writes a message that includes all weights; one weight is in memory at a time.
     fn write_within(&self, file: &mut dyn Write, fill: &mut Fill<'_>) -> io::Result<()> {
         let mut bytes = self.model().encode_to_vec();
         let described: Vec<TensorProto> = (self.weights.iter())
             .map(|weight| weight.within(self.precision))
             .collect();
-        // Each is encoded with room for its numbers: as long as zeros would make it.
+        // Each weight is encoded without values; the length accounts for the values that follow.
         let lengths: Vec<u64> = (self.weights.iter().zip(&described))
             .map(|(weight, tensor)| {
                 let numbers = weight.num_bytes(self.precision);
@@ -165,7 +163,7 @@ impl Weight {
         self.shape.iter().product::<usize>() as u64 * precision.bytes() as u64
     }
 
-    /// The state dict's shape: kernels of convolutions have their channels before their sides.
+    /// Shape in the state dict: convolution kernels have channels before height and width.
     fn dims(&self) -> Vec<i64> {
         let dims = match *self.shape {
             [out, down, across, channels] => vec![out, channels, down, across],
@@ -174,7 +172,7 @@ impl Weight {
         dims.into_iter().map(|dim| dim as i64).collect()
     }
 
-    /// Without its numbers.
+    /// Description of the tensor without its values.
     fn within(&self, precision: Precision) -> TensorProto {
         TensorProto {
             dims: self.dims(),
@@ -203,7 +201,7 @@ impl Weight {
         }
     }
 
-    /// Its numbers as the file has them.
+    /// Reads the values in the file's layout and precision.
     fn read(
         &self,
         precision: Precision,
@@ -250,7 +248,7 @@ mod tests {
         writer.finish("two convolutions")
     }
 
-    /// Every element of a weight is its place in the graph's layout.
+    /// Every element of a weight is its index in the graph's layout.
     fn places(_name: &str, values: &mut [f32]) -> io::Result<()> {
         for (place, value) in values.iter_mut().enumerate() {
             *value = place as f32;

@@ -1,14 +1,14 @@
-//! Forward programs as ONNX files.
+//! Export of forward programs to ONNX files.
 //!
 //! ```text
 //! graph: nodes over strided views of storages  ->  ONNX: nodes over whole tensors, each written once
 //! ```
 //!
-//! A graph is written for [`BATCH`] samples, and wherever that number is part of a dimension, the file has a dynamic one. Weights keep
-//! the names and shapes of the state dict; pictures are channels-first, as the world outside has them.
+//! A graph is written for [`BATCH`] samples; where that number is a factor of a dimension, the file has a dynamic one. Weights keep
+//! the names and shapes of the state dict; pictures are channels-first, as is usual outside Holdall.
 //!
-//! [`Writer`] takes inputs, then the nodes of a graph, then outputs; [`Program::write`] adds the weights, one at a time. Which operation
-//! becomes what is the table in `operations.rs`.
+//! [`Writer`] takes inputs, then the nodes of a graph, then outputs; [`Program::write`] adds the weights, one at a time. The table of
+//! operations and their translations is in `operations.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +21,11 @@ mod writer;
 pub use file::{OPSET, Program};
 pub use writer::{PictureSize, Writer};
 
-/// Samples that a graph is written for: a prime larger than any width, so that a dimension is divisible by it where it grows with the
-/// batch, and nowhere else.
+/// Batch size that a graph is written for: a prime larger than any width, so that a dimension is divisible by it exactly if the
+/// dimension scales with the batch.
 pub const BATCH: usize = 1_000_003;
 
-/// Number format of weights and of what is computed. Inputs and outputs are f32 in both.
+/// Number format of weights and computation. Inputs and outputs are f32 in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit floats.
@@ -35,7 +35,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Bytes of a number.
     pub fn bytes(self) -> usize {
         match self {
             Precision::Full => 4,
@@ -44,7 +43,7 @@ impl Precision {
     }
 }
 
-/// Why a graph is not an ONNX file.
+/// Error of exporting a graph to ONNX.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
     /// An operation of training or of decoding with caches.
@@ -52,15 +51,14 @@ pub enum OnnxError {
         "{operation}: has no ONNX counterpart here\nhint: encoders, classifiers, segmentation models and decoders without a cache are exported"
     )]
     Operation {
-        /// Its name.
+        /// Name of the graph's operation.
         operation: &'static str,
     },
-    /// A part of a storage that no slice, reshape or concatenation of what was written there gives.
+    /// A view of a storage that is no slice, reshape or concatenation of the tensors written to it.
     #[error("{storage}: {found}")]
     View {
-        /// The storage's name.
         storage: String,
-        /// What is asked for.
+        /// Description of the view.
         found: String,
     },
 }

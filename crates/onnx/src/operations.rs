@@ -1,4 +1,4 @@
-//! Which operation becomes which operators.
+//! Translation of graph operations to ONNX operators.
 //!
 //! Legend: `b` samples, `t` queries or tokens, `s` keys, `d` width, `h` heads, `n` rows, `c` channels, `g` groups.
 
@@ -57,7 +57,7 @@ impl Writer<'_> {
             Op::Pool2d(op) => self.pool(op, node),
             Op::Upsample2d(op) => self.upsample(op, node),
             Op::NormalizePixels(op) => self.normalized_pixels(op.mean.len(), node),
-            // Training, losses, and decoding with caches.
+            // Operations of training, losses, and decoding with caches.
             Op::Attention(_)
             | Op::LinearInputGrad(_)
             | Op::LinearWeightGrad(_)
@@ -118,7 +118,7 @@ impl Writer<'_> {
         self.graph.shape(node.inputs[index]).dims().to_vec()
     }
 
-    /// The first output, which has the shape of the first input.
+    /// Writes the first output, which has the shape of the first input.
     fn result(&mut self, node: &Node, tensor: String) -> Result<(), OnnxError> {
         let dims = self.input_dims(node, 0);
         self.write(node.outputs[0].value, tensor, &dims);
@@ -131,7 +131,7 @@ impl Writer<'_> {
         self.result(node, y)
     }
 
-    /// The same elements elsewhere: no operator, the tensor has a second place.
+    /// A copy needs no operator: the tensor becomes a piece of a second storage.
     fn copy(&mut self, node: &Node) -> Result<(), OnnxError> {
         let to = node.outputs[0].value;
         let dims = self.input_dims(node, 0);
@@ -189,7 +189,7 @@ impl Writer<'_> {
                 let gate = self.node("Sigmoid", &[&scaled], Vec::new());
                 self.node("Mul", &[z, &gate], Vec::new())
             }
-            // x / sqrt(2), Erf, + 1, * x, * 0.5: the shape that runtimes fuse.
+            // x / sqrt(2), Erf, + 1, * x, * 0.5: the pattern that runtimes fuse.
             Activation::Gelu => {
                 let [root, one, half] = [2f64.sqrt(), 1.0, 0.5].map(|value| self.number(value));
                 let scaled = self.node("Div", &[z, &root], Vec::new());
@@ -224,7 +224,7 @@ impl Writer<'_> {
         let q_bhtd = heads(self, 0, t, [0, 2, 1, 3])?;
         let k_bhds = heads(self, 1, s, [0, 2, 3, 1])?;
         let v_bhsd = heads(self, 2, s, [0, 2, 1, 3])?;
-        // Before the product, so that half precision does not overflow.
+        // Scaled before the product, so that half precision does not overflow.
         let scale = self.number(op.scale);
         let q_bhtd = self.node("Mul", &[&q_bhtd, &scale], Vec::new());
         let mut scores = self.node("MatMul", &[&q_bhtd, &k_bhds], Vec::new());
@@ -253,7 +253,7 @@ impl Writer<'_> {
         self.result(node, mixed)
     }
 
-    /// Far below every score, and finite.
+    /// A finite number far below every score.
     fn lowest(&self) -> f32 {
         match self.precision {
             Precision::Full => f32::MIN,
@@ -261,7 +261,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Which of `0..count` are below each length, the lengths under a shape that broadcasts.
+    /// Compares `0..count` with each length; `shape` makes the lengths broadcast.
     fn is_within(&mut self, lengths: &str, count: usize, shape: &[i64]) -> String {
         let places: Vec<i64> = (0..count as i64).collect();
         let (places, shape) = (self.integers(&places), self.integers(shape));
@@ -298,7 +298,7 @@ impl Writer<'_> {
         self.result(node, y)
     }
 
-    /// The rows of a table for every sample of `like`.
+    /// Repeats the rows of a table for every sample of `like`.
     fn for_every_sample(&mut self, table: &str, [rows, width]: [usize; 2], like: &str) -> String {
         let attributes = vec![
             AttributeProto::int("start", 0),

@@ -1,26 +1,23 @@
-//! The messages of ONNX that a file here has, with the field numbers of its `onnx.proto`.
+//! The ONNX messages that exported files use, with the field numbers of ONNX's `onnx.proto`.
 
 use prost::Message;
 
-/// A file.
+/// An ONNX file.
 #[derive(Clone, PartialEq, Message)]
 pub struct ModelProto {
     /// Version of the file format.
     #[prost(int64, tag = "1")]
     pub ir_version: i64,
-    /// What wrote it.
     #[prost(string, tag = "2")]
     pub producer_name: String,
-    /// Its version.
     #[prost(string, tag = "3")]
     pub producer_version: String,
-    /// The program.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
-    /// Versions of the operators.
+    /// Versions of the operator sets.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
-    /// Anything else, as text.
+    /// Free-form metadata.
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: Vec<StringStringEntryProto>,
 }
@@ -30,115 +27,99 @@ pub(crate) const GRAPH: u32 = 7;
 /// Field number of [`GraphProto::initializer`].
 pub(crate) const INITIALIZER: u32 = 5;
 
-/// A version of a set of operators.
+/// Version of an operator set.
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
-    /// Empty: ONNX's own.
+    /// Empty for ONNX's own operators.
     #[prost(string, tag = "1")]
     pub domain: String,
-    /// The version.
     #[prost(int64, tag = "2")]
     pub version: i64,
 }
 
-/// A key and a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct StringStringEntryProto {
-    /// The key.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// The value.
     #[prost(string, tag = "2")]
     pub value: String,
 }
 
-/// Nodes in an order in which they can run.
+/// Nodes in topological order, constants, inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub struct GraphProto {
-    /// The nodes.
     #[prost(message, repeated, tag = "1")]
     pub node: Vec<NodeProto>,
-    /// For people.
+    /// For display only.
     #[prost(string, tag = "2")]
     pub name: String,
     /// Constants: weights, shapes, masks.
     #[prost(message, repeated, tag = "5")]
     pub initializer: Vec<TensorProto>,
-    /// What is fed.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
-    /// What is read.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
 }
 
-/// An operator at work.
+/// One application of an operator.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {
-    /// Names of what it reads; an empty one is left out.
+    /// Input names; empty for an omitted optional input.
     #[prost(string, repeated, tag = "1")]
     pub input: Vec<String>,
-    /// Names of what it writes.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
-    /// For people.
+    /// For display only.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// The operator.
+    /// Name of the operator.
     #[prost(string, tag = "4")]
     pub op_type: String,
-    /// Its settings.
     #[prost(message, repeated, tag = "5")]
     pub attribute: Vec<AttributeProto>,
 }
 
-/// A setting of an operator.
+/// Attribute of an operator.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttributeProto {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// A number.
     #[prost(float, optional, tag = "2")]
     pub f: Option<f32>,
-    /// An integer.
     #[prost(int64, optional, tag = "3")]
     pub i: Option<i64>,
-    /// A text.
     #[prost(bytes = "vec", optional, tag = "4")]
     pub s: Option<Vec<u8>>,
-    /// Integers.
     #[prost(int64, repeated, packed = "false", tag = "8")]
     pub ints: Vec<i64>,
-    /// Which of these it is: 1, 2, 3 and 7.
+    /// Which field is set: 1 for `f`, 2 for `i`, 3 for `s`, 7 for `ints`.
     #[prost(int32, tag = "20")]
     pub r#type: i32,
 }
 
-/// A constant.
+/// A constant tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorProto {
-    /// Its shape.
     #[prost(int64, repeated, packed = "false", tag = "1")]
     pub dims: Vec<i64>,
     /// Number format: one of [`ElementType`].
     #[prost(int32, tag = "2")]
     pub data_type: i32,
-    /// Its name.
     #[prost(string, tag = "8")]
     pub name: String,
-    /// Its elements, low bytes first, unless they lie in another file.
+    /// Elements, little-endian, unless stored in another file.
     #[prost(bytes = "vec", optional, tag = "9")]
     pub raw_data: Option<Vec<u8>>,
-    /// `location`, `offset` and `length` of its elements in another file.
+    /// `location`, `offset` and `length` of elements stored in another file.
     #[prost(message, repeated, tag = "13")]
     pub external_data: Vec<StringStringEntryProto>,
-    /// 1 where they lie in another file.
+    /// 1 where the elements are in another file.
     #[prost(int32, optional, tag = "14")]
     pub data_location: Option<i32>,
 }
 
-/// Number formats by ONNX's numbers.
+/// Number formats, with ONNX's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
     /// 32-bit float.
@@ -152,10 +133,8 @@ pub enum ElementType {
 /// Name and type of an input or an output.
 #[derive(Clone, PartialEq, Message)]
 pub struct ValueInfoProto {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its type.
     #[prost(message, optional, tag = "2")]
     pub r#type: Option<TypeProto>,
 }
@@ -163,7 +142,6 @@ pub struct ValueInfoProto {
 /// A type; only tensors are used here.
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
-    /// A tensor.
     #[prost(message, optional, tag = "1")]
     pub tensor_type: Option<TensorTypeProto>,
 }
@@ -174,12 +152,10 @@ pub struct TensorTypeProto {
     /// One of [`ElementType`].
     #[prost(int32, tag = "1")]
     pub elem_type: i32,
-    /// The shape.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
 }
 
-/// A shape.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorShapeProto {
     /// The dimensions, outermost first.
@@ -187,19 +163,16 @@ pub struct TensorShapeProto {
     pub dim: Vec<DimensionProto>,
 }
 
-/// A dimension: a number, or a name for any number.
+/// A dimension: a size, or a name for a dynamic size.
 #[derive(Clone, PartialEq, Message)]
 pub struct DimensionProto {
-    /// The number.
     #[prost(int64, optional, tag = "1")]
     pub dim_value: Option<i64>,
-    /// The name.
     #[prost(string, optional, tag = "2")]
     pub dim_param: Option<String>,
 }
 
 impl AttributeProto {
-    /// An integer.
     pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
         AttributeProto {
             name: name.to_owned(),
@@ -209,7 +182,6 @@ impl AttributeProto {
         }
     }
 
-    /// Integers.
     pub(crate) fn ints(name: &str, values: &[usize]) -> AttributeProto {
         AttributeProto {
             name: name.to_owned(),
@@ -219,7 +191,6 @@ impl AttributeProto {
         }
     }
 
-    /// A number.
     pub(crate) fn float(name: &str, value: f64) -> AttributeProto {
         AttributeProto {
             name: name.to_owned(),
@@ -229,7 +200,6 @@ impl AttributeProto {
         }
     }
 
-    /// A text.
     pub(crate) fn text(name: &str, value: &str) -> AttributeProto {
         AttributeProto {
             name: name.to_owned(),
@@ -241,7 +211,7 @@ impl AttributeProto {
 }
 
 impl DimensionProto {
-    /// A dimension of this size.
+    /// A dimension of fixed size.
     pub(crate) fn of(size: usize) -> DimensionProto {
         DimensionProto {
             dim_value: Some(size as i64),
@@ -249,7 +219,7 @@ impl DimensionProto {
         }
     }
 
-    /// A dimension of any size, by its name.
+    /// A dimension of dynamic size, by its name.
     pub(crate) fn any(name: &str) -> DimensionProto {
         DimensionProto {
             dim_value: None,

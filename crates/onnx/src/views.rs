@@ -1,10 +1,10 @@
-//! Values of a graph are strided views of storages; tensors of ONNX are whole. What is written to a storage is remembered as pieces,
-//! and a view is read as
+//! Maps strided views of a graph's storages to ONNX's whole tensors. The tensors written to a storage are recorded as pieces, and a view
+//! is read as
 //!
 //! ```text
-//! a piece                    as it is, or with its axes in another order
-//! a part of a piece          Reshape to the shape that the view's strides have, then Slice
-//! several pieces, whole      Concat: rows (q, k and v of one weight) or columns (a skip beside what comes from below)
+//! a piece                    unchanged, or transposed
+//! a part of a piece          Reshape to the shape that the view's strides imply, then Slice
+//! several whole pieces       Concat: rows (q, k and v of one weight) or columns (a skip beside the upsampled features)
 //! ```
 
 use holdall_graph::{Shape, Value, ValueId};
@@ -13,16 +13,16 @@ use crate::proto::AttributeProto;
 use crate::writer::Writer;
 use crate::{BATCH, OnnxError};
 
-/// Order of the axes of a tensor.
+/// Order of a tensor's axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Layout {
-    /// That of the graph: channels last.
+    /// The graph's order: channels last.
     AsInGraph,
     /// `[n, c, h, w]` for what the graph has as `[n, h, w, c]`.
     ChannelsFirst,
 }
 
-/// A part of a storage that was written.
+/// A tensor written to a part of a storage.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub value: Value,
@@ -31,7 +31,7 @@ pub(crate) struct Piece {
 }
 
 impl Writer<'_> {
-    /// A result of a node, whose tensor has the value's shape up to dimensions that are merged or of one element.
+    /// Records a node's result, whose tensor has the value's shape up to merged dimensions and dimensions of one element.
     pub(crate) fn write(&mut self, to: ValueId, tensor: String, dims: &[usize]) {
         let value = *self.graph.value(to);
         let tensor = if value.shape.dims() == dims {
@@ -42,7 +42,7 @@ impl Writer<'_> {
         self.put(value, tensor, Layout::AsInGraph);
     }
 
-    /// A result of a node that has channels first.
+    /// Records a node's channels-first result.
     pub(crate) fn write_pictures(&mut self, to: ValueId, tensor: String) {
         self.put(*self.graph.value(to), tensor, Layout::ChannelsFirst);
     }
@@ -56,7 +56,7 @@ impl Writer<'_> {
         });
     }
 
-    /// The tensor of a value.
+    /// Tensor of a value, in this layout.
     pub(crate) fn read(&mut self, id: ValueId, layout: Layout) -> Result<String, OnnxError> {
         let value = *self.graph.value(id);
         let Some(pieces) = self.pieces.get(&value.storage).cloned() else {
@@ -85,10 +85,10 @@ impl Writer<'_> {
         }
     }
 
-    /// A view that lies within one piece.
+    /// Slices a view out of one piece.
     fn part_of(&mut self, piece: &Piece, value: &Value, layout: Layout) -> Option<String> {
         let from = &piece.value;
-        // Of pictures, only channels are taken apart: sizes may be anything.
+        // Pictures are sliced by channels only, since their height and width may be dynamic.
         if piece.layout == Layout::ChannelsFirst {
             let starts = starts_within(from, &from.shape, value)?;
             let tensor = self.slice(&piece.tensor, from.shape, value.shape, &starts, true);
@@ -136,7 +136,7 @@ impl Writer<'_> {
         self.node("Slice", &[tensor, &first, &end, &axes], Vec::new())
     }
 
-    /// Pieces that lie one behind the other and are together what is asked for.
+    /// Concatenates consecutive pieces that together form the view.
     fn joined_rows(&mut self, pieces: &[Piece], value: &Value) -> Option<String> {
         let mut place = value.offset;
         let end = place + value.shape.num_elements();
@@ -174,7 +174,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Pieces that lie side by side and are together what is asked for.
+    /// Concatenates pieces that lie side by side and together form the view.
     fn joined_columns(
         &mut self,
         pieces: &[Piece],
@@ -221,7 +221,7 @@ impl Writer<'_> {
         if outer(&first) == outer(value) {
             return Some(self.in_layout(&joined, own, layout));
         }
-        // The same rows under other dimensions, which only what is no picture has.
+        // Channels-last values can have the same rows under other dimensions; pictures cannot.
         let joined = match own {
             Layout::AsInGraph => self.reshape(&joined, value.shape.dims()),
             Layout::ChannelsFirst => return None,
@@ -241,19 +241,19 @@ impl Writer<'_> {
     }
 }
 
-/// The same elements in the same shape.
+/// Whether two views have the same elements in the same shape.
 fn is_same(a: &Value, b: &Value) -> bool {
     a.offset == b.offset && a.shape == b.shape && strides_agree(&a.strides, &b.strides, &a.shape)
 }
 
-/// Dimensions of one element have no say.
+/// Compares strides, except for dimensions of one element.
 fn strides_agree(a: &Shape, b: &Shape, shape: &Shape) -> bool {
     let dims = shape.dims().iter();
     let strides = a.dims().iter().zip(b.dims());
     dims.zip(strides).all(|(&dim, (a, b))| dim == 1 || a == b)
 }
 
-/// The shape of which a view with these strides is a part.
+/// Shape of the tensor that a view with these strides is a slice of.
 fn base_shape(num_elements: usize, value: &Value) -> Option<Shape> {
     let strides = value.strides.dims();
     let mut dims = Vec::with_capacity(strides.len());
@@ -268,7 +268,7 @@ fn base_shape(num_elements: usize, value: &Value) -> Option<Shape> {
     (outer == 1).then(|| Shape::new(&dims))
 }
 
-/// Where a view begins on each axis of `base`, a shape of the elements of `from`; `None` where it is no part of it.
+/// Start of a view on each axis of `base`, a shape of the elements of `from`; `None` where the view is no slice of it.
 fn starts_within(from: &Value, base: &Shape, value: &Value) -> Option<Vec<usize>> {
     let strides = if *base == from.shape {
         from.strides
@@ -286,7 +286,7 @@ fn starts_within(from: &Value, base: &Shape, value: &Value) -> Option<Vec<usize>
         let (size, whole) = (value.shape.dims()[axis], base.dims()[axis]);
         let start = rest / stride;
         rest %= stride;
-        // The batch is never taken apart.
+        // The batch is never sliced.
         let is_batch = whole.is_multiple_of(BATCH);
         if start + size > whole || (is_batch && size != whole) {
             return None;

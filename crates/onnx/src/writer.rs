@@ -1,7 +1,7 @@
-//! Writing a program: inputs, nodes, outputs.
+//! Builds a program: inputs, nodes, outputs.
 //!
-//! Every operator here is a function of its inputs, so a node that is there already is not written again ([`Writer::node`]): slices of
-//! one tensor, transposed weights and masks are shared by themselves.
+//! Every operator is a pure function of its inputs, so an identical node is reused instead of written again ([`Writer::node`]): slices
+//! of one tensor, transposed weights and masks are shared automatically.
 
 mod endpoints;
 
@@ -18,7 +18,7 @@ use crate::proto::{
 use crate::views::{Layout, Piece};
 use crate::{BATCH, OnnxError, Precision};
 
-/// A program that is being written.
+/// Builder of a program.
 pub struct Writer<'g> {
     pub(crate) graph: &'g Graph,
     pub(crate) precision: Precision,
@@ -26,19 +26,19 @@ pub struct Writer<'g> {
     constants: Vec<TensorProto>,
     inputs: Vec<ValueInfoProto>,
     outputs: Vec<ValueInfoProto>,
-    /// What was written to each storage.
+    /// Tensors written to each storage.
     pub(crate) pieces: HashMap<StorageId, Vec<Piece>>,
-    /// Epsilon of norms whose statistics are left to the operator, by the storage of their means.
+    /// Epsilon of norms whose statistics the ONNX operator computes itself, by the storage of their means.
     pub(crate) epsilons: HashMap<StorageId, f64>,
-    /// What was computed already: operator, inputs and attributes -> output.
+    /// Output by operator, inputs and attributes, to reuse identical nodes.
     known: HashMap<String, String>,
     names: HashSet<String>,
-    /// What is written at the moment: the start of names.
+    /// Name of the current graph node, used as a prefix of names.
     label: String,
 }
 
 impl<'g> Writer<'g> {
-    /// A program of a graph that was written for [`BATCH`] samples, in f32.
+    /// A program for a graph that was built for [`BATCH`] samples, in f32.
     pub fn new(graph: &'g Graph, precision: Precision) -> Writer<'g> {
         let mut writer = Writer {
             graph,
@@ -55,7 +55,7 @@ impl<'g> Writer<'g> {
         };
         for parameter in graph.parameters() {
             let value = *graph.value(parameter.value);
-            // Kernels of convolutions are stored as the state dict has them: channels before their sides.
+            // Convolution kernels are stored as in the state dict: channels before height and width.
             let layout = match value.shape.dims().len() {
                 4 => Layout::ChannelsFirst,
                 _ => Layout::AsInGraph,
@@ -71,7 +71,7 @@ impl<'g> Writer<'g> {
         writer
     }
 
-    /// All nodes of the graph.
+    /// Writes all nodes of the graph.
     pub fn write_nodes(&mut self) -> Result<(), OnnxError> {
         for node in self.graph.nodes() {
             let first = node.outputs.first().map(|output| output.value);
@@ -85,7 +85,7 @@ impl<'g> Writer<'g> {
         Ok(())
     }
 
-    /// The program, as far as it is known without the numbers of its weights.
+    /// The program without the values of its weights.
     pub fn finish(self, name: &str) -> Program {
         let read: HashSet<&str> = (self.nodes.iter())
             .flat_map(|node| node.input.iter().map(String::as_str))
@@ -111,7 +111,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    /// A node with one output; the name of that. One that is there already is used again.
+    /// Adds a node with one output and returns the output's name. An identical node is reused.
     pub(crate) fn node(
         &mut self,
         operator: &str,
@@ -160,25 +160,24 @@ impl<'g> Writer<'g> {
         name
     }
 
-    /// Integers `[n]` as a constant.
     pub(crate) fn integers(&mut self, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes());
         self.constant(ElementType::Int64, &[values.len()], bytes.collect())
     }
 
-    /// Numbers of this shape as a constant, in the format that is computed in.
+    /// Constant of this shape, in the program's precision.
     pub(crate) fn constant_numbers(&mut self, values: &[f32], shape: &[usize]) -> String {
         let mut bytes = Vec::new();
         to_bytes(values, self.precision, &mut bytes);
         self.constant(self.element(), shape, bytes)
     }
 
-    /// One number, in the format that is computed in.
+    /// Scalar constant, in the program's precision.
     pub(crate) fn number(&mut self, value: f64) -> String {
         self.constant_numbers(&[value as f32], &[])
     }
 
-    /// Numbers in f32, whatever is computed in.
+    /// Constant in f32, whatever the program's precision.
     pub(crate) fn full_numbers(&mut self, values: &[f32], shape: &[usize]) -> String {
         let mut bytes = Vec::new();
         to_bytes(values, Precision::Full, &mut bytes);
@@ -204,7 +203,7 @@ impl<'g> Writer<'g> {
         name
     }
 
-    /// What is computed in.
+    /// Number format of the program's precision.
     pub(crate) fn element(&self) -> ElementType {
         match self.precision {
             Precision::Full => ElementType::Float,
@@ -217,7 +216,7 @@ impl<'g> Writer<'g> {
         self.node("Cast", &[tensor], vec![to])
     }
 
-    /// `compute` on f32, whatever is computed in elsewhere.
+    /// Applies `compute` in f32, whatever the program's precision.
     pub(crate) fn in_full(
         &mut self,
         tensor: &str,
@@ -233,7 +232,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    /// The same elements under another shape of the graph.
+    /// Reshapes a tensor to dimensions of the graph.
     pub(crate) fn reshape(&mut self, tensor: &str, dims: &[usize]) -> String {
         let dims: Vec<i64> = dims.iter().map(|&dim| size_or_any(dim)).collect();
         let free = dims.iter().filter(|&&dim| dim == -1).count();
@@ -250,14 +249,14 @@ impl<'g> Writer<'g> {
         )
     }
 
-    /// The first input: it has the batch's size, whatever it is.
+    /// Name of the first input, whose first dimension is the batch size.
     pub(crate) fn first_input(&self) -> String {
         let first = self.inputs.first();
         first.expect("programs have inputs").name.clone()
     }
 }
 
-/// A dimension as a Reshape has it.
+/// Dimension for a Reshape: -1 for a dynamic one.
 pub(crate) fn size_or_any(dim: usize) -> i64 {
     if dim.is_multiple_of(BATCH) {
         -1
@@ -266,7 +265,7 @@ pub(crate) fn size_or_any(dim: usize) -> i64 {
     }
 }
 
-/// Numbers as a file has them.
+/// Encodes numbers in a precision, little-endian.
 pub(crate) fn to_bytes(values: &[f32], precision: Precision, bytes: &mut Vec<u8>) {
     match precision {
         Precision::Full => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),

@@ -1,18 +1,18 @@
-//! What packed a page. A page says how many bytes it has unpacked; it is believed only as far as the packed bytes can bear it out.
+//! Decompression of pages. The decompressed size that a page claims is trusted only as far as the compressed bytes can produce it.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Fault;
 
-/// How a page is packed.
+/// Compression of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Codec {
     Plain,
     Snappy,
     Gzip,
     Brotli,
-    /// In frames of Hadoop, or as a block.
+    /// LZ4 in Hadoop's framing, or as a plain block.
     Lz4,
     Zstd,
     Lz4Block,
@@ -33,7 +33,7 @@ impl Codec {
         })
     }
 
-    /// Unpacks `packed` behind what `out` holds: exactly so many bytes more. A library that panics on bytes that nobody packed gives an error.
+    /// Appends exactly `num_bytes` decompressed bytes to `out`. A decoder that panics on malformed input gives an error.
     pub(super) fn unpack(
         self,
         packed: &[u8],
@@ -56,7 +56,7 @@ impl Codec {
         match self {
             Codec::Plain => out.extend_from_slice(packed),
             Codec::Snappy => {
-                // A copy of 64 bytes takes 3.
+                // Snappy copies 64 bytes with 3.
                 set_aside(packed, num_bytes, 24, out)?;
                 let written = snap::raw::Decoder::new().decompress(packed, &mut out[start..]);
                 out.truncate(start + written.map_err(|_| wrong())?);
@@ -70,7 +70,7 @@ impl Codec {
                 read_some(reader, num_bytes, out)?;
             }
             Codec::Zstd => {
-                // Memory for the window is set aside before anything is unpacked.
+                // The decoder reserves memory for the window before it decompresses anything.
                 let window = zstd_window(packed).ok_or_else(wrong)?;
                 if window > MOST_WINDOW.max(num_bytes as u64) {
                     return Err(Fault::damaged("a page that claims more than it has"));
@@ -94,7 +94,7 @@ impl Codec {
     }
 }
 
-/// Makes room for what so many packed bytes can become.
+/// Grows `out` by `num_bytes`, unless that is more than `most_ratio` times the packed bytes.
 fn set_aside(
     packed: &[u8],
     num_bytes: usize,
@@ -110,7 +110,7 @@ fn set_aside(
     Ok(())
 }
 
-/// Reads so many bytes, and not one more; memory grows with what comes.
+/// Reads at most `num_bytes`; memory grows with what is read.
 fn read_some(reader: impl Read, num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
     let read = reader.take(num_bytes as u64).read_to_end(out);
     match read {
@@ -129,7 +129,7 @@ fn unpack_lz4(packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// Blocks, each after its two lengths.
+/// LZ4 in Hadoop's framing: blocks, each after its two lengths.
 fn unpack_hadoop(mut packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
     let wrong = || Fault::damaged("a page that cannot be unpacked");
     let mut left = num_bytes;
@@ -155,10 +155,10 @@ fn unpack_hadoop(mut packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Resu
     }
 }
 
-/// What every decoder of zstd must be able to hold.
+/// Window that every zstd decoder must support.
 const MOST_WINDOW: u64 = 8 << 20;
 
-/// How far back a zstd frame reaches, as its header says.
+/// Window size of a zstd frame, from its header.
 fn zstd_window(packed: &[u8]) -> Option<u64> {
     let rest = packed.strip_prefix(&[0x28, 0xb5, 0x2f, 0xfd])?;
     let (flags, rest) = rest.split_first()?;
@@ -167,7 +167,7 @@ fn zstd_window(packed: &[u8]) -> Option<u64> {
         let base = 1_u64 << (10 + (descriptor >> 3));
         return Some(base + base / 8 * (descriptor & 7));
     }
-    // One segment: as far as it is long. Its length stands behind a dictionary's number.
+    // A single-segment frame: the window is the content size, which stands behind the dictionary id.
     let rest = rest.get([0, 1, 2, 4][usize::from(flags & 3)]..)?;
     let number = |length: usize| {
         let bytes = rest.get(..length)?;

@@ -1,4 +1,4 @@
-//! A column of a row group, page by page: its cells, one after the other.
+//! Reads a column of a row group page by page, cell after cell.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use super::hybrid::Hybrid;
 use super::thrift::Thrift;
 use super::{Fault, Limits};
 
-/// Cells one after the other.
+/// Iterates over the cells of a column in a row group.
 #[derive(Debug)]
 pub(crate) struct ColumnReader {
     file: File,
@@ -20,10 +20,10 @@ pub(crate) struct ColumnReader {
     most_repetition: u16,
     codec: Codec,
     limits: Limits,
-    /// Where the next page is, and where the column ends.
+    /// Byte positions of the next page and of the column's end.
     at: u64,
     end: u64,
-    /// Cells that the footer promises and that were not read.
+    /// Cells that the footer promises and that are not read yet.
     left_in_column: u64,
     left_in_page: usize,
     packed: Vec<u8>,
@@ -33,11 +33,11 @@ pub(crate) struct ColumnReader {
     definition: Hybrid,
     values: Values,
     scratch: [u8; 8],
-    /// The repetition level of the next cell, where it was looked at.
+    /// Repetition level of the next cell, if `goes_on` has read it already.
     pending: Option<u32>,
 }
 
-/// What a page says of itself.
+/// Header of a page.
 #[derive(Debug, Default)]
 struct PageHeader {
     kind: i64,
@@ -56,7 +56,7 @@ struct PageHeader {
 const DATA: i64 = 0;
 const DICTIONARY: i64 = 2;
 const DATA_V2: i64 = 3;
-/// Headers are short, but for the statistics that some writers put into them.
+/// Bytes read for a page header: 256 at first, up to 1 MiB for writers that put statistics into it.
 const HEADER_BYTES: [u64; 2] = [256, 1 << 20];
 
 impl ColumnReader {
@@ -89,7 +89,7 @@ impl ColumnReader {
         })
     }
 
-    /// Whether the next cell goes on with a list.
+    /// Whether the next cell continues the list of the last one.
     pub(crate) fn goes_on(&mut self) -> Result<bool, Fault> {
         if self.most_repetition == 0 || self.left_in_column == 0 {
             return Ok(false);
@@ -103,7 +103,7 @@ impl ColumnReader {
         Ok(level > 0)
     }
 
-    /// The next cell, or element of a list in one; nothing where it is null, or the list is empty. An error after the last.
+    /// The next cell, or the next element of a cell's list; `None` where the cell is null or the list empty. An error past the last cell.
     pub(crate) fn next(&mut self) -> Result<Option<Value<'_>>, Fault> {
         self.find_page()?;
         if self.pending.take().is_none() && self.most_repetition > 0 {
@@ -125,7 +125,7 @@ impl ColumnReader {
         Ok(Some(value))
     }
 
-    /// Makes sure that the page has a cell left.
+    /// Reads pages until one has a cell left.
     fn find_page(&mut self) -> Result<(), Fault> {
         while self.left_in_page == 0 {
             if self.left_in_column == 0 || self.at >= self.end {
@@ -211,12 +211,12 @@ impl ColumnReader {
                 self.dictionary = Dictionary::new(page, num_values, self.physical)?;
                 Ok(())
             }
-            // An index page, or one of a kind to come.
+            // Index pages, and page kinds that future versions of the format may add.
             _ => Ok(()),
         }
     }
 
-    /// Levels stand before the values, each after its length.
+    /// Starts a data page whose levels stand before the values, each with its length in front.
     fn begin_data(&mut self, header: &PageHeader) -> Result<(), Fault> {
         let mut at = 0;
         for (most, encoding, is_repetition) in [
@@ -270,7 +270,7 @@ impl ColumnReader {
     }
 }
 
-/// Bits that levels up to this take.
+/// Bits of a level whose largest value is `most`.
 fn width_of(most: u16) -> u32 {
     u16::BITS - most.leading_zeros()
 }

@@ -1,4 +1,4 @@
-//! How the values of a page are written: one after the other, as indices of a dictionary, or by their differences.
+//! Decoders of page values: plain, dictionary indices, or differences.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::Fault;
 use super::footer::Physical;
 use super::hybrid::{Hybrid, wide_bits};
 
-/// A value that is there.
+/// A value that is not null.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
     Bool(bool),
@@ -16,33 +16,33 @@ pub(crate) enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The values of a page, one after the other.
+/// Decoder of the values of a page.
 #[derive(Debug)]
 pub(super) enum Values {
     Plain {
         at: usize,
     },
-    /// Bits of a page of true and false.
+    /// Booleans, one bit each.
     Bits {
         at: u64,
     },
-    /// The same in runs.
+    /// Booleans as runs.
     Runs(Hybrid),
     Dictionary(Hybrid),
     Deltas(Deltas),
-    /// Lengths, then all bytes.
+    /// All lengths, then all bytes.
     Lengths {
         lengths: Deltas,
         at: usize,
     },
-    /// What each has in common with the one before, and the rest of it.
+    /// Strings by the length of the prefix shared with the previous string, and the rest.
     Prefixes {
         prefixes: Deltas,
         suffixes: Deltas,
         at: usize,
         last: Vec<u8>,
     },
-    /// All first bytes, then all second bytes, and so on.
+    /// Byte stream split: all first bytes, then all second bytes, and so on.
     Streams {
         at: usize,
         start: usize,
@@ -50,7 +50,7 @@ pub(super) enum Values {
     },
 }
 
-/// A dictionary: where its values lie in its page.
+/// A dictionary page and the position of each of its values.
 #[derive(Debug, Default)]
 pub(super) struct Dictionary {
     pub(super) page: Vec<u8>,
@@ -96,7 +96,7 @@ fn width_of(physical: Physical) -> Option<usize> {
     }
 }
 
-/// Where the next value lies.
+/// Position of the next plain value.
 fn plain_range(page: &[u8], at: &mut usize, physical: Physical) -> Result<Range<usize>, Fault> {
     let length = match width_of(physical) {
         Some(width) => width,
@@ -127,7 +127,7 @@ fn plain_value(bytes: &[u8], physical: Physical) -> Value<'_> {
 }
 
 impl Values {
-    /// Of a page whose values begin at `at`: as many as are not null.
+    /// Decoder of a page whose values begin at `at`; `num_values` counts those that are not null.
     pub(super) fn new(
         encoding: i64,
         page: &[u8],
@@ -145,7 +145,7 @@ impl Values {
                 None if num_values == 0 => Values::Plain { at },
                 None => return Err(cut_short()),
             },
-            // Its length stands before it.
+            // The four bytes before the runs are their length.
             (3, Physical::Boolean) => {
                 Values::Runs(Hybrid::new(1, (at + 4).min(page.len()), page.len())?)
             }
@@ -186,7 +186,6 @@ impl Values {
         })
     }
 
-    /// The next value.
     pub(super) fn next<'a>(
         &'a mut self,
         page: &'a [u8],
@@ -255,7 +254,7 @@ impl Values {
     }
 }
 
-/// Numbers by their differences: blocks of miniblocks, each with a width of its own.
+/// Delta-encoded numbers: blocks of miniblocks, each miniblock with a bit width of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Deltas {
     at: usize,
@@ -264,11 +263,11 @@ pub(super) struct Deltas {
     num_left: u64,
     last: i64,
     is_first: bool,
-    /// Of the block: its least difference, where its widths are, which miniblock is next.
+    /// Current block: its smallest difference, the position of its bit widths, and the next miniblock.
     least: i64,
     widths_at: usize,
     miniblock: usize,
-    /// Of the miniblock.
+    /// Current miniblock.
     first_bit: u64,
     width: u32,
     left_in_miniblock: usize,
@@ -303,10 +302,10 @@ impl Deltas {
         })
     }
 
-    /// Where what follows begins.
+    /// Position of the first byte behind the numbers.
     fn end(&self, page: &[u8]) -> Result<usize, Fault> {
         let mut all = self.clone();
-        // A block of differences that are all the same takes no bits: as many values as a page has bits are believed.
+        // Equal differences take no bits, so the page's length alone does not bound the count: at most 1,024 values per byte are believed.
         if all.num_left > page.len() as u64 * 1024 {
             return Err(Fault::damaged("more lengths than there are values"));
         }

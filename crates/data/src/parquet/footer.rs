@@ -1,4 +1,4 @@
-//! The footer: columns, row groups, and where the chunks of each are.
+//! The footer of a file: its columns, its row groups and the positions of their chunks.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,21 +7,20 @@ use super::thrift::{Field, Thrift};
 use super::{Fault, Limits};
 
 const MAGIC: &[u8; 4] = b"PAR1";
-/// More columns than any table of pictures has.
+/// Limit of the number of columns; no table of pictures comes near it.
 const MOST_LEAVES: usize = 10_000;
-/// Groups within groups.
+/// Nesting limit of column groups.
 const MOST_DEPTH: usize = 32;
 
-/// What there is, and where.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Footer {
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) row_groups: Vec<RowGroup>,
-    /// What writers add, such as `huggingface`.
+    /// Key-value metadata of the writer, such as `huggingface`.
     pub(crate) notes: Vec<(String, String)>,
 }
 
-/// How values are stored.
+/// Physical type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Physical {
     Boolean,
@@ -34,29 +33,28 @@ pub(crate) enum Physical {
     Fixed(usize),
 }
 
-/// A column that has values.
+/// A column that has values: a leaf of the tree of columns.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
-    /// Names of the groups that it is in, and its own.
+    /// Names of the enclosing groups, then its own name.
     pub(crate) path: Vec<String>,
     pub(crate) physical: Physical,
-    /// Bytes that are marked as text.
+    /// Byte strings that are marked as text.
     pub(crate) is_text: bool,
     pub(crate) is_unsigned: bool,
-    /// What a cell that is there has.
+    /// Definition level of a cell that is not null.
     pub(super) most_definition: u16,
-    /// Lists that it is in.
+    /// Number of lists around the value.
     pub(crate) most_repetition: u16,
 }
 
-/// Rows that lie together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowGroup {
     pub(crate) num_rows: u64,
     pub(super) chunks: Vec<Chunk>,
 }
 
-/// The pages of a column in a row group.
+/// Position of the pages of one column in a row group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chunk {
     pub(super) codec: i64,
@@ -96,7 +94,7 @@ impl Footer {
         Ok(footer)
     }
 
-    /// All rows.
+    /// Rows of all row groups.
     pub(crate) fn num_rows(&self) -> u64 {
         let rows = self.row_groups.iter().map(|group| group.num_rows);
         rows.fold(0, u64::saturating_add)
@@ -184,13 +182,13 @@ impl Element {
         Ok(element)
     }
 
-    /// UTF-8, an enumeration, JSON.
+    /// Whether the logical type is UTF-8, an enumeration or JSON.
     fn is_text(&self) -> bool {
         matches!(self.converted, Some(0 | 4 | 19)) || matches!(self.logical, Some(1 | 4 | 12))
     }
 }
 
-/// The leaves of the next element.
+/// Appends the leaves of the next element and of its children.
 fn add_leaves(
     elements: &mut impl Iterator<Item = Element>,
     path: &mut Vec<String>,
@@ -281,7 +279,7 @@ fn chunk(thrift: &mut Thrift<'_>) -> Result<Chunk, Fault> {
     if is_elsewhere {
         return Err(Fault::Unsupported("columns in other files"));
     }
-    // Some writers say 0 where there is no dictionary.
+    // Some writers store 0 where there is no dictionary.
     let dictionary = dictionary.filter(|start| *start > 0);
     chunk.start = dictionary.map_or(data, |start| start.min(data));
     Ok(chunk)

@@ -1,14 +1,14 @@
-//! Small numbers in runs: `(length << 1, value)` for a run of one value, `(groups << 1 | 1, bits ...)` for groups of eight packed numbers. Levels and
-//! indices of dictionaries are written so.
+//! Decoder of Parquet's RLE / bit-packing hybrid, which levels and dictionary indices use: `(length << 1, value)` for a run of one value,
+//! `(groups << 1 | 1, bits ...)` for groups of eight packed numbers.
 
 use super::Fault;
 
-/// Numbers one after the other.
+/// Iterator over the numbers of a hybrid-encoded range of a page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hybrid {
     /// Bits of each number.
     width: u32,
-    /// Where in the page the next run is, and where the runs end.
+    /// Positions in the page of the next run and of the end of the runs.
     at: usize,
     end: usize,
     run: Run,
@@ -27,7 +27,7 @@ impl Default for Run {
 }
 
 impl Hybrid {
-    /// Of this part of a page.
+    /// Decoder of the bytes `at..end` of a page.
     pub(super) fn new(width: u32, at: usize, end: usize) -> Result<Hybrid, Fault> {
         if width > 32 || at > end {
             return Err(Fault::damaged("numbers of more than 32 bits"));
@@ -40,7 +40,7 @@ impl Hybrid {
         })
     }
 
-    /// The next number, of the page that it was made for.
+    /// The next number. `page` is the page that the decoder was made for.
     pub(super) fn next(&mut self, page: &[u8]) -> Result<u32, Fault> {
         if self.width == 0 {
             return Ok(0);
@@ -95,7 +95,7 @@ impl Hybrid {
         let first_bit = self.at as u64 * 8;
         let num_bytes = length * u64::from(self.width);
         let left = (self.end - self.at) as u64;
-        // The last group may be cut off where the rest says nothing.
+        // Some writers cut the last group short where only padding follows.
         let num_there = num_bytes.min(left);
         self.at += num_there as usize;
         match num_there * 8 / u64::from(self.width) {
@@ -108,12 +108,12 @@ impl Hybrid {
     }
 }
 
-/// A number of up to 32 bits, the lowest first; what lies beyond the page is 0.
+/// An unsigned number of up to 32 bits, lowest bit first; bits beyond the page are 0.
 pub(super) fn bits(page: &[u8], first_bit: u64, width: u32) -> u32 {
     wide_bits(page, first_bit, width) as u32
 }
 
-/// The same of up to 64 bits.
+/// Like [`bits`], for up to 64 bits.
 pub(super) fn wide_bits(page: &[u8], first_bit: u64, width: u32) -> u64 {
     let start = (first_bit / 8) as usize;
     let shift = (first_bit % 8) as u32;

@@ -1,8 +1,8 @@
-//! Thrift's compact protocol, as it is read: fields of a struct by their numbers, whatever is not asked for passed over.
+//! Reader of Thrift's compact protocol: fields of a struct by their numbers; unknown fields are skipped.
 
 use super::Fault;
 
-/// Types on the wire.
+/// Type codes of the wire format.
 pub(super) const TRUE: u8 = 1;
 pub(super) const FALSE: u8 = 2;
 const BYTE: u8 = 3;
@@ -16,10 +16,10 @@ const SET: u8 = 10;
 const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 
-/// Structs within structs: no file of a writer has more.
+/// Nesting limit of structs; no real file comes near it.
 const MOST_DEPTH: u32 = 32;
 
-/// Reads a struct from bytes.
+/// Cursor over the bytes of a struct.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thrift<'a> {
     bytes: &'a [u8],
@@ -27,7 +27,7 @@ pub(super) struct Thrift<'a> {
     depth: u32,
 }
 
-/// A field of a struct, whose value is next.
+/// Header of a struct field; its value is next in the stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub(super) number: i32,
@@ -43,7 +43,7 @@ impl<'a> Thrift<'a> {
         }
     }
 
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -77,14 +77,14 @@ impl<'a> Thrift<'a> {
 
     fn length(&mut self) -> Result<usize, Fault> {
         let length = self.varint()?;
-        // Whatever has so many parts has as many bytes, at least.
+        // Every element takes at least one byte.
         match usize::try_from(length) {
             Ok(length) if length <= self.bytes.len() - self.at => Ok(length),
             _ => Err(Thrift::cut_short()),
         }
     }
 
-    /// Hands each field on; one that is not taken is passed over.
+    /// Passes each field to `take`; a field for which `take` returns false is skipped.
     pub(super) fn fields(
         &mut self,
         mut take: impl FnMut(&mut Thrift<'a>, Field) -> Result<bool, Fault>,
@@ -114,7 +114,7 @@ impl<'a> Thrift<'a> {
         }
     }
 
-    /// Hands each element of a list on.
+    /// Passes each element of a list to `take`.
     pub(super) fn list(
         &mut self,
         field: Field,
@@ -136,7 +136,6 @@ impl<'a> Thrift<'a> {
         Ok((length, head & 0x0f))
     }
 
-    /// A whole number.
     pub(super) fn number(&mut self, field: Field) -> Result<i64, Fault> {
         match field.kind {
             I16 | I32 | I64 => self.zigzag(),
@@ -147,7 +146,6 @@ impl<'a> Thrift<'a> {
         }
     }
 
-    /// Bytes.
     pub(super) fn binary(&mut self) -> Result<&'a [u8], Fault> {
         let length = self.length()?;
         let bytes = &self.bytes[self.at..self.at + length];
@@ -155,7 +153,6 @@ impl<'a> Thrift<'a> {
         Ok(bytes)
     }
 
-    /// Text.
     pub(super) fn text(&mut self) -> Result<String, Fault> {
         Ok(String::from_utf8_lossy(self.binary()?).into_owned())
     }
@@ -194,7 +191,7 @@ impl<'a> Thrift<'a> {
         }
     }
 
-    /// In lists and maps, true and false have a byte.
+    /// Skips an element of a list or map, where a boolean takes a byte of its own.
     fn skip_element(&mut self, kind: u8) -> Result<(), Fault> {
         self.depth += 1;
         if self.depth > MOST_DEPTH {

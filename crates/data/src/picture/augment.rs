@@ -1,7 +1,7 @@
-//! What training does to a picture on one occasion: a part of it, perhaps mirrored, in other colours.
+//! Random augmentation of a picture on one occasion: crop, mirror, colours.
 //!
 //! A function of (seed, epoch, sample) and of the picture's size alone, so a resumed run and a micro-batch that is run
-//! twice see the same pixels. Colours have throws of their own: turning jitter on moves no crop.
+//! twice see the same pixels. Colours have a random stream of their own: enabling jitter moves no crop.
 
 use super::Occasion;
 use super::colours::Colours;
@@ -9,7 +9,7 @@ use super::geometry::{self, Window};
 use crate::config::Augment;
 use crate::random::{Purpose, Random};
 
-/// What the random say.
+/// Random choices for one picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Draw {
     pub window: Window,
@@ -33,7 +33,7 @@ impl Draw {
     }
 }
 
-/// Mirrors rows of `width` pixels of `N` bytes.
+/// Mirrors rows of `width` pixels of `N` bytes, left to right.
 pub(super) fn mirror<const N: usize>(bytes: &mut [u8], width: u32) {
     for row in bytes.chunks_exact_mut(width as usize * N) {
         let (pixels, _) = row.as_chunks_mut::<N>();

@@ -1,4 +1,4 @@
-//! Colour jitter, in place on the pixels that are kept:
+//! Colour jitter, in place on the cropped pixels:
 //!
 //! ```text
 //! p1 = clamp(b p)                                brightness
@@ -7,7 +7,7 @@
 //! p4 = p3, its hue in HSV turned by h of a turn  hue
 //! ```
 //!
-//! `grey` is 0.299 R + 0.587 G + 0.114 B. Always in this order, where torchvision throws for the order too, and rounded
+//! `grey` is 0.299 R + 0.587 G + 0.114 B. The order is fixed, where torchvision draws it at random too, and values are rounded
 //! once, where Pillow rounds down after each step. Brightness and contrast are one table of 256 entries. Pixels differ
 //! from these equations in 64 bits by at most 1 of 255, from Pillow's `ImageEnhance` (and `colorsys` for the hue) by at
 //! most 1 for one step and 6 for all of them.
@@ -17,25 +17,25 @@ use crate::config::Augment;
 use crate::random::Random;
 
 const GREY: [f32; CHANNELS] = [0.299, 0.587, 0.114];
-/// Pixels at a time.
+/// Pixels per block.
 const BLOCK: usize = 64;
 
 type Planes = [[f32; BLOCK]; CHANNELS];
 
-/// What is done to the colours of one picture.
+/// Jitter of one picture's colours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Colours {
-    /// Factors; 1 changes nothing.
+    /// Factors; 1 is neutral.
     pub brightness: f32,
     pub contrast: f32,
     pub saturation: f32,
-    /// Turns, from -1/2 to 1/2; 0 changes nothing.
+    /// Turns of the hue, from -1/2 to 1/2; 0 is neutral.
     pub hue: f32,
 }
 
 impl Colours {
-    /// Uniform in `[max(0, 1 - x), 1 + x]` for a factor, in `[-x, x]` for the hue: torchvision's `ColorJitter`. Four
-    /// throws whatever is asked for, so that one setting does not move another's.
+    /// Uniform in `[max(0, 1 - x), 1 + x]` for a factor, in `[-x, x]` for the hue: torchvision's `ColorJitter`. Always takes four
+    /// draws, so that one setting does not change another's values.
     pub(super) fn drawn(augment: Augment, random: &mut Random) -> Colours {
         let mut factor = |spread: f64| {
             let least = (1.0 - spread).max(0.0);
@@ -49,7 +49,7 @@ impl Colours {
         }
     }
 
-    /// Changes RGB pixels.
+    /// Applies the jitter to RGB pixels.
     pub(super) fn apply(&self, rgb: &mut [u8]) {
         let (pixels, _) = rgb.as_chunks_mut::<CHANNELS>();
         let levels = self.levels(pixels);
@@ -66,8 +66,8 @@ impl Colours {
         }
     }
 
-    /// Colour by colour in a block that stays in registers and the nearest cache, without a branch: eight pixels at a time,
-    /// where the compiler sees to it.
+    /// Works channel by channel on a block that stays in registers and L1 cache, without branches: the compiler vectorises it to
+    /// eight pixels at a time.
     fn change_block(&self, block: &mut [[u8; CHANNELS]], levels: &[f32; 256]) {
         let mut planes = [[0.0; BLOCK]; CHANNELS];
         for (channel, plane) in planes.iter_mut().enumerate() {
@@ -88,7 +88,7 @@ impl Colours {
         }
     }
 
-    /// What brightness and contrast make of each value: the mean is found by counting values, exactly and in any order.
+    /// Table of brightness and contrast for each value. The mean is computed from value counts: exact, in any order.
     fn levels(&self, pixels: &[[u8; CHANNELS]]) -> [f32; 256] {
         let mut levels =
             std::array::from_fn(|value| (self.brightness * value as f32).clamp(0.0, 255.0));
@@ -125,14 +125,13 @@ fn saturate([red, green, blue]: &mut Planes, saturation: f32) {
     }
 }
 
-/// Turns hues: the largest and the smallest value of a pixel stay, so neither brightness nor saturation (as HSV has them)
-/// changes.
+/// Turns hues. The largest and the smallest value of a pixel stay, so its brightness and saturation (of HSV) stay too.
 fn turn([red, green, blue]: &mut Planes, turns: f32) {
     for ((red, green), blue) in red.iter_mut().zip(green).zip(blue) {
         let (r, g, b) = (*red, *green, *blue);
         let (most, least) = (r.max(g).max(b), r.min(g).min(b));
         let spread = most - least;
-        // In sixths of a turn: red at 0, green at 2, blue at 4. A grey pixel has no hue, and none shows.
+        // Hue in sixths of a turn: red at 0, green at 2, blue at 4. A grey pixel has spread 0, so its hue has no effect.
         let (difference, start) = if most == r {
             (g - b, 0.0)
         } else if most == g {
@@ -142,7 +141,7 @@ fn turn([red, green, blue]: &mut Planes, turns: f32) {
         };
         let hue = start + difference / spread.max(f32::MIN_POSITIVE) + 6.0 * turns;
         let turned = |phase: f32| {
-            // From -4 + 1 to 8 + 5, so at most one sixfold too few and two too many.
+            // In -4 + 1 to 8 + 5: at most one turn too few or two too many.
             let sixths = hue + phase;
             let sixths = if sixths < 0.0 { sixths + 6.0 } else { sixths };
             let sixths = if sixths >= 6.0 { sixths - 6.0 } else { sixths };
@@ -153,7 +152,7 @@ fn turn([red, green, blue]: &mut Planes, turns: f32) {
     }
 }
 
-/// The nearest byte; the cast saturates.
+/// Rounds to the nearest byte; the cast saturates.
 fn rounded(value: f32) -> u8 {
     (value + 0.5) as u8
 }
@@ -185,7 +184,7 @@ mod tests {
         )
     }
 
-    /// `tests/fixtures/make_colours.py` wrote what Pillow and `colorsys` make of a picture.
+    /// `tests/fixtures/make_colours.py` wrote the result of Pillow and `colorsys` for a picture.
     #[test]
     fn colours_are_those_of_pillow() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/colours");
@@ -273,7 +272,7 @@ mod tests {
             prop_assert!(f64::from(drawn.hue).abs() <= hue + 1e-6);
         }
 
-        /// A turn and the turn back, a grey pixel, and the largest and smallest value of each.
+        /// A turn and the turn back cancel, a grey pixel stays, and the largest and smallest value of each pixel stay.
         #[test]
         fn hues_turn_and_nothing_else_does(pixel in any::<[u8; 3]>(), hue in -0.5f32..0.5) {
             let mut turned = pixel;

@@ -1,5 +1,5 @@
-//! A file to RGB bytes, as Pillow's `convert("RGB")` gives them after `exif_transpose`: alpha is
-//! dropped, palettes are looked up, of 16 bits the upper 8 are kept.
+//! A file to RGB bytes, equal to Pillow's `convert("RGB")` after `exif_transpose`: alpha is dropped, palettes are expanded,
+//! and 16-bit values keep their upper 8 bits.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,8 +18,8 @@ use super::{CHANNELS, Framing, Limits, Scratch};
 use crate::error::DataError;
 use crate::stored_file::StoredFile;
 
-/// Reads a picture into `scratch.rgb`, upright, to be resized as `framing` says, if it is. Returns width and height. Of a picture of this width
-/// and height, the first `rows_needed` are looked at; those below may have any contents.
+/// Decodes a picture into `scratch.rgb`, upright. Returns width and height. A `framing` sets how far a JPEG may be reduced and the memory
+/// for resizing. Rows past `rows_needed(width, height)` may hold anything.
 pub(super) fn decode(
     path: &Path,
     framing: Option<Framing>,
@@ -40,8 +40,8 @@ pub(super) fn decode(
     decoded
 }
 
-/// Decodes a JPEG down to the last row that is needed. `None` where it is none that can be cut, where that would save little, or where it fails:
-/// then the whole of it tells why.
+/// Decodes a JPEG down to the last row that is needed. `None` where the file cannot be cut, where that would save little, or where decoding
+/// fails: then decoding the whole file gives the error.
 fn decode_upper_rows(
     path: &Path,
     file: &mut [u8],
@@ -62,7 +62,7 @@ fn decode_upper_rows(
     }
     check_size(path, width, height, scratch.limits).ok()?;
     let num_bytes = width as usize * height as usize * CHANNELS;
-    // Once for all rows, so that those below need no other buffer.
+    // Sized for all rows at once, so that the missing rows need no second buffer.
     sized(&mut scratch.rgb, num_bytes);
     field.set(file, rows);
     let decoded = decode_bytes(path, file, scratch);
@@ -74,7 +74,7 @@ fn decode_upper_rows(
     Some((width, height))
 }
 
-/// Reads a picture's bytes into `scratch.rgb`, upright; `path` is for messages.
+/// Decodes a picture's bytes into `scratch.rgb`, upright; `path` is for messages.
 pub(super) fn decode_bytes(
     path: &Path,
     bytes: &[u8],
@@ -85,8 +85,8 @@ pub(super) fn decode_bytes(
     Ok((width, height))
 }
 
-/// A decoder that panics gives an error: one hostile file of a million must not end a run. What it leaves in the scratch
-/// is overwritten by the next picture, so nothing half done is seen.
+/// Turns a decoder's panic into an error: one hostile file of a million must not end a run. The next picture overwrites
+/// whatever the decoder left in the scratch buffers.
 pub(crate) fn contained<T>(
     path: &Path,
     attempt: impl FnOnce() -> Result<T, DataError>,
@@ -124,7 +124,7 @@ fn decode_or_panic(
     let mut reader = ImageReader::new(Cursor::new(bytes))
         .with_guessed_format()
         .map_err(|cause| failed(ImageError::IoError(cause)))?;
-    // `P5` alone makes no PNM.
+    // The bytes `P5` alone make no PNM.
     let is_picture =
         |format: &ImageFormat| *format != ImageFormat::Pnm || Header::of(bytes).is_some();
     let Some(format) = reader.format().filter(is_picture) else {
@@ -143,7 +143,7 @@ fn decode_or_panic(
     let num_bytes = decoder.total_bytes() as usize;
     let rgb = &mut scratch.rgb;
     zeroed(rgb, num_bytes.max(num_pixels * CHANNELS));
-    // At the end, so that narrow pixels can be widened where they are.
+    // Decoded at the end of the buffer, so that narrow pixels can be widened in place.
     let start = rgb.len() - num_bytes;
     decoder.read_image(&mut rgb[start..]).map_err(failed)?;
     if !to_rgb(rgb, start, color, num_pixels) {
@@ -155,13 +155,14 @@ fn decode_or_panic(
     Ok(turned(rgb, width, height, orientation))
 }
 
-/// Makes a buffer of exactly so many zeros: a decoder may leave pixels out.
+/// Resizes a buffer to exactly `num_bytes` zeros: a decoder may leave pixels out.
 pub(super) fn zeroed(buffer: &mut Vec<u8>, num_bytes: usize) {
     buffer.clear();
     sized(buffer, num_bytes);
 }
 
-/// Makes a buffer exactly so long, for who writes all of it. Growing one would hold the old one beside it, and round up.
+/// Resizes a buffer to exactly `num_bytes` for a caller that writes all of it. Growing it would hold the old buffer beside the new one, and
+/// round up.
 pub(super) fn sized(buffer: &mut Vec<u8>, num_bytes: usize) {
     if buffer.capacity() < num_bytes {
         *buffer = Vec::new();
@@ -171,7 +172,7 @@ pub(super) fn sized(buffer: &mut Vec<u8>, num_bytes: usize) {
     }
 }
 
-/// The header of a stored picture, and its length; no header where it is no picture.
+/// Opened file, its length and its header; no header where it is no supported picture.
 pub(super) fn header_of(
     path: &Path,
     limits: Limits,
@@ -200,7 +201,7 @@ pub(super) fn header_of(
     Ok((file, file_bytes, header))
 }
 
-/// Claims what a picture costs, and reads its file into `scratch.file`. Until it is decoded, the limits are those of its header.
+/// Claims the memory for a picture and reads its file into `scratch.file`. Until it is decoded, the limits are those of its header.
 pub(super) fn read_file(
     path: &Path,
     framing: Option<Framing>,
@@ -234,7 +235,7 @@ pub(super) fn read_file(
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     while num_read < scratch.file.len() {
         match file.read(&mut scratch.file[num_read..]) {
-            // It became shorter since: cut short, as the decoder will say.
+            // The file has shrunk since: the decoder will report that it is cut short.
             Ok(0) => break,
             Ok(more) => num_read += more,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
@@ -260,7 +261,7 @@ pub(super) fn unread(path: &Path, cause: io::Error) -> DataError {
     }
 }
 
-/// Checks what decoders believe before they are told any limits.
+/// Checks the sizes in a file that decoders trust before their limits apply.
 pub(super) fn check_claims(
     path: &Path,
     bytes: &[u8],
@@ -276,7 +277,7 @@ pub(super) fn check_claims(
         },
         ImageFormat::Tiff => {
             let num_values = TiffTags::new(bytes).map_or(0, |tags| tags.most_values());
-            // A strip or a tile each: of one row, or of more than a few pixels.
+            // One value per strip or tile: each has a row or at least some pixels.
             let most_values = limits.most_pixels / 256 + u64::from(u16::MAX);
             if u64::from(num_values) <= most_values {
                 return Ok(());
@@ -325,7 +326,7 @@ pub(crate) fn broken(path: &Path, cause: ImageError) -> DataError {
     }
 }
 
-/// What a file that is no picture begins with, as far as it can be shown.
+/// Printable beginning of a file that is no picture.
 fn beginning(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "an empty file".to_owned();
@@ -338,10 +339,10 @@ fn beginning(bytes: &[u8]) -> String {
     format!("a file that begins with `{shown}`")
 }
 
-/// Converts to RGB8 where the pixels are, at `start` of the buffer; false for colours that no decoder here gives.
+/// Converts the pixels from `start` of the buffer on to RGB8, in place; false for an unsupported colour type.
 ///
-/// Wide pixels begin at 0 and shrink behind themselves; narrow ones end where the buffer ends and grow in front of themselves. Either way what
-/// is written was read before, and no second buffer is held.
+/// Wide pixels begin at 0 and are compacted forwards; narrow pixels end at the buffer's end and expand forwards from the front. Either way
+/// each position is read before it is overwritten, and no second buffer is needed.
 fn to_rgb(rgb: &mut Vec<u8>, start: usize, color: ColorType, num_pixels: usize) -> bool {
     let upper = |pair: [u8; 2]| (u16::from_ne_bytes(pair) >> 8) as u8;
     match color {
@@ -385,7 +386,7 @@ pub(super) fn convert<const N: usize>(
     }
 }
 
-/// Turns pixels upright. Most are: those stay where they are.
+/// Turns pixels upright; most pictures need no turning.
 fn turned(rgb: &mut Vec<u8>, width: u32, height: u32, orientation: Orientation) -> (u32, u32) {
     if orientation == Orientation::NoTransforms {
         return (width, height);

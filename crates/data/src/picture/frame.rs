@@ -1,5 +1,5 @@
-//! Frames of a clip: framed as pictures are, wherever their pixels come from. All frames of a clip are seen alike: what training draws depends on
-//! the occasion and on the size of a frame alone.
+//! Frames of a clip, framed like pictures. All frames of a clip are augmented alike: the random choices depend on the occasion and on the
+//! size of a frame alone.
 
 use std::path::Path;
 
@@ -15,16 +15,15 @@ use super::{
 use crate::config::{Augment, Decode};
 use crate::error::DataError;
 
-/// How frames are seen.
+/// How frames are framed and augmented.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FrameView {
     pub framing: Framing,
-    /// What training does on an occasion; evaluation does nothing.
+    /// Augmentation for training; `None` in evaluation.
     pub drawn: Option<(Augment, Decode, Occasion)>,
 }
 
 impl FrameView {
-    /// As evaluation sees them.
     pub(crate) fn evaluated(framing: Framing) -> FrameView {
         FrameView {
             framing,
@@ -32,13 +31,12 @@ impl FrameView {
         }
     }
 
-    /// Bytes of a frame.
     pub(crate) fn frame_bytes(&self) -> usize {
         let size = self.framing.size as usize;
         size * size * CHANNELS
     }
 
-    /// A frame that is a file of its own.
+    /// Writes a frame that is a file of its own.
     pub(crate) fn file_into(
         &self,
         path: &Path,
@@ -58,7 +56,7 @@ impl FrameView {
         }
     }
 
-    /// A frame whose file is in `scratch.file`, and whose cost was claimed; `path` is for messages.
+    /// Writes the frame in `scratch.file`, whose memory is claimed; `path` is for messages.
     pub(crate) fn loaded_into(
         &self,
         path: &Path,
@@ -73,7 +71,7 @@ impl FrameView {
         self.pixels_into(path, decoded?, scratch, out)
     }
 
-    /// A frame whose pixels are in `scratch.rgb`.
+    /// Writes the frame whose pixels are in `scratch.rgb`.
     pub(crate) fn pixels_into(
         &self,
         path: &Path,
@@ -101,7 +99,7 @@ impl FrameView {
     }
 }
 
-/// What a frame takes, by its size: `file_bytes` of its container are held, and `decoder_bytes` by whoever decodes it.
+/// Memory for a frame of this size: `file_bytes` of its container and `decoder_bytes` of its decoder are held at the same time.
 pub(crate) fn frame_cost(
     (width, height): (u32, u32),
     file_bytes: u64,
@@ -118,7 +116,7 @@ pub(crate) fn frame_cost(
     }
 }
 
-/// What an encoded frame takes, by its header; a frame without one takes little.
+/// Memory for an encoded frame, from its header; a frame without a header takes little.
 pub(crate) fn encoded_frame_cost(bytes: &[u8], file_bytes: u64, framing: Framing) -> Cost {
     match Header::of(bytes) {
         Some(header) => header.cost(file_bytes, Some(framing), Needed::All),
@@ -126,25 +124,24 @@ pub(crate) fn encoded_frame_cost(bytes: &[u8], file_bytes: u64, framing: Framing
     }
 }
 
-/// Width and height of a picture, by its header.
 pub(crate) fn header_size(bytes: &[u8]) -> Option<(u32, u32)> {
     Header::of(bytes).map(|header| (header.width, header.height))
 }
 
-/// What a decoder of animated WebP holds beside the file: the frame and the canvas that it is laid on.
+/// Memory of the animated-WebP decoder beside the file: the frame and the canvas.
 pub(crate) fn animated_webp_bytes(bytes: &[u8]) -> Option<u64> {
     let header = Header::of(bytes)?;
     let file_bytes = bytes.len() as u64;
-    // And the picture that it hands over, once as it is and once as RGBA.
+    // The decoded frame itself is held twice: as decoded, and as RGBA.
     Some(header.cost(file_bytes, None, Needed::All).beside + header.num_pixels() * 8)
 }
 
-/// Whether the sizes that a WebP claims are within limits: its decoder believes them.
+/// Checks that the sizes a WebP claims are within limits: its decoder trusts them.
 pub(crate) fn check_webp(path: &Path, bytes: &[u8], limits: Limits) -> Result<(), DataError> {
     decode::check_claims(path, bytes, ImageFormat::WebP, limits)
 }
 
-/// Whether a frame has pixels, and not too many.
+/// Checks that a frame has pixels, and not too many.
 pub(crate) fn check_frame_size(
     path: &Path,
     (width, height): (u32, u32),
@@ -154,7 +151,7 @@ pub(crate) fn check_frame_size(
 }
 
 impl Scratch {
-    /// Makes sure that there is room for what a frame of this size costs.
+    /// Claims the memory for a frame of this size.
     pub(crate) fn claim_frame(
         &mut self,
         path: &Path,
@@ -171,24 +168,24 @@ impl Scratch {
             })
     }
 
-    /// The buffer for files, of exactly this length; whoever asks writes all of it.
+    /// The file buffer, resized to exactly this length; the caller writes all of it.
     pub(crate) fn file_buffer(&mut self, num_bytes: usize) -> &mut Vec<u8> {
         decode::sized(&mut self.file, num_bytes);
         &mut self.file
     }
 
-    /// The buffer for pixels, likewise.
+    /// The pixel buffer, resized likewise.
     pub(crate) fn pixel_buffer(&mut self, num_bytes: usize) -> &mut [u8] {
         decode::sized(&mut self.rgb, num_bytes);
         &mut self.rgb
     }
 
-    /// Takes the buffer for files out, so that pixels can be written meanwhile.
+    /// Takes the file buffer out, so that pixels can be written while it is borrowed.
     pub(crate) fn take_file(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.file)
     }
 
-    /// Puts it back.
+    /// Puts the file buffer back.
     pub(crate) fn put_file(&mut self, file: Vec<u8>) {
         self.file = file;
     }

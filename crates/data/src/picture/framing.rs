@@ -1,25 +1,24 @@
-//! How evaluation makes a square of a picture: what it is resized to, by which filter, and that its middle is kept.
+//! How evaluation makes a square of a picture: target size, filter, and the middle that is kept.
 
 use fast_image_resize::FilterType;
 
 use super::geometry::Window;
 
-/// What a picture is resized to before its middle is cut out.
+/// Size that a picture is resized to before its middle is cut out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resize {
-    /// The shorter side becomes so many pixels, the longer one in proportion, rounded down.
+    /// The shorter side gets this many pixels, the longer one in proportion, rounded down.
     Shorter(u32),
-    /// Both sides become so many pixels, whatever the proportions were.
+    /// Both sides get a fixed number of pixels, whatever the proportions.
     Exactly {
-        /// Pixels across.
+        /// In pixels, like the height.
         width: u32,
-        /// Pixels down.
         height: u32,
     },
 }
 
 impl Resize {
-    /// Width and height of a picture once it is resized.
+    /// Width and height of a resized picture.
     pub(super) fn of(self, width: u32, height: u32) -> [u64; 2] {
         let shorter = u64::from(width.min(height));
         match self {
@@ -36,20 +35,19 @@ impl Resize {
 pub enum Filter {
     /// The nearest pixel; not widened.
     Nearest,
-    /// Lanczos over three pixels to either side.
+    /// Lanczos, three pixels to either side.
     Lanczos,
-    /// A triangle.
+    /// Triangle filter.
     Bilinear,
     /// Cubic, a = -1/2.
     Bicubic,
-    /// The mean of a box.
+    /// Mean over a box.
     Box,
-    /// Hamming.
     Hamming,
 }
 
 impl Filter {
-    /// As a convolution; the nearest pixel is none.
+    /// The convolution filter; `None` for the nearest pixel.
     pub(super) fn convolution(self) -> Option<FilterType> {
         match self {
             Filter::Nearest => None,
@@ -61,7 +59,7 @@ impl Filter {
         }
     }
 
-    /// Pixels that it looks at to either side, where it is not widened.
+    /// Pixels read to either side, when the filter is not widened.
     pub(super) fn reach(self) -> f64 {
         match self {
             Filter::Nearest | Filter::Box | Filter::Bilinear | Filter::Hamming => 1.0,
@@ -70,7 +68,7 @@ impl Filter {
         }
     }
 
-    /// Its name in Pillow.
+    /// Name in Pillow.
     pub fn name(self) -> &'static str {
         match self {
             Filter::Nearest => "nearest",
@@ -83,24 +81,24 @@ impl Filter {
     }
 }
 
-/// How a picture becomes a square.
+/// How a picture becomes a square: resizing, filter and crop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
-    /// Pixels to a side of the square. The resized picture has at least as many.
+    /// Side of the square in pixels. The resized picture has at least as many.
     pub size: u32,
-    /// What evaluation resizes pictures to; training takes a random part instead.
+    /// Resizing in evaluation; training takes a random part instead.
     pub resize: Resize,
-    /// By which filter, in training too.
+    /// Resizing filter, in training too.
     pub filter: Filter,
 }
 
 impl Framing {
-    /// Rows from the top that the filter looks at when this part of a picture becomes the square.
+    /// Rows from the top that the filter reads when this part of a picture becomes the square.
     pub(super) fn rows_needed(&self, window: Window, height: u32) -> u32 {
         window.rows_in_reach(height, self.size, self.filter).1
     }
 
-    /// OpenAI's: the shorter side becomes `size` by the bicubic filter, and the middle is kept.
+    /// OpenAI's framing: the shorter side becomes `size` with the bicubic filter, and the middle is kept.
     pub fn clip(size: u32) -> Framing {
         Framing {
             size,

@@ -1,9 +1,9 @@
-//! Which part of a picture is kept.
+//! The part of a picture that is kept.
 
 use super::framing::{Filter, Framing};
 use crate::random::Random;
 
-/// A rectangle of a picture, in its pixels; sides need not be whole.
+/// A rectangle in pixels of the picture; its sides may be fractional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Window {
     pub left: f64,
@@ -13,19 +13,18 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The rows, first and past the last, that a filter looks at when it turns this window into `size` rows: its reach to
-    /// either side, more when it shrinks.
+    /// Rows (first, end) that a filter reads when it resizes this window to `size` rows: the window and the filter's reach on
+    /// either side, which widens when the window shrinks.
     pub(super) fn rows_in_reach(&self, height: u32, size: u32, filter: Filter) -> (u32, u32) {
         let reach = filter.reach() * (self.height / f64::from(size)).max(1.0) + 1.0;
-        // Conversions saturate at 0.
+        // Casts saturate at 0.
         let first = (self.top - reach).floor() as u32;
         let last = (self.top + self.height + reach).ceil() as u32;
         (first, last.min(height))
     }
 }
 
-/// What is left when a picture is resized and the middle `size` x `size` pixels are cut out: here in pixels before the
-/// resizing.
+/// The middle `size` x `size` pixels of the resized picture, as a window in pixels before the resizing.
 pub(super) fn middle(width: u32, height: u32, framing: Framing) -> Window {
     let [resized_width, resized_height] = framing.resize.of(width, height);
     let span = |side: u32, resized: u64| {
@@ -43,8 +42,8 @@ pub(super) fn middle(width: u32, height: u32, framing: Framing) -> Window {
     }
 }
 
-/// A random part that keeps between `least` and all of the area, with sides between 3:4 and 4:3.
-/// Where none fits in ten tries, the largest such part in the middle: torchvision's rule.
+/// A random part with a share of the area between `least` and 1, and sides between 3:4 and 4:3.
+/// If ten tries find none that fits, the largest such part in the middle: torchvision's rule.
 pub(super) fn random_part(width: u32, height: u32, least: f64, random: &mut Random) -> Window {
     const TRIES: usize = 10;
     const WIDEST: f64 = 4.0 / 3.0;

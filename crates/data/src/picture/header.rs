@@ -1,12 +1,12 @@
-//! What a picture will cost, from its header alone: how much memory its file, its pixels and its decoder take at the same time.
+//! Memory cost of a picture, from its header alone: what its file, its pixels and its decoder take at the same time.
 //!
 //! ```text
 //! file      the bytes of the file, held while they are decoded
-//! pixels    what the decoder writes: 3 bytes a pixel, or more where it has alpha, 16 bits or four inks
-//! beside    the most of: what the decoder holds, a second copy while the picture is turned, rows while it is resized
+//! pixels    the decoder's output: 3 bytes a pixel, or more with alpha, 16 bits or four inks
+//! beside    the largest of: the decoder's memory, a second copy while the picture is turned, rows while it is resized
 //! ```
 //!
-//! An upper bound near the truth: `tests/hostile` holds every decoder to it, over formats, sizes and mutated files.
+//! An upper bound near the true peak: `tests/hostile` checks every decoder against it, over formats, sizes and mutated files.
 
 use std::cell::RefCell;
 use std::io::{Read, Seek, SeekFrom};
@@ -17,7 +17,7 @@ use super::geometry;
 use super::tiff::{self, TiffTags};
 use super::{CHANNELS, Framing, Needed};
 
-/// Bytes that can be looked at anywhere.
+/// Random access to the bytes of a file or a slice.
 pub(super) trait Bytes {
     fn at<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 }
@@ -28,7 +28,7 @@ impl Bytes for [u8] {
     }
 }
 
-/// A file of which only the parts that are looked at are read.
+/// A file that is read only around the positions that are accessed.
 pub(super) struct FileBytes<R>(RefCell<Part<R>>);
 
 struct Part<R> {
@@ -37,7 +37,7 @@ struct Part<R> {
     bytes: Vec<u8>,
 }
 
-/// Read at once: headers are shorter, and tags of a TIFF lie together.
+/// Bytes per read: headers are shorter, and tags of a TIFF lie together.
 const PART_BYTES: usize = 4 << 10;
 
 impl<R: Read + Seek> FileBytes<R> {
@@ -68,23 +68,22 @@ impl<R: Read + Seek> Bytes for FileBytes<R> {
     }
 }
 
-/// What a header says of its picture.
+/// Size, pixel format and decoder of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Pixels across, as they lie in the file.
+    /// Width in pixels, as stored in the file.
     pub width: u32,
-    /// Pixels down.
+    /// Height in pixels, as stored in the file.
     pub height: u32,
-    /// Channels, alpha aside: 1, 3, or those of a TIFF with more.
+    /// Channels without alpha: 1, 3, or those of a TIFF with more.
     pub(crate) channels: u8,
-    /// Whether a channel has 16 bits.
     pub(crate) is_deep: bool,
-    /// Bytes of a pixel as the decoder writes it.
+    /// Bytes of a pixel in the decoder's output.
     pixel_bytes: u64,
     kind: Format,
-    /// Whether EXIF lays it on its side.
+    /// Whether the EXIF orientation swaps width and height.
     is_turned: bool,
-    /// Profiles, texts and thumbnails.
+    /// Bytes of profiles, texts and thumbnails.
     metadata_bytes: u64,
 }
 
@@ -97,7 +96,7 @@ enum Format {
     Gif,
     Pnm,
     Tiff {
-        /// Of the picture as the decoder holds it before it hands it over.
+        /// Bytes of a pixel in the decoder's own buffer.
         held_pixel_bytes: u64,
         num_values: u64,
     },
@@ -107,7 +106,7 @@ enum Format {
 struct JpegFrame {
     is_progressive: bool,
     num_components: usize,
-    /// Horizontal and vertical sampling.
+    /// Horizontal and vertical sampling of each component.
     sampling: [(u8, u8); 4],
 }
 
@@ -118,7 +117,7 @@ struct WebpFrame {
     is_animated: bool,
 }
 
-/// Bytes that reading one picture takes.
+/// Memory for reading one picture, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub file: u64,
@@ -127,13 +126,13 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Pixels that are read of a picture whose header says nothing.
+    /// Pixels assumed for a picture without a known header.
     pub(super) const UNKNOWN_PIXELS: u64 = 1 << 16;
 
-    /// Bytes that are read of such a file: enough to say what it is.
+    /// Bytes read of a file without a known header: enough for the error message.
     pub(super) const UNKNOWN_FILE_BYTES: u64 = 1 << 20;
 
-    /// Of a file that has no header: some decoder has to say what is wrong with it.
+    /// Cost of a file without a known header: a decoder has to say what is wrong with it.
     pub(super) fn of_no_picture(file_bytes: u64) -> Cost {
         Cost {
             file: file_bytes.min(Cost::UNKNOWN_FILE_BYTES),
@@ -147,11 +146,11 @@ impl Cost {
     }
 }
 
-/// Tables, readers and what else does not depend on the picture.
+/// Tables, readers and other memory that does not depend on the picture.
 pub(super) const SMALL_BYTES: u64 = 256 << 10;
 
 impl Header {
-    /// Of bytes; `None` where they are no picture, or one that no decoder here reads.
+    /// The header of a picture; `None` for other bytes and unsupported formats.
     pub(super) fn of(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         match bytes.at::<4>(0)? {
             [0xff, 0xd8, 0xff, _] => jpeg(bytes),
@@ -169,7 +168,7 @@ impl Header {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// A second copy of its own pixels while it is turned.
+    /// Second copy of the pixels while the picture is turned.
     pub(super) fn turned_bytes(&self) -> u64 {
         if self.is_turned {
             self.num_pixels() * self.pixel_bytes
@@ -178,7 +177,7 @@ impl Header {
         }
     }
 
-    /// What reading it takes; without a framing it is only decoded.
+    /// Memory for reading the picture; without a framing it is decoded and not resized.
     pub(super) fn cost(&self, file_bytes: u64, framing: Option<Framing>, needed: Needed) -> Cost {
         let (mut width, mut height) = (u64::from(self.width), u64::from(self.height));
         let decoder = match self.kind {
@@ -191,7 +190,7 @@ impl Header {
             Format::Png => 5 * width * self.pixel_bytes,
             Format::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
             Format::Bmp => 4 * width,
-            // Indices of the frame, and the canvas that it is laid on.
+            // Indices of the frame, and the canvas.
             Format::Gif => 6 * width * height,
             Format::Pnm => 16 * width + file_bytes.min(1 << 20),
             Format::Tiff {
@@ -216,19 +215,19 @@ impl Header {
     }
 }
 
-/// Rows between the two passes of a resize, and the weights of both: of an evaluation or of a random part, whichever is more.
+/// Memory for resizing: rows between the two passes and the weights of both passes, for evaluation or a random part, whichever is more.
 pub(super) fn resize_bytes((width, height): (u64, u64), framing: Framing) -> u64 {
     let Framing { size, filter, .. } = framing;
     let (wide, high) = (width.max(1) as u32, height.max(1) as u32);
     let (first, last) = geometry::middle(wide, high, framing).rows_in_reach(high, size, filter);
     let evaluated = u64::from(last - first);
-    // No part is wider than this, see `geometry::random_part`; the filter looks beyond it.
+    // No random part is wider, see `geometry::random_part`; the filter reads beyond the part.
     let widest = (f64::from(wide) * f64::from(high) * 4.0 / 3.0).sqrt();
     let reach = filter.reach().max(2.0);
     let in_reach = widest * (1.0 + (2.0 * reach + 1.0) / f64::from(size)) + 4.0 * reach;
     let drawn = (in_reach.ceil() as u64).min(width);
     let rows = u64::from(size) * CHANNELS as u64 * evaluated.max(drawn);
-    // Weights are held as f64 and as i16, as many as the filter is wide for each pixel of the longer of picture and result.
+    // Weights are held as f64 and as i16: one per filter tap for each pixel of the longer of picture and result.
     let weight_bytes = (22.0 * reach) as u64;
     let weights =
         weight_bytes * (width.min(drawn.max(evaluated)) + evaluated + 2 * u64::from(size));
@@ -248,11 +247,11 @@ impl JpegFrame {
             .iter()
             .map(|component| match divisor {
                 1 => blocks_of(component) * 64,
-                // Colours of a smaller picture may be decoded in full instead of being enlarged.
+                // A reduced decoder may decode chroma at full size instead of enlarging it.
                 _ => full_plane,
             })
             .sum();
-        // A coefficient has 16 bits, and a block a byte of its own.
+        // A coefficient has 16 bits, and a block has a byte of its own.
         let coefficients: u64 = if self.is_progressive {
             used.iter()
                 .map(|component| blocks_of(component) * 129)
@@ -283,7 +282,7 @@ impl WebpFrame {
     fn decoder_bytes(&self, width: u64, height: u64, file_bytes: u64) -> u64 {
         let num_pixels = width * height;
         let padded = width.next_multiple_of(16) * height.next_multiple_of(16);
-        // Codes of a lossless picture: a table of up to 4 KiB for each part of it that has its own.
+        // Huffman codes of a lossless picture: a table of up to 4 KiB for each group of codes.
         let codes = num_pixels + (4 * file_bytes).min(48 << 20);
         let lossy = padded * 3 / 2 + padded / 16 + file_bytes;
         let alpha = if self.has_alpha {
@@ -297,7 +296,7 @@ impl WebpFrame {
             (false, _) => lossy + alpha,
         };
         if self.is_animated {
-            // The frame and the canvas that it is laid on.
+            // The frame and the canvas.
             lossy + alpha.max(codes) + num_pixels * 8
         } else {
             frame
@@ -309,7 +308,7 @@ fn word(bytes: [u8; 2]) -> u32 {
     u32::from(u16::from_be_bytes(bytes))
 }
 
-/// Stray bytes that are passed over before a frame; more are no JPEG.
+/// Stray bytes that are skipped before a frame; a file with more is no JPEG.
 const MOST_STRAY: usize = 1 << 20;
 
 fn jpeg(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
@@ -327,7 +326,7 @@ fn jpeg(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         }
         match marker {
             0xff => at += 1,
-            // No marker: decoders look for the next one.
+            // No marker: decoders skip to the next one.
             0x00 => {
                 at += 2;
                 num_stray += 2;
@@ -392,7 +391,7 @@ fn jpeg_frame(bytes: &(impl Bytes + ?Sized), at: usize, marker: u8) -> Option<He
     })
 }
 
-/// Whether EXIF says that width and height change places.
+/// Whether EXIF swaps width and height.
 fn lies_on_its_side(bytes: &(impl Bytes + ?Sized), at: usize, length: usize) -> bool {
     let exif: Vec<u8> = (at..at + length.min(usize::from(u16::MAX)))
         .map_while(|at| bytes.at::<1>(at))
@@ -475,7 +474,7 @@ fn webp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
                 let header = u32::from_le_bytes([a, b, c, d]);
                 let found = ((header & 0x3fff) + 1, (header >> 14 & 0x3fff) + 1);
                 frame.is_lossless = true;
-                // The decoder believes the bit of a file that says nothing else of itself.
+                // A simple file has no VP8X header: the decoder trusts the alpha bit here.
                 frame.has_alpha |= size.is_none() && header >> 28 & 1 == 1;
                 size = size.or(Some(found));
                 break;
@@ -561,10 +560,10 @@ fn gif(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     })
 }
 
-/// Comments of a PNM header that are passed over; a longer one is none.
+/// Limit of a PNM header with its comments.
 const MOST_PNM_HEADER: usize = 4 << 10;
 
-/// `P6 width height maximum`, between white space and comments; a bitmap has no maximum.
+/// Parses `P6 width height maximum`, with white space and comments between; a bitmap has no maximum.
 fn pnm(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
     let [_, kind] = bytes.at(0)?;
     let mut at = 2;

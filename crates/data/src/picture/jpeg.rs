@@ -1,4 +1,4 @@
-//! JPEG, the way libjpeg-turbo does it: `libjpeg-turbo-rs` gives the very bytes that Pillow's gives (fixtures in `tests`), in three
+//! JPEG decoding: `libjpeg-turbo-rs` gives the same bytes as Pillow's libjpeg-turbo (fixtures in `tests`), in three
 //! quarters of the time that `zune-jpeg` takes (docs/benchmarks.md).
 
 use std::path::Path;
@@ -10,15 +10,14 @@ use super::decode::{check_size, convert, sized};
 use super::{CHANNELS, Scratch};
 use crate::error::DataError;
 
-/// Progressive pictures have about ten scans; each goes over all pixels again, so thousands would be an attack.
+/// Limit of a progressive picture's scans. Real files have about ten; each scan goes over all pixels again.
 const MOST_SCANS: usize = 200;
 
-/// Whether bytes begin as a JPEG does.
 pub(super) fn is_jpeg(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\xff\xd8\xff")
 }
 
-/// Reads a JPEG into `scratch.rgb`, as it lies in the file. Returns width, height, and how to turn it.
+/// Decodes a JPEG into `scratch.rgb`, not turned yet. Returns width, height and EXIF orientation.
 pub(super) fn decode(
     path: &Path,
     bytes: &[u8],
@@ -65,17 +64,17 @@ pub(super) fn decode(
     Ok((width, height, orientation))
 }
 
-/// The height in the header of a JPEG: with a smaller one its decoder reads rows from the top and stops, and is spared the Huffman code of what
-/// lies below.
+/// The height field in a JPEG's header. With a smaller height the decoder stops after the upper rows and skips the Huffman
+/// decoding of the rows below.
 pub(super) struct HeightField {
-    /// Where it is in the file.
+    /// Byte position in the file.
     at: usize,
-    /// Width and height, as they are there.
+    /// Width and height in the header.
     pub size: (u32, u32),
 }
 
 impl HeightField {
-    /// Of a JPEG whose pixels come row by row; progressive ones come in whole pictures.
+    /// Finds the field in a sequential JPEG; a progressive one cannot be decoded row by row.
     pub(super) fn find(jpeg: &[u8]) -> Option<HeightField> {
         const BASELINE: [u8; 2] = [0xc0, 0xc1];
         const SCAN: u8 = 0xda;
@@ -98,13 +97,13 @@ impl HeightField {
         Some(HeightField { at, size })
     }
 
-    /// Writes a height. At most the one that was found.
+    /// Writes a height, at most the original one.
     pub(super) fn set(&self, jpeg: &mut [u8], height: u32) {
         jpeg[self.at..self.at + 2].copy_from_slice(&(height as u16).to_be_bytes());
     }
 
-    /// Rows to decode where the first `rows` are needed: the last ones take their colours from the row of blocks that follows. `None` where that
-    /// saves too little.
+    /// Rows to decode where the first `rows` are needed: chroma upsampling of the last rows reads the next row of blocks. `None` where
+    /// that saves too little.
     pub(super) fn rows_to_decode(&self, rows: u32) -> Option<u32> {
         const LARGEST_BLOCK: u32 = 32;
         let rows = rows.next_multiple_of(LARGEST_BLOCK) + LARGEST_BLOCK;
@@ -112,13 +111,13 @@ impl HeightField {
     }
 }
 
-/// Whether a JPEG needs no turning.
+/// Whether EXIF leaves the JPEG as it is.
 pub(super) fn is_upright(jpeg: &[u8]) -> bool {
     let decoder = Decoder::new_with_limits(jpeg, DecodeLimits::default());
     decoder.is_ok_and(|decoder| decoder.exif_orientation().is_none_or(|turn| turn == 1))
 }
 
-/// Cyan, magenta, yellow and black to RGB, with Pillow's arithmetic. Files have them inverted, as Photoshop writes them: 255 is no ink.
+/// CMYK to RGB, with Pillow's arithmetic. Files store inverted inks, as Photoshop writes them: 255 is no ink.
 fn ink([c, m, y, k]: [u8; 4]) -> [u8; CHANNELS] {
     let part = |colour: u8| {
         let product = u32::from(255 - colour) * u32::from(k) + 128;
@@ -135,13 +134,13 @@ fn broken(path: &Path, cause: JpegError) -> DataError {
     }
 }
 
-/// Whether a JPEG stops before its end marker: a progressive one that does has all its pixels, and they are a blur.
+/// Whether a JPEG stops before its end marker. A truncated progressive JPEG has all its pixels, but blurred.
 fn is_cut_short(jpeg: &[u8]) -> bool {
     const END: u8 = 0xd9;
     if jpeg.ends_with(&[0xff, END]) {
         return false;
     }
-    // Markers without a length: start, end, restarts, TEM; 0 is a stuffed byte, 0xff is filling.
+    // Markers without a length: start, end, restarts, TEM; 0 is a stuffed byte, 0xff is padding.
     let stands_alone = |marker: u8| matches!(marker, 0 | 1 | 0xd0..=0xd8 | 0xff);
     let mut at = 0;
     while let Some(found) = jpeg

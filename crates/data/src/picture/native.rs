@@ -1,8 +1,8 @@
-//! A file to its own pixels: grey or RGB, 8 or 16 bits, at its own size. Segmentation reads pictures and masks this way, and more formats than
-//! the rest: PNM packed by gzip (`im0001.ppm.gz`), because published sets of retinal vessels have them.
+//! Pixels of a file in their native form: grey or RGB, 8 or 16 bits, at the file's own size. Segmentation reads pictures and masks this
+//! way, including gzipped PNM (`im0001.ppm.gz`), which published sets of retinal vessels use.
 //!
-//! Alpha is dropped. A palette is looked up in a picture. In a mask it is not: a value is the index, unless all colours of the palette are
-//! greys (then it is the grey), as Pillow and numpy users know it from VOC and from DRIVE.
+//! Alpha is dropped. In a picture, a palette is expanded. In a mask, a value is the palette index, unless all colours of the palette are
+//! greys (then the value is the grey), as Pillow and numpy users know it from VOC and from DRIVE.
 
 use std::borrow::Cow;
 use std::io::{Cursor, Read};
@@ -20,20 +20,18 @@ use super::{Limits, Scratch, jpeg};
 use crate::error::DataError;
 use crate::stored_file::StoredFile;
 
-/// Bits of a channel.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum PixelDepth {
-    /// 8: one byte.
+    /// One byte.
     #[default]
     Eight,
-    /// 16: two bytes, the lower one first.
+    /// Two bytes, little-endian.
     Sixteen,
 }
 
 impl PixelDepth {
-    /// Bytes of a channel.
     pub fn bytes(self) -> usize {
         match self {
             PixelDepth::Eight => 1,
@@ -41,7 +39,7 @@ impl PixelDepth {
         }
     }
 
-    /// What white is.
+    /// Value of white.
     pub fn maximum(self) -> u16 {
         match self {
             PixelDepth::Eight => 255,
@@ -50,25 +48,24 @@ impl PixelDepth {
     }
 }
 
-/// Size and kind of a picture.
+/// Size and pixel format of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Native {
-    /// Pixels across, upright.
+    /// Width in pixels, upright.
     pub width: u32,
-    /// Pixels down.
+    /// Height in pixels, upright.
     pub height: u32,
-    /// 1 or 3.
+    /// 1, 3, or the channels of a TIFF with more.
     pub channels: usize,
-    /// Bits of each.
     pub depth: PixelDepth,
-    /// How the file was turned to be upright, as its EXIF says.
+    /// EXIF orientation that was applied to make the picture upright.
     pub orientation: Orientation,
-    /// Whether its values are indices of a palette of colours.
+    /// Whether values are indices of a palette of colours.
     pub is_indexed: bool,
 }
 
 impl Native {
-    /// A picture of values that lies upright in its file.
+    /// A picture of plain values that needs no turning.
     pub const fn upright(width: u32, height: u32, channels: usize, depth: PixelDepth) -> Native {
         Native {
             width,
@@ -80,8 +77,8 @@ impl Native {
         }
     }
 
-    /// How a mask of this image has to be turned to lie on it: as the image was, where the mask says nothing itself and has the size that
-    /// the image has in its file.
+    /// Orientation to apply to a mask of this image: that of the image, if the mask has no EXIF orientation of its own and has the size
+    /// of the image in its file.
     pub(crate) fn turn_of(&self, mask: &Native) -> Orientation {
         let is_on_its_side = super::header::is_on_its_side(self.orientation);
         let in_file = if is_on_its_side {
@@ -96,7 +93,7 @@ impl Native {
             Orientation::NoTransforms
         }
     }
-    /// The same picture of one byte for each pixel.
+    /// The same size with one byte per pixel.
     pub(crate) fn of_bytes(self) -> Native {
         Native {
             channels: 1,
@@ -105,40 +102,38 @@ impl Native {
         }
     }
 
-    /// Bytes of all pixels.
     pub fn num_bytes(&self) -> usize {
         self.num_pixels() * self.channels * self.depth.bytes()
     }
 
-    /// Width times height.
     pub fn num_pixels(&self) -> usize {
         self.width as usize * self.height as usize
     }
 }
 
-/// What a file is read as.
+/// Purpose of reading a file; it decides how palettes are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAs {
     Picture,
-    /// A palette that is not grey gives its indices.
+    /// A coloured palette gives its indices.
     Mask,
     /// A palette gives its colours.
     ColourMask,
 }
 
-/// What a header says, and what reading the file takes at its peak.
+/// Pixel format in a header, and peak memory of reading the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NativeCost {
     pub native: Native,
-    /// Bytes of the file as it is decoded: unpacked.
+    /// Bytes of the file, decompressed.
     pub file: u64,
-    /// What the decoder writes.
+    /// Bytes of the decoder's output.
     pub pixels: u64,
-    /// What it holds beside.
+    /// Other memory of the decoder.
     pub beside: u64,
 }
 
-/// The header of a picture, as far as it can be read.
+/// Pixel format and cost, from the header as far as it can be read.
 pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, DataError> {
     let (mut file, file_bytes, header) = super::decode::header_of(path, limits)?;
     let (header, file_bytes, packed_bytes) = match header {
@@ -149,7 +144,7 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
         },
     };
     let Some(header) = header else {
-        // Some decoder has to say what is wrong with it.
+        // Without a header, a decoder has to say what is wrong with the file.
         let cost = Cost::of_no_picture(file_bytes);
         let native = Native::upright(0, 0, 1, PixelDepth::Eight);
         return Ok(NativeCost {
@@ -174,12 +169,12 @@ pub(crate) fn native_cost(path: &Path, limits: Limits) -> Result<NativeCost, Dat
         ),
         file: cost.file,
         pixels: cost.pixels,
-        // Indices of a palette are held beside their colours, and a picture that is turned is held twice for a moment.
+        // Palette indices are held beside their colours, and a picture that is being turned is held twice.
         beside: cost.beside + packed_bytes + header.num_pixels() + header.turned_bytes(),
     })
 }
 
-/// The header of a PNM that gzip packed, and its size unpacked, as the last four bytes say.
+/// Header of a gzipped PNM, and its decompressed size from the last four bytes.
 fn unpacked_size(file: &mut StoredFile, file_bytes: u64, limits: Limits) -> Option<(Header, u64)> {
     use std::io::{Seek, SeekFrom};
     let mut magic = [0; 2];
@@ -205,7 +200,7 @@ fn unpacked_size(file: &mut StoredFile, file_bytes: u64, limits: Limits) -> Opti
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Reads a file into `scratch.file`, and its pixels over what `pixels` held, upright. What it takes must have been claimed.
+/// Reads a file into `scratch.file` and its pixels, upright, into `pixels`. The caller has claimed the memory.
 pub(crate) fn read_native(
     path: &Path,
     read_as: ReadAs,
@@ -230,7 +225,7 @@ fn read_bytes(path: &Path, limits: Limits, bytes: &mut Vec<u8>) -> Result<(), Da
     Ok(())
 }
 
-/// Decodes bytes; `path` is for messages.
+/// Decodes bytes into `pixels`; `path` is for messages.
 pub(crate) fn decode_native(
     path: &Path,
     bytes: &[u8],
@@ -244,7 +239,7 @@ pub(crate) fn decode_native(
     })
 }
 
-/// What gzip packed, or the bytes as they are.
+/// Decompresses gzip; other bytes are returned unchanged.
 fn unpacked<'a>(path: &Path, bytes: &'a [u8], limits: Limits) -> Result<Cow<'a, [u8]>, DataError> {
     if !bytes.starts_with(&GZIP) {
         return Ok(Cow::Borrowed(bytes));
@@ -336,7 +331,7 @@ fn decode_or_panic(
     }
     let native = Native::upright(width, height, channels, depth);
     drop_alpha(pixels, usize::from(color.channel_count()), native);
-    // GIF has colours alone: a mask of greys is one of values.
+    // GIF stores colours only: a mask whose colours are all grey is a mask of grey values.
     if format == ImageFormat::Gif && read_as == ReadAs::Mask && is_grey(pixels) {
         let native = to_grey(pixels, native);
         return Ok(turned(pixels, native, orientation));
@@ -350,7 +345,7 @@ fn decode_jpeg(
     scratch: &mut Scratch,
     pixels: &mut Vec<u8>,
 ) -> Result<Native, DataError> {
-    // Its buffer is used, and not a second one held beside it.
+    // The JPEG decoder writes to `scratch.rgb`; the swap avoids a second buffer.
     std::mem::swap(&mut scratch.rgb, pixels);
     let decoded = jpeg::decode(path, bytes, scratch);
     std::mem::swap(&mut scratch.rgb, pixels);
@@ -365,13 +360,11 @@ fn decode_jpeg(
     Ok(turned(pixels, native, orientation))
 }
 
-/// Whether red, green and blue are equal everywhere.
 pub(super) fn is_grey(rgb: &[u8]) -> bool {
     let (pixels, _) = rgb.as_chunks::<3>();
     pixels.iter().all(|[r, g, b]| r == g && g == b)
 }
 
-/// Keeps the first of three channels of 8 bits.
 fn to_grey(pixels: &mut Vec<u8>, native: Native) -> Native {
     for at in 0..native.num_pixels() {
         pixels[at] = pixels[3 * at];
@@ -383,7 +376,7 @@ fn to_grey(pixels: &mut Vec<u8>, native: Native) -> Native {
     }
 }
 
-/// Keeps the first channels of pixels that have `held`.
+/// Keeps the first `native.channels` of the `held` channels of each pixel.
 pub(super) fn drop_alpha(pixels: &mut Vec<u8>, held: usize, native: Native) {
     if held == native.channels {
         return;
@@ -398,7 +391,7 @@ pub(super) fn drop_alpha(pixels: &mut Vec<u8>, held: usize, native: Native) {
     pixels.truncate(native.num_bytes());
 }
 
-/// Where the pixel at (x, y) of an upright picture is in its file, of that width and height.
+/// Maps pixel (x, y) of an upright picture to its position in the file, whose width and height are the last two arguments.
 pub(crate) fn place_in_file(
     orientation: Orientation,
 ) -> fn(usize, usize, usize, usize) -> (usize, usize) {
@@ -414,7 +407,7 @@ pub(crate) fn place_in_file(
     }
 }
 
-/// Turns pixels upright. Most are: those stay where they are.
+/// Turns pixels upright; most pictures need no turning.
 pub(crate) fn turned(pixels: &mut Vec<u8>, native: Native, orientation: Orientation) -> Native {
     if orientation == Orientation::NoTransforms {
         return native;

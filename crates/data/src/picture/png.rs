@@ -1,4 +1,4 @@
-//! PNG to its own pixels, by the `png` crate itself: `image` looks up every palette, and a mask's classes are its indices.
+//! PNG to its native pixels with the `png` crate: `image` expands every palette, and a mask's classes are the palette indices.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::decode::{check_size, zeroed};
 use super::native::{Native, PixelDepth, ReadAs, drop_alpha, turned};
 use crate::error::DataError;
 
-/// Decodes the picture, of an animation its first frame, over what `pixels` held.
+/// Decodes the picture, or the first frame of an animation, into `pixels`.
 pub(super) fn decode(
     path: &Path,
     bytes: &[u8],
@@ -34,7 +34,7 @@ pub(super) fn decode(
     }
     let mut reader = decoder.read_info().map_err(failed)?;
     let num_bytes = reader.output_buffer_size().filter(|bytes| {
-        // Four channels of 16 bits are the most that there are.
+        // The largest pixel has four channels of 16 bits.
         *bytes as u64 <= u64::from(width) * u64::from(height) * 8
     });
     let num_bytes = num_bytes.ok_or_else(|| failed(DecodingError::LimitsExceeded))?;
@@ -84,7 +84,7 @@ fn broken(path: &Path, cause: DecodingError) -> DataError {
     }
 }
 
-/// One byte for each index of 1, 2 or 4 bits.
+/// Expands indices of 1, 2 or 4 bits to one byte each.
 fn unpack(pixels: &mut Vec<u8>, line_bytes: usize, depth: BitDepth, native: Native) {
     let bits = depth as usize;
     if bits == 8 {
@@ -101,7 +101,7 @@ fn unpack(pixels: &mut Vec<u8>, line_bytes: usize, depth: BitDepth, native: Nati
     }
 }
 
-/// Indices to what they stand for.
+/// Replaces palette indices by their colours.
 fn look_up(
     path: &Path,
     pixels: &mut Vec<u8>,

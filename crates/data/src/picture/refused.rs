@@ -1,5 +1,5 @@
-//! Kinds of pictures that are not read, by their names: a user who reads "a HEIC" knows what to do, one who reads "invalid
-//! signature" does not. Only beginnings and headers are looked at.
+//! Unsupported picture formats by their names: a user who reads "a HEIC" knows what to do, a user who reads "invalid
+//! signature" does not. Only beginnings and headers are read.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::tiff::{self, TiffTags};
 use crate::stored_file::StoredFile;
 
-/// What a file is, and what to do about it.
+/// Name of an unsupported format, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub found: Cow<'static, str>,
@@ -19,7 +19,7 @@ const SAVE_AS_PNG: &str = "save it as PNG or JPEG";
 const SAVE_AS_JPEG: &str = "open it in an editor and save it as an ordinary JPEG";
 const SAVE_FRAMES: &str = "save its frames, or the first of them, as PNG or JPEG";
 
-/// Where a format puts its name, and what it is called.
+/// Position of a format's magic bytes, the bytes, its name and a hint.
 const FORMATS: &[(usize, &[u8], &str, &str)] = &[
     (4, b"ftypavif", "an AVIF", SAVE_AS_PNG),
     (4, b"ftypavis", "an animated AVIF", SAVE_FRAMES),
@@ -48,10 +48,10 @@ const FORMATS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"MM\0+", "a BigTIFF", "save it as TIFF or PNG"),
 ];
 
-/// Bytes from the beginning that tell what a file is, whatever EXIF holds before its frame.
+/// Bytes read from the beginning: enough even where EXIF data stand before a JPEG's frame.
 const BEGINNING_BYTES: u64 = 1 << 20;
 
-/// What a file is called that is not read, without its article: `AVIF`.
+/// Name of a file's unsupported format without its article: `AVIF`.
 pub(crate) fn refused_kind(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     let file = StoredFile::open(path).ok()?;
@@ -61,7 +61,7 @@ pub(crate) fn refused_kind(path: &Path) -> Option<String> {
     Some(name.unwrap_or(&found).to_owned())
 }
 
-/// The kind of a file that is not read, if it is one.
+/// The refusal of a file in an unsupported format; `None` for other files.
 pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {
     let has = |at: usize, magic: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(magic));
     if let Some((_, _, found, hint)) = FORMATS.iter().find(|(at, magic, ..)| has(*at, magic)) {
@@ -77,7 +77,7 @@ pub(super) fn refused(bytes: &[u8]) -> Option<Refusal> {
     None
 }
 
-/// A JPEG whose frame is of a process that no decoder here has.
+/// Refuses a JPEG whose coding process no decoder here supports.
 fn jpeg(bytes: &[u8]) -> Option<Refusal> {
     let (process, precision) = jpeg_frame(bytes)?;
     let found = match process {
@@ -93,22 +93,22 @@ fn jpeg(bytes: &[u8]) -> Option<Refusal> {
     })
 }
 
-/// The marker of the first frame and its bits per colour.
+/// Marker of the first frame and its bits per channel.
 fn jpeg_frame(bytes: &[u8]) -> Option<(u8, u8)> {
     let mut at = 2;
     loop {
         let [fill, marker] = *bytes.get(at..)?.first_chunk()?;
         if fill != 0xff {
-            // The decoder passes over stray bytes, so they hide nothing.
+            // Like the decoder, skip stray bytes: they must not hide a frame.
             at += 1;
             continue;
         }
         match marker {
             0xff => at += 1,
-            // Restarts, TEM and starts have no length; after a scan or an end no frame begins.
+            // Restarts, TEM and starts have no length; no frame begins after a scan or the end.
             0x01 | 0xd0..=0xd8 => at += 2,
             0xd9 | 0xda => return None,
-            // Tables of Huffman and arithmetic codes, and JPEG extensions, are numbered among the frames.
+            // Frame markers, except those of Huffman tables, arithmetic codes and JPEG extensions in the same range.
             0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
                 return Some((marker, *bytes.get(at + 4)?));
             }
@@ -117,7 +117,7 @@ fn jpeg_frame(bytes: &[u8]) -> Option<(u8, u8)> {
     }
 }
 
-/// A TIFF of colours that no decoder here has, or of several pages, of which a decoder would take the first.
+/// Refuses a TIFF with an unsupported colour space, or with several pages, of which a decoder would read the first.
 fn tiff(bytes: &[u8]) -> Option<Refusal> {
     let tags = TiffTags::new(bytes)?;
     let found = match (
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(found(&grey_pages((3, 2), 1, 0, &[page])), None);
         let stack = grey_pages((3, 2), 1, 2, &[page; 5]);
         assert_eq!(found(&stack).as_deref(), Some("a TIFF of 5 pages"));
-        // A smaller copy of the first page is no page.
+        // A smaller copy of the first page does not count as a page.
         assert_eq!(found(&grey_pages((3, 2), 1, 1, &[page; 2])), None);
         let array = b"\x93NUMPY\x01\0".to_vec();
         assert_eq!(found(&array).as_deref(), Some("an array of NumPy"));

@@ -1,4 +1,4 @@
-//! A picture as a smaller file: resized once, so that training does not do it in every epoch.
+//! Re-encodes a picture at a smaller size, once, so that training need not resize it in every epoch.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -13,21 +13,20 @@ use super::{CHANNELS, Filter, Framing, Scratch, decode, resize};
 use super::{PixelDepth, ReadAs, native_cost, read_native};
 use crate::error::DataError;
 
-/// How a smaller picture is written.
+/// File format of a smaller picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SmallerFormat {
-    /// JPEG of quality 95, colours at half the resolution: what Pillow writes for that quality.
+    /// JPEG of quality 95 with 4:2:0 chroma: the bytes that Pillow writes for that quality.
     #[default]
     Jpeg,
-    /// WebP that loses nothing.
+    /// Lossless WebP.
     Webp,
-    /// The pixels as they are, which need no decoding.
+    /// Raw pixels, which need no decoding.
     Ppm,
 }
 
 impl SmallerFormat {
-    /// What its names end with.
     pub fn extension(self) -> &'static str {
         match self {
             SmallerFormat::Jpeg => "jpg",
@@ -39,7 +38,7 @@ impl SmallerFormat {
 
 const QUALITY: u8 = 95;
 
-/// Width and height whose shorter side is `size`.
+/// Width and height once the shorter side is `size`.
 fn smaller_size((width, height): (u32, u32), size: u32) -> (u32, u32) {
     let shorter = u64::from(width.min(height));
     let scaled = |side: u32| {
@@ -49,8 +48,8 @@ fn smaller_size((width, height): (u32, u32), size: u32) -> (u32, u32) {
     (scaled(width), scaled(height))
 }
 
-/// The bytes of a picture whose shorter side is `size`, by a bicubic filter as Pillow's; nothing where it is no longer than that: then the file is
-/// what it should be. Its own bytes are in [`Scratch::file`].
+/// The encoded picture whose shorter side is `size`, resized with Pillow's bicubic filter; `None` where the shorter side is already at most
+/// `size`: then [`Scratch::file`] holds the file to copy.
 pub(crate) fn smaller_picture(
     path: &Path,
     size: u32,
@@ -66,7 +65,7 @@ pub(crate) fn smaller_picture(
     encoded(path, &pixels, new_size, format).map(Some)
 }
 
-/// Pixels that are in `Scratch::rgb`, resized so that the shorter side is `size`, and the size that they have then.
+/// Resizes the pixels in `Scratch::rgb` so that the shorter side is `size`; returns the new size too.
 fn smaller_pixels(
     path: &Path,
     (width, height): (u32, u32),
@@ -103,7 +102,7 @@ fn smaller_pixels(
     Ok((pixels, (new_width, new_height)))
 }
 
-/// Pixels as a file.
+/// Encodes pixels as a file.
 fn encoded(
     path: &Path,
     pixels: &[u8],
@@ -116,7 +115,7 @@ fn encoded(
     match format {
         SmallerFormat::Jpeg => {
             let (width, height) = (width as usize, height as usize);
-            // Tables of its own make a picture smaller by a twentieth, and quicker to decode.
+            // Huffman tables optimised for the picture make it a twentieth smaller and faster to decode.
             let encoder = Encoder::new(pixels, width, height, PixelFormat::Rgb)
                 .quality(QUALITY)
                 .subsampling(Subsampling::S420)
@@ -135,23 +134,23 @@ fn encoded(
     Ok(bytes)
 }
 
-/// How frames of a clip are stored again: the shorter side has `size` pixels at most.
+/// Re-encoding of a clip's frames: the shorter side has at most `size` pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SmallerFrames {
     pub(crate) size: u32,
     pub(crate) coding: FrameCoding,
 }
 
-/// What a frame is stored as.
+/// Storage format of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameCoding {
-    /// JPEG of quality 95, colours at half the resolution.
+    /// JPEG of quality 95 with 4:2:0 chroma.
     Jpeg,
-    /// Its pixels, as they are.
+    /// Raw pixels.
     Pixels,
 }
 
-/// A frame that is stored again.
+/// A re-encoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SmallerFrame {
     pub(crate) size: (u32, u32),
@@ -159,12 +158,12 @@ pub(crate) struct SmallerFrame {
 }
 
 impl SmallerFrames {
-    /// What costs are counted by.
+    /// Framing for the memory estimate.
     pub(crate) fn framing(&self) -> Framing {
         Framing::clip(self.size)
     }
 
-    /// A frame that is a file of its own.
+    /// Re-encodes a frame that is a file of its own.
     pub(crate) fn of_file(
         &self,
         path: &Path,
@@ -174,7 +173,7 @@ impl SmallerFrames {
         self.of_pixels(path, size, scratch)
     }
 
-    /// A frame whose file is in `Scratch::file`, and whose cost was claimed; `path` is for messages.
+    /// Re-encodes the frame in `Scratch::file`, whose memory is claimed; `path` is for messages.
     pub(crate) fn of_loaded(
         &self,
         path: &Path,
@@ -186,7 +185,7 @@ impl SmallerFrames {
         self.of_pixels(path, decoded?, scratch)
     }
 
-    /// A frame whose pixels are in `Scratch::rgb`.
+    /// Re-encodes the frame whose pixels are in `Scratch::rgb`.
     pub(crate) fn of_pixels(
         &self,
         path: &Path,
@@ -207,7 +206,7 @@ impl SmallerFrames {
     }
 }
 
-/// The bytes of a mask, as PNG, resized as its picture is: the value under the middle of each pixel. Nothing where it stays as it is.
+/// A mask as PNG, resized like its picture with the nearest neighbour; `None` where it stays as it is.
 pub(crate) fn smaller_mask(
     path: &Path,
     size: u32,
@@ -244,7 +243,7 @@ pub(crate) fn smaller_mask(
         _ => png::ColorType::Rgb,
     };
     if native.depth == PixelDepth::Sixteen {
-        // Of a PNG the upper byte comes first.
+        // PNG is big-endian.
         out.as_chunks_mut::<2>()
             .0
             .iter_mut()
@@ -264,7 +263,7 @@ pub(crate) fn smaller_mask(
     Ok(Some(bytes.into_inner()))
 }
 
-/// The pixel under the middle of the one at `at`.
+/// Source pixel under the middle of target pixel `at`.
 fn middle(at: usize, side: u32, from_side: u32) -> usize {
     let place = (at as f64 + 0.5) * f64::from(from_side) / f64::from(side);
     (place as usize).min(from_side as usize - 1)
@@ -301,7 +300,7 @@ mod tests {
         assert_eq!(read(30, SmallerFormat::Ppm).unwrap(), lossless);
         let jpeg = read(30, SmallerFormat::Jpeg).unwrap();
         assert_eq!(jpeg.dimensions(), (45, 30));
-        // What is bright stays as it is; colours have half the resolution.
+        // Compares luma, since chroma has half the resolution.
         let [lossless, jpeg] =
             [lossless, jpeg].map(|one| image::DynamicImage::from(one).into_luma8());
         let difference = lossless.as_raw().iter().zip(jpeg.as_raw());
@@ -309,7 +308,7 @@ mod tests {
         assert!(worst <= 12, "{worst}");
     }
 
-    /// Byte for byte what Pillow writes for this quality (make_packed.py).
+    /// Byte for byte Pillow's file for this quality (make_packed.py).
     #[test]
     fn a_jpeg_is_that_of_pillow() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

@@ -1,4 +1,4 @@
-//! Small TIFF files for tests: what encoders here do not write.
+//! Writer of small TIFF files for tests, with features that the encoders here lack.
 
 /// Grey pages of this width and height; `orientation` as EXIF numbers it, `subfile` the kind of all pages but the first.
 pub(crate) fn grey_pages(

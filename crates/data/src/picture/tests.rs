@@ -44,7 +44,7 @@ fn fails(name: &str, bytes: &[u8]) -> String {
     evaluated(&path, 8).unwrap_err().to_string()
 }
 
-/// `tests/fixtures/make_pictures.py` wrote what Pillow and `transformers` make of each picture.
+/// `tests/fixtures/make_pictures.py` wrote the pixels of Pillow and `transformers` for each picture.
 #[test]
 fn pixels_are_those_of_transformers() {
     let cases = fs::read_to_string(fixture("expected.json")).unwrap();
@@ -93,7 +93,7 @@ fn augmenting_depends_on_the_occasion_alone() {
     assert_ne!(augmented(augment, 0, 0), augmented(augment, 0, 1));
 }
 
-/// Other colours of the same part: jitter moves neither crop nor mirror.
+/// Jitter changes the colours of the same crop: it moves neither crop nor mirror.
 #[test]
 fn jitter_changes_colours_alone() {
     let plain = Augment {
@@ -108,7 +108,7 @@ fn jitter_changes_colours_alone() {
     for sample in 0..20 {
         let (before, after) = (augmented(plain, 0, sample), augmented(bright, 0, sample));
         assert_ne!(before, after);
-        // A factor keeps the order of values, until they are cut off.
+        // A factor keeps the order of values until they are clamped.
         for (a, b) in before
             .iter()
             .zip(&after)
@@ -181,7 +181,7 @@ fn what_is_no_picture_is_named() {
 
 #[test]
 fn sizes_are_checked_before_memory_is_set_aside() {
-    // A BMP header alone; its sizes are the signed words at 18 and 22.
+    // A BMP header alone; width and height are the signed words at 18 and 22.
     let bmp = |width: i32, height: i32| {
         let mut bytes = vec![0; 54];
         bytes[..2].copy_from_slice(b"BM");
@@ -198,7 +198,6 @@ fn sizes_are_checked_before_memory_is_set_aside() {
     assert!(bmp(0, 10).contains("1.bmp"));
 }
 
-/// Every fixture that is read.
 fn readable() -> Vec<PathBuf> {
     let files = fs::read_dir(fixture("")).unwrap();
     let files = files.map(|file| file.unwrap().path());
@@ -215,7 +214,7 @@ fn readable() -> Vec<PathBuf> {
     pictures
 }
 
-/// Grey where pixels are missing would be trained on as if it were the picture.
+/// Grey in place of missing pixels would be trained on as if it were the picture.
 #[test]
 fn a_picture_that_is_cut_short_is_an_error_or_whole() {
     let size = 16;
@@ -340,7 +339,7 @@ fn fast_is_near_full_and_only_where_enough_pixels_are_left() {
     assert!(mean < 4.0, "{mean}");
 }
 
-/// Whatever lies below the crop is not decoded, and no byte of the result tells.
+/// Rows below the crop are not decoded, and the result is the same byte for byte.
 #[test]
 fn rows_below_the_crop_change_nothing() {
     use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};

@@ -1,4 +1,4 @@
-//! Pixels back to a small file, for people to look at.
+//! JPEG thumbnails of pixels for reports.
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{ImageBuffer, Rgb, imageops};

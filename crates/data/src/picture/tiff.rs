@@ -1,12 +1,12 @@
-//! What a TIFF says of itself, before a decoder believes it: the decoder sets aside 32 bytes for each value that a tag says
-//! it has, up to 256 MiB, before it is told any limits.
+//! Value counts that a TIFF claims, checked before a decoder trusts them: the decoder reserves 32 bytes for each value of a
+//! tag, up to 256 MiB, before any limits apply.
 //!
-//! A file is `II*\0 offset` (or `MM\0*`, with numbers the other way round), then a directory of tags, each of which has a
-//! kind, a count and the values, or where they are.
+//! A file is `II*\0 offset` (or `MM\0*`, big-endian), then a directory of tags. A tag has a type, a count, and its values or
+//! their position.
 
 use super::header::Bytes;
 
-/// What a page is: bits for a smaller copy, a page of several, a transparency mask.
+/// Tag of a page's kind: bits for a smaller copy, a page of several, a transparency mask.
 const SUBFILE: u16 = 254;
 pub(super) const WIDTH: u16 = 256;
 pub(super) const HEIGHT: u16 = 257;
@@ -15,14 +15,14 @@ pub(super) const PHOTOMETRIC: u16 = 262;
 pub(super) const ORIENTATION: u16 = 274;
 pub(super) const SAMPLES: u16 = 277;
 pub(super) const SAMPLE_FORMAT: u16 = 339;
-/// The last of the tags that a decoder reads; later ones are profiles and notes.
+/// Last tag that a decoder reads; later ones are profiles and notes.
 const LAST_READ: u16 = 532;
 const ASCII: u16 = 2;
 const ENTRY_BYTES: usize = 12;
-/// Directories that are followed; a file with more is refused all the same.
+/// Limit of the directories that are followed; a file with more is refused for its several pages anyway.
 const MOST_DIRECTORIES: usize = 4096;
 
-/// The first directory, as far as it is there.
+/// The first directory of tags, as far as the file has it.
 pub(super) struct TiffTags<'a, B: ?Sized> {
     bytes: &'a B,
     start: usize,
@@ -44,7 +44,7 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
         Some(tags)
     }
 
-    /// The first value of a tag of 16 or 32 bits each.
+    /// First value of a tag whose values have 16 or 32 bits.
     pub(super) fn first(&self, tag: u16) -> Option<u32> {
         let at = self.entries().find(|at| self.half(*at) == Some(tag))?;
         match (self.half(at + 2)?, self.word(at + 4)?) {
@@ -56,7 +56,7 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
         }
     }
 
-    /// Pages with a picture of their own: smaller copies and transparency masks are none.
+    /// Number of full pages, without smaller copies and transparency masks.
     pub(super) fn num_pages(&self) -> usize {
         const NO_PAGE: u32 = 0b101;
         let is_page = |tags: &TiffTags<'a, B>| {
@@ -78,7 +78,7 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
         num_pages
     }
 
-    /// The directory behind this one.
+    /// The directory after this one.
     fn next(&self) -> Option<TiffTags<'a, B>> {
         let directory = self.word(self.start + self.num_tags * ENTRY_BYTES)? as usize;
         let start = directory + 2;
@@ -90,7 +90,7 @@ impl<'a, B: Bytes + ?Sized> TiffTags<'a, B> {
         })
     }
 
-    /// The most values that a tag, of those a decoder reads, says it has.
+    /// Largest value count among the tags that a decoder reads.
     pub(super) fn most_values(&self) -> u32 {
         let counts = self.entries().map(|at| match self.half(at) {
             Some(..=LAST_READ) if self.half(at + 2) != Some(ASCII) => self.word(at + 4),

@@ -9,7 +9,7 @@ struct Home {
     held: Samples,
 }
 
-/// Three pictures to train on, one of them missing, and one held out.
+/// Three training pictures, one of them missing, and one validation picture.
 fn home() -> Home {
     let folder = tempfile::tempdir().unwrap();
     let list = |names: &[&str]| {
@@ -32,7 +32,7 @@ fn home() -> Home {
 }
 
 impl Home {
-    /// Writes a file, with a time of change that tests set: none depends on the clock.
+    /// Writes a file with a fixed modification time, so that no test depends on the clock.
     fn write(&self, name: &str, bytes: &[u8], seconds: u64) {
         let path = self.folder.path().join(name);
         fs::write(&path, bytes).unwrap();
@@ -59,7 +59,7 @@ impl Home {
         .unwrap()
     }
 
-    /// How many were replaced and how many touched, and the first of each.
+    /// Replaced and touched pictures, as messages name them.
     fn changes(&self, check: PictureCheck) -> (Vec<String>, Vec<String>) {
         match self.compare(check) {
             Compared::With {
@@ -136,7 +136,7 @@ fn a_touched_picture_is_the_same_where_its_contents_are_known() {
         let replaced = vec!["1.jpg (other contents)".to_owned()];
         assert_eq!(home.changes(check), (replaced, vec![]));
     }
-    // Where only sizes and times were recorded, nobody can tell.
+    // A record of sizes and times only cannot tell.
     for check in BOTH {
         let home = home();
         home.record(PictureCheck::Time);
@@ -191,7 +191,7 @@ fn the_first_few_are_named() {
     );
 }
 
-/// A mask that is replaced under its name is noticed as its picture would be.
+/// A mask that is replaced under its name is noticed like a replaced picture.
 #[test]
 fn masks_belong_to_their_pictures() {
     let home = home();

@@ -1,4 +1,4 @@
-//! Pictures without masks, as a trained model gets them; a file for each channel where it was trained so.
+//! Pictures without masks, the input of a trained model; one file per channel if the model was trained with channel files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::error::DataError;
 use crate::samples::{Companions, Samples, SamplesBuilder};
 use crate::words::{counted, listed};
 
-/// Files of pictures as samples: one each, or as many as a picture has channel files, `NAME_0000.png`, `NAME_0001.png` and so on.
+/// Picture files as samples: one file each, or one file for each channel, `NAME_0000.png`, `NAME_0001.png` and so on.
 pub fn without_masks(
     root: PathBuf,
     files: &[String],
@@ -59,14 +59,14 @@ pub fn without_masks(
     Ok(builder.finish(Vec::new()))
 }
 
-/// The name of a picture without the number of its channel: `case` of `case_0002`.
+/// Name of a picture without its channel number: `case` of `case_0002`.
 pub fn case_of(stem: &str) -> Option<&str> {
     let (case, channel) = stem.rsplit_once('_')?;
     let is_channel = channel.len() == 4 && channel.bytes().all(|byte| byte.is_ascii_digit());
     is_channel.then_some(case)
 }
 
-/// Whether a config names a folder of images and masks, by the usual names or by its own.
+/// Whether a config names a folder of images and masks, with the usual subfolder names or with its own.
 pub fn is_set(config: &DataConfig) -> Result<bool, DataError> {
     match &config.train {
         Some(root) if root.is_dir() => super::layout::is_layout_of(config, root),

@@ -1,14 +1,14 @@
-//! What training does to a pair on one occasion.
+//! Random augmentation of a picture and its mask on one occasion.
 //!
-//! A function of (seed, epoch, sample) alone, so a resumed run and a micro-batch that is run twice see the same pixels. Geometry, colours and
-//! the place of a patch have throws of their own: turning one on moves none of the others.
+//! A function of (seed, epoch, sample) alone, so a resumed run and a micro-batch that is run twice see the same pixels. Geometry, colours
+//! and the position of a patch have random streams of their own: enabling one changes none of the others.
 
 use super::row::PixelDepth;
 use crate::config::{PairAugment, Spread};
 use crate::picture::Occasion;
 use crate::random::{Purpose, Random};
 
-/// What the throws say.
+/// Random choices for one pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PairDraw {
     pub is_mirrored: bool,
@@ -20,15 +20,14 @@ pub(super) struct PairDraw {
     /// More than 1 enlarges.
     pub zoom: f64,
     pub tone: Tone,
-    /// Standard deviation as a share of white, and where its throws begin.
+    /// Standard deviation as a share of white, and the seed of the noise.
     pub noise: Option<(f64, u64)>,
     /// Standard deviation in pixels.
     pub blur: Option<f64>,
-    /// How many pixels become one, to a side.
+    /// Factor by which the resolution is reduced, per side.
     pub coarseness: Option<f64>,
 }
 
-/// Brightness, contrast and gamma.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tone {
     brightness: f64,
@@ -43,7 +42,7 @@ impl Tone {
         gamma: 1.0,
     };
 
-    /// What becomes of each value of a picture with this mean (of 0 to 1); nothing where all stay.
+    /// Lookup table of the tone change for a picture with this mean (of 0 to 1); `None` if the tone stays.
     pub(super) fn table(&self, depth: PixelDepth, mean: impl FnOnce() -> f64) -> Option<Vec<u16>> {
         if *self == Tone::NONE {
             return None;
@@ -54,7 +53,7 @@ impl Tone {
             let bright = f64::from(value) / white * self.brightness;
             let contrasted = mean + (bright - mean) * self.contrast;
             let toned = contrasted.clamp(0.0, 1.0).powf(self.gamma);
-            // Casts saturate.
+            // The cast saturates.
             (toned * white).round() as u16
         };
         Some((0..=depth.maximum()).map(value).collect())
@@ -62,7 +61,7 @@ impl Tone {
 }
 
 impl PairDraw {
-    /// As evaluation sees it.
+    /// No augmentation, as in evaluation.
     pub(super) const NONE: PairDraw = PairDraw {
         is_mirrored: false,
         is_upside_down: false,
@@ -111,7 +110,7 @@ impl PairDraw {
     }
 }
 
-/// Whether a sample is meant, then a number in `[0, 1)`: two throws always.
+/// With the probability `spread.chance`, a number in `[0, 1)`. Always takes two draws.
 fn thrown(random: &mut Random, spread: Spread) -> Option<f64> {
     let (chance, unit) = (random.unit(), random.unit());
     (spread.most > 0.0 && chance < spread.chance).then_some(unit)
@@ -125,7 +124,7 @@ fn either_way(random: &mut Random, spread: Spread) -> f64 {
     thrown(random, spread).map_or(0.0, |unit| (2.0 * unit - 1.0) * spread.most)
 }
 
-/// Between `1 / (1 + most)` and `1 + most`, evenly in its logarithm.
+/// Between `1 / (1 + most)` and `1 + most`, uniform in the logarithm.
 fn power(random: &mut Random, spread: Spread) -> f64 {
     thrown(random, spread).map_or(1.0, |unit| {
         ((2.0 * unit - 1.0) * (1.0 + spread.most).ln()).exp()

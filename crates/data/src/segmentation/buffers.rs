@@ -1,18 +1,18 @@
-//! What reading a pair takes, known from headers, and the buffers that it goes through.
+//! Memory cost of reading a picture with its mask, from headers alone, and the buffers for it.
 
 use super::whole::WholePicture;
 
-/// Buffers for pairs that one thread uses again.
+/// Buffers that one thread reuses for each pair.
 #[derive(Debug, Default)]
 pub(crate) struct PairBuffers {
     pub decoded: Vec<u8>,
     pub whole: WholePicture,
     pub base: WholePicture,
-    /// Pixels between two passes of a filter.
+    /// Pixels between the two passes of a filter.
     pub filtered: Vec<u8>,
 }
 
-/// What reading a pair takes, by buffer.
+/// Memory for reading a pair, by buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairCost {
     pub file: u64,
@@ -22,7 +22,7 @@ pub(crate) struct PairCost {
     pub base_pixels: u64,
     pub base_mask: u64,
     pub filtered: u64,
-    /// What a decoder holds beside them.
+    /// Other memory of the decoder.
     pub decoder: u64,
     pub resizer: u64,
 }
@@ -59,10 +59,10 @@ impl PairBuffers {
         self.buffers().iter().sum()
     }
 
-    /// What they are once they have held a pair of this cost.
+    /// Size of the buffers once they have held a pair of this cost.
     pub(crate) fn grown_bytes(&self, cost: &PairCost) -> u64 {
         let [decoded, pixels, mask, base_pixels, base_mask, filtered] = self.buffers();
-        // The first two change places.
+        // The first two buffers may be swapped.
         let either = cost.decoded.max(cost.pixels);
         decoded.max(either)
             + pixels.max(either)

@@ -1,8 +1,8 @@
-//! Decoded and resized pairs that stay in memory, so that an epoch after the first decodes less. Decoding a PNG of 2048 x 2048 takes a hundred
-//! times as long as mirroring it.
+//! Cache of decoded pairs, so that epochs after the first decode less. Decoding a PNG of 2048 x 2048 takes a hundred times as long as
+//! mirroring it.
 //!
-//! What is kept is what augmentation starts from, byte for byte what reading the files again gives: rows are the same with and without. Pairs
-//! are kept as they come until there is no more room; none is dropped for another, because every epoch sees all of them once.
+//! The cache holds the input of augmentation, byte for byte what reading the files again gives: rows are the same with and without it.
+//! Pairs are kept as they come until the cache is full. None is evicted, because every epoch visits each pair once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::whole::WholePicture;
 use crate::samples::Samples;
 
-/// Pairs that are kept, and how many bytes they may be.
+/// Cached pairs and a byte limit.
 #[derive(Debug, Default)]
 pub(crate) struct PairCache(Mutex<State>);
 
@@ -21,10 +21,10 @@ struct State {
     pairs: HashMap<Key, Arc<WholePicture>>,
 }
 
-/// A list, by its address (whoever reads from it holds it), and the place in it.
+/// Address of a sample list, which its readers keep alive, and the sample's number.
 type Key = (usize, u32);
 
-/// What an entry takes beside its pixels: its place in the map, and two allocations rounded up to pages.
+/// Overhead of an entry: its slot in the map, and two allocations rounded up to pages.
 pub(super) const ENTRY_BYTES: u64 = 10 << 10;
 
 fn bytes_of(pair: &WholePicture) -> u64 {
@@ -36,12 +36,11 @@ fn key(samples: &Samples, sample: usize) -> Key {
 }
 
 impl PairCache {
-    /// What kept pairs may take from here on. What is kept already stays.
+    /// Sets the byte limit for new entries; existing entries stay.
     pub(crate) fn set_most_bytes(&self, bytes: u64) {
         self.lock().most_bytes = bytes;
     }
 
-    /// What kept pairs take.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.lock().held_bytes
     }
@@ -50,17 +49,17 @@ impl PairCache {
         self.lock().pairs.get(&key(samples, sample)).cloned()
     }
 
-    /// Keeps a copy if there is room for it.
+    /// Caches a copy if the limit allows it.
     pub(super) fn keep(&self, samples: &Samples, sample: usize, pair: &WholePicture) {
         let bytes = bytes_of(pair);
         let mut state = self.lock();
         if state.held_bytes + bytes > state.most_bytes {
             return;
         }
-        // Claimed before it is copied, so that others do not claim it too.
+        // The bytes are claimed before the copy, so that no other thread claims them too.
         state.held_bytes += bytes;
         drop(state);
-        // A clone has no more capacity than it needs.
+        // The clone has no spare capacity.
         let copy = Arc::new(pair.clone());
         let mut state = self.lock();
         if state.pairs.insert(key(samples, sample), copy).is_some() {
@@ -69,7 +68,7 @@ impl PairCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody panics while holding it.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(|error| error.into_inner())
     }
 }

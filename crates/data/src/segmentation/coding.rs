@@ -1,14 +1,14 @@
-//! Which class a pixel of a mask is, by its grey value or its colour.
+//! Coding of masks: the class of a pixel, by its grey value or its colour.
 //!
 //! | masks hold | config | classes |
 //! |---|---|---|
 //! | 0 and 255 (65535 where they have 16 bits), or 0 and 1 | nothing | background, foreground |
-//! | greys: saved as JPEG, or scaled with a filter | `binarize: 128` | this value and all above it are foreground |
+//! | greys: saved as JPEG, or scaled with a filter | `binarize: 128` | foreground from this value on |
 //! | class numbers 0, 1, 2, ... | `classes: [background, disc, cup]` | in this order |
 //! | colours | `colours: {background: "#000000", disc: "#ff0000"}` | in this order |
 //!
-//! `ignore: 255` names a value that is not counted. What is none of these is an error that names the pixel and says which values the masks
-//! have: nobody meant them as classes, and a guess would train on it.
+//! `ignore: 255` names a value that is not counted. Any other value is an error that names the pixel and lists the values in the masks: no
+//! class was meant by it, and training on a guess would go unnoticed.
 
 use std::path::Path;
 
@@ -20,32 +20,32 @@ use crate::error::DataError;
 use crate::picture::{Native, PixelDepth, ReadAs};
 use crate::words::listed;
 
-/// Classes that a mask can have: 255 is not counted.
+/// Limit of the number of classes: value 255 is not counted.
 pub const MOST_CLASSES: usize = IGNORED as usize;
 
-/// Which class a pixel of a mask is.
+/// Maps pixels of a mask to classes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskCoding {
     pub(super) classes: Vec<String>,
     pub(super) values: Values,
-    /// A value that is not counted.
+    /// Mask value that is not counted.
     pub(super) ignore: Option<u16>,
 }
 
-/// What pixels of masks hold.
+/// Meaning of mask values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Values {
-    /// 0 is class 0, this one is class 1.
+    /// 0 is class 0, this value is class 1.
     Pair(u16),
-    /// This value and all above it are class 1.
+    /// This value and all above are class 1.
     Threshold(u16),
-    /// The number of the class.
+    /// Values are class numbers.
     Numbers,
-    /// A colour for each class.
+    /// A colour per class.
     Colours(Vec<[u8; 3]>),
 }
 
-/// A pixel that is no class.
+/// A pixel without a class.
 struct Stranger {
     at: usize,
 }
@@ -60,7 +60,7 @@ impl MaskCoding {
         }
     }
 
-    /// Two classes: this value and all above it are the second.
+    /// Two classes: values from `least` on are the second.
     pub fn threshold(least: u16) -> MaskCoding {
         MaskCoding {
             values: Values::Threshold(least),
@@ -68,7 +68,7 @@ impl MaskCoding {
         }
     }
 
-    /// A class for each number from 0.
+    /// One class per number, from 0.
     pub fn numbers(classes: Vec<String>) -> MaskCoding {
         MaskCoding {
             classes,
@@ -77,7 +77,7 @@ impl MaskCoding {
         }
     }
 
-    /// A class for each colour.
+    /// One class per colour.
     pub fn colours(classes: Vec<(String, [u8; 3])>) -> MaskCoding {
         let (classes, colours) = classes.into_iter().unzip();
         MaskCoding {
@@ -87,7 +87,7 @@ impl MaskCoding {
         }
     }
 
-    /// The same, with a value that is not counted.
+    /// The same coding with a value that is not counted.
     pub fn ignoring(self, value: Option<u16>) -> MaskCoding {
         MaskCoding {
             ignore: value,
@@ -100,7 +100,7 @@ impl MaskCoding {
         &self.classes
     }
 
-    /// Outputs of a model that tells them apart: one where there are two, else one for each.
+    /// Outputs of a model for these classes: one for two classes, else one per class.
     pub fn num_outputs(&self) -> usize {
         match self.classes.len() {
             2 => 1,
@@ -108,7 +108,7 @@ impl MaskCoding {
         }
     }
 
-    /// How files are to be read.
+    /// How mask files are read.
     pub(crate) fn read_as(&self) -> ReadAs {
         match self.values {
             Values::Colours(_) => ReadAs::ColourMask,
@@ -116,7 +116,7 @@ impl MaskCoding {
         }
     }
 
-    /// For the log: what the masks hold.
+    /// Summary for the log.
     pub fn describe(&self) -> String {
         let ignored = match self.ignore {
             Some(value) => format!("; {value} is not counted"),
@@ -131,7 +131,7 @@ impl MaskCoding {
         format!("Masks: {held} ({}){ignored}", self.classes.join(", "))
     }
 
-    /// Writes the class of every pixel of a mask as it was decoded.
+    /// Writes the class of every pixel of a decoded mask.
     ///
     /// # Panics
     /// If `classes` has another length.
@@ -170,13 +170,13 @@ impl MaskCoding {
         encoded.map_err(|Stranger { at }| self.no_class(path, pixels, native, at))
     }
 
-    /// The class of a grey value.
+    /// Class of a grey value.
     fn class(&self, value: u16, depth: PixelDepth) -> Option<u8> {
         if self.ignore == Some(value) {
             return Some(IGNORED);
         }
         match &self.values {
-            // 8 bits say 255 where 16 say 65535.
+            // White is 255 in 8 bits and 65535 in 16.
             Values::Pair(white) => match value {
                 0 => Some(0),
                 value if value == *white => Some(1),
@@ -198,7 +198,7 @@ impl MaskCoding {
     ) -> Result<(), Stranger> {
         let bytes = native.depth.bytes();
         let ignored = self.ignore.and_then(|value| u8::try_from(value).ok());
-        // Neighbours are mostly equal.
+        // Neighbouring pixels are mostly equal.
         let mut last = (colours[0], 0);
         let pixels = pixels.chunks_exact(native.channels * bytes);
         each(pixels, classes, |pixel| {
@@ -253,7 +253,7 @@ const CLASSES_HINT: &str = "`data: {classes: [background, ...]}` names the class
 const THRESHOLD_HINT: &str = "`data: {binarize: 128}` makes two classes of grey masks; `classes: [...]` takes values as class numbers";
 const COLOURS_HINT: &str = "`data: {colours: {background: \"#000000\", vessel: \"#ff0000\"}}` says which colour is which class";
 
-/// The class of each pixel, or the first that is none.
+/// Writes the class of each pixel; fails at the first pixel without a class.
 fn each<P>(
     pixels: impl IntoIterator<Item = P>,
     classes: &mut [u8],
@@ -265,7 +265,7 @@ fn each<P>(
     Ok(())
 }
 
-/// The line that names as many classes as masks with these class numbers have.
+/// Config line that names as many classes as these mask values have.
 fn name_classes(values: &[u16]) -> String {
     let ignored = values.contains(&255);
     let most = values.iter().rev().find(|value| **value != 255);
@@ -280,7 +280,7 @@ pub(super) fn two_classes() -> Vec<String> {
     ["background", "foreground"].map(str::to_owned).to_vec()
 }
 
-/// What a config says of masks, before any was read.
+/// Mask settings from a config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     pub classes: Vec<String>,
@@ -289,7 +289,7 @@ pub(super) struct Asked {
     pub ignore: Option<u16>,
 }
 
-/// What masks hold, by what the config says and by the values of some of them.
+/// Chooses the coding from the config and from the values of some masks.
 pub(super) fn decide(
     asked: &Asked,
     place: &Path,

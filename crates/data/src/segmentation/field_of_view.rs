@@ -1,4 +1,4 @@
-//! Masks that are fields of view and no annotations: all of a picture but its dark border is marked, in every picture alike.
+//! Detects masks that are fields of view instead of annotations: they mark all of a picture but its dark border, alike in every picture.
 
 use std::sync::Arc;
 
@@ -11,31 +11,30 @@ use crate::config::PairAugment;
 use crate::picture::Scratch;
 use crate::samples::Samples;
 
-/// Points along each side at which a picture and its mask are looked at.
+/// Points along each side at which a picture and its mask are sampled.
 const POINTS: usize = 64;
-/// Points along each side of an outline.
 const OUTLINE: usize = 16;
-/// Smallest share of a picture that a field of view has.
+/// Smallest share of a picture that a field of view covers.
 const MIN_SHARE: f64 = 0.5;
-/// Brightness, of 255, that a border does not reach.
+/// Largest brightness, of 255, of a dark border.
 const MAX_DARK: u8 = 40;
-/// Smallest mean brightness inside of the field of view.
+/// Smallest mean brightness inside the field of view.
 const MIN_MEAN_INSIDE: f64 = 48.0;
-/// Share of the border's points that may be brighter: writing, and a blurred edge.
+/// Share of the border's points that may be brighter, for text and blurred edges.
 const MAX_BRIGHT_SHARE: f64 = 0.15;
-/// Points of two outlines that may differ.
+/// Points in which the outlines of two masks may differ.
 const MAX_DIFFERENT_POINTS: u32 = 26;
-/// Pairs that are looked at where a set is opened.
+/// Pairs that are checked when a set is opened.
 const NUM_PROBED: usize = 3;
-/// Pictures with more pixels are not decoded only to be looked at.
+/// Pixel limit of pictures that are decoded only for this check.
 const MAX_PROBED_PIXELS: u64 = 4 << 20;
 
-/// Where a mask marks a picture, in a few points.
+/// Coarse bitmap of the area that a mask marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outline([u64; OUTLINE * OUTLINE / 64]);
 
 impl Outline {
-    /// The outline of a mask that marks most of its picture and leaves out a dark border; nothing for others.
+    /// Outline of a mask that marks most of its picture and leaves out a dark border; `None` for any other mask.
     pub(crate) fn of(picture: &WholePicture) -> Option<Outline> {
         let mask = picture.mask.as_deref()?;
         let mut outline = Outline([0; OUTLINE * OUTLINE / 64]);
@@ -78,7 +77,7 @@ impl Outline {
     }
 }
 
-/// Whether the masks of a set are fields of view: two or more, with one outline.
+/// Whether the masks of a set are fields of view: at least two masks, and nine of ten, have the first outline.
 pub(crate) fn are_fields_of_view(outlines: &[Option<Outline>]) -> bool {
     let first = outlines.iter().flatten().next();
     let are_alike = |first: &Outline| {
@@ -96,11 +95,11 @@ pub(crate) fn are_fields_of_view(outlines: &[Option<Outline>]) -> bool {
     })
 }
 
-/// What to write where masks are fields of view.
+/// Hint for messages about masks that are fields of view.
 pub const FIELD_OF_VIEW_HINT: &str = "name the folders of images and of annotations: \
      `--set data.image_subdir=images --set data.label_subdir=FOLDER`, or the column: `--set data.mask=COLUMN`";
 
-/// The line for the log where the first pairs of a set look like pictures and their fields of view.
+/// Log line where the first pairs of a set look like pictures and their fields of view.
 pub(super) fn note(samples: &Samples, survey: &Survey, coding: &MaskCoding) -> Option<String> {
     let num_pixels = u64::from(survey.width) * u64::from(survey.height);
     if coding.classes().len() != 2 || num_pixels > MAX_PROBED_PIXELS {
@@ -120,7 +119,7 @@ pub(super) fn note(samples: &Samples, survey: &Survey, coding: &MaskCoding) -> O
     let mut scratch = Scratch::default();
     let mut outlines = Vec::new();
     for sample in 0..samples.len().min(NUM_PROBED) {
-        // What cannot be read is said elsewhere.
+        // Unreadable files are reported elsewhere.
         let pair = framing.classes_of(samples, sample, &mut scratch).ok()?;
         outlines.push(Some(pair.outline?));
     }

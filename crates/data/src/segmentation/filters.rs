@@ -3,24 +3,23 @@
 use super::row::{PixelDepth, RowShape};
 use crate::random::Random;
 
-/// Bits of a blur's weights.
 const WEIGHT_BITS: u32 = 14;
 
-/// Blurs by a Gaussian of this standard deviation in pixels, cut off at three of them; at the border the last pixel goes on.
+/// Gaussian blur with standard deviation `sigma` in pixels, cut off at three of them; the border pixel is repeated beyond the border.
 pub(super) fn blur(shape: RowShape, sigma: f64, pixels: &mut [u8], buffer: &mut Vec<u8>) {
     let weights = weights(sigma);
     buffer.clear();
     buffer.resize(pixels.len(), 0);
     let pixel = shape.pixel_bytes();
     let line = shape.width * pixel;
-    // Across: a step is a pixel, and lines end. Down: a step is a line.
+    // Horizontally: a step is a pixel, and lines end. Vertically: a step is a line.
     for (from, to) in pixels.chunks_exact(line).zip(buffer.chunks_exact_mut(line)) {
         pass(shape.depth, from, to, (shape.width, pixel), &weights);
     }
     pass(shape.depth, buffer, pixels, (shape.height, line), &weights);
 }
 
-/// Half of a symmetric kernel, the middle first; both halves together are one.
+/// Half of a symmetric kernel, from the middle on; the whole kernel sums to one.
 fn weights(sigma: f64) -> Vec<u32> {
     let radius = (3.0 * sigma).ceil().max(1.0) as usize;
     let shares: Vec<f64> = (0..=radius)
@@ -71,9 +70,9 @@ fn pass(
     }
 }
 
-/// Adds noise of this standard deviation, a share of white. The sum of four bytes is near enough to a normal distribution, and cheap.
+/// Adds noise whose standard deviation is a share of white. The sum of four random bytes approximates a normal distribution cheaply.
 pub(super) fn add_noise(depth: PixelDepth, deviation: f64, state: u64, pixels: &mut [u8]) {
-    /// Of the sum of four bytes: its mean, and its standard deviation, sqrt(4 (256^2 - 1) / 12).
+    /// Mean and standard deviation, sqrt(4 (256^2 - 1) / 12), of the sum of four bytes.
     const MEAN: i64 = 510;
     const DEVIATION: f64 = 147.801;
     let factor = (deviation * f64::from(depth.maximum()) / DEVIATION * 65536.0).round() as i64;
@@ -118,7 +117,7 @@ mod tests {
         let middle = (4 * 9 + 4) * 3;
         pixels[middle + 1] = 255;
         blur(shape, 1.0, &mut pixels, &mut buffer);
-        // 0.399^2, and 0.242 to each side.
+        // 0.399^2 in the middle, and 0.242 to each side.
         assert_eq!(
             (pixels[middle], pixels[middle + 1], pixels[middle + 4]),
             (0, 41, 25)

@@ -1,7 +1,7 @@
-//! Pictures to the size of a model, and what the model says back to the size of the picture.
+//! Resizes pictures to the size of a model, and the model's probabilities back to the size of the picture.
 //!
-//! Resizing is Pillow's and torchvision's bilinear filter, widened where a picture shrinks, so that thin vessels fade instead of breaking up;
-//! masks take the nearest pixel, and probabilities go back by the same filter.
+//! Pixels and probabilities use Pillow's and torchvision's bilinear filter, widened where a picture shrinks, so that thin vessels fade
+//! instead of breaking up; masks use the nearest pixel.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{F32, U8, U8x3, U16};
@@ -10,13 +10,12 @@ use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resize
 use super::row::{PixelDepth, RowShape};
 use super::whole::WholePicture;
 
-/// Width and height.
 type Size = (usize, usize);
 
 /// Resizes the pixels of a picture to those of a row.
 ///
 /// # Panics
-/// If channels or bits differ, or `out` has another length than [`RowShape::pixels`].
+/// If channels or bits differ, or the length of `out` is not that of [`RowShape::pixels`].
 pub fn resize_pixels(
     picture: &WholePicture,
     shape: RowShape,
@@ -48,7 +47,7 @@ pub fn resize_pixels(
     }
 }
 
-/// The class under the middle of each pixel.
+/// Resizes a mask: each pixel gets the class under its middle.
 ///
 /// # Panics
 /// If lengths are not those of the sizes.
@@ -75,7 +74,7 @@ pub fn resize_mask(
     }
 }
 
-/// Probabilities `[height, width, outputs]` of a model's size resized to a picture's size, bilinear.
+/// Resizes probabilities `[height, width, outputs]` from a model's size to a picture's size, bilinear.
 ///
 /// # Panics
 /// If `probabilities` has another length.
@@ -119,7 +118,7 @@ fn check_kind(picture: &WholePicture, shape: RowShape, out: &[u8]) {
     assert_eq!(out.len(), shape.pixels().len(), "bytes of a row's pixels");
 }
 
-/// One channel of several, or of 16 bits.
+/// Resizes one channel of several, or one of 16 bits.
 fn resize_channel(
     resizer: &mut Resizer,
     pixels: &[u8],
@@ -156,7 +155,7 @@ fn resize_channel(
     }
 }
 
-/// Pixels of bytes: any buffer is aligned.
+/// Resizes pixels stored as bytes: any buffer is aligned.
 fn resize_bytes<P: PixelTrait>(
     resizer: &mut Resizer,
     source: &[u8],

@@ -1,17 +1,17 @@
-//! Which values masks hold, and how often: for messages, and to tell masks of two values from others.
+//! Values in masks and their frequencies, for messages and to tell two-valued masks from others.
 
 use crate::picture::{Native, PixelDepth};
 use crate::words::percent;
 
-/// How often each value comes up in masks.
+/// Pixel count of each value in masks.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     greys: Vec<u64>,
-    /// Pixels that are not grey, and the first few of their colours.
+    /// Number of coloured pixels, and the first few colours.
     num_coloured: u64,
     colours: Vec<[u8; 3]>,
     is_deep: bool,
-    /// Whether some masks hold indices of a palette.
+    /// Whether some masks hold palette indices.
     is_indexed: bool,
 }
 
@@ -62,12 +62,12 @@ impl Histogram {
         self.is_deep
     }
 
-    /// Whether values are indices of a palette, which is no order of brightness.
+    /// Whether values are palette indices, whose order is not brightness.
     pub(super) fn is_indexed(&self) -> bool {
         self.is_indexed
     }
 
-    /// Whether the values look like class numbers: indices of a palette, or small numbers, three or more where 255 is among them.
+    /// Whether the values look like class numbers: palette indices, or small numbers, at least three of them if 255 is among them.
     pub(super) fn are_class_numbers(&self) -> bool {
         if self.is_deep || self.is_coloured() || self.is_indexed {
             return self.is_indexed;
@@ -80,7 +80,7 @@ impl Histogram {
         }
     }
 
-    /// The grey values, the smallest first.
+    /// The grey values that occur, in ascending order.
     pub(super) fn values(&self) -> impl Iterator<Item = u16> {
         let greys = self.greys.iter().enumerate();
         greys
@@ -88,7 +88,7 @@ impl Histogram {
             .map(|(value, _)| value as u16)
     }
 
-    /// The value or the colour of a pixel.
+    /// Value or colour of a pixel, in words.
     pub(super) fn name(&self, pixels: &[u8], native: Native, at: usize) -> String {
         let bytes = native.channels * native.depth.bytes();
         let pixel = &pixels[at * bytes..(at + 1) * bytes];

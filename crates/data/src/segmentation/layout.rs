@@ -1,4 +1,4 @@
-//! Which files are pairs: the folders of published sets, by their names.
+//! Finds the pairs of a set: the folder layouts of published sets, by their names.
 //!
 //! ```text
 //! FIVES      train/Original/12_A.png      train/Ground truth/12_A.png      test likewise; or Original beside Segmented
@@ -12,7 +12,8 @@
 //!            `image_subdir` and `label_subdir` name any other pair
 //! ```
 //!
-//! Every image must have one mask and every mask one image: a pair that is silently missing is a data set that is not the one that was meant.
+//! Every image must have one mask and every mask one image: pairs that are dropped silently would train on another data set than the user
+//! means.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::error::DataError;
 use crate::folder::{Entries, entries, is_segmentation_picture};
 use crate::words::{counted, listed};
 
-/// What folders of images, of masks and of fields of view are called, in any case; the first that are there.
+/// Names of the folders of images, masks and fields of view, in any case; the first row that matches is used.
 const FOLDER_NAMES: [(&str, &str, Option<&str>); 20] = [
     ("original", "ground truth", None),
     ("original", "segmented", None),
@@ -47,36 +48,36 @@ const FOLDER_NAMES: [(&str, &str, Option<&str>); 20] = [
     ("stare-images", "labels-ah", None),
 ];
 
-/// Folders of a field of view whatever the others are called.
+/// Names of field-of-view folders, whatever the other folders are called.
 const FIELD_OF_VIEW_NAMES: [&str; 2] = ["fov", "field_of_view"];
 
-/// Folders of images that may lie beside a field of view alone.
+/// Names of image folders that may have a field-of-view folder and no masks.
 const IMAGES: [&str; 4] = ["images", "image", "imgs", "img"];
 
 const TRAIN: [&str; 2] = ["train", "training"];
 const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
 const TEST: [&str; 2] = ["test", "testing"];
 
-/// How far a set may be nested in folders that hold nothing else: archives are often unpacked into a folder of their own name, twice.
+/// Nesting limit of a set in folders that hold nothing else: archives are often unpacked into a folder of their own name, twice.
 const MOST_NESTED: usize = 4;
 
-/// A set's pairs by split.
+/// Pairs of a set by split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Where paths start.
+    /// Folder that paths are relative to.
     pub root: PathBuf,
     pub train: Vec<PairFiles>,
     pub validation: Option<Vec<PairFiles>>,
     pub test: Option<Vec<PairFiles>>,
     /// Images of validation and test splits whose masks are not published.
     pub unlabelled: Vec<PairFiles>,
-    /// What there is instead of masks, where images come without.
+    /// Files found instead of masks, in words, where the set has images only.
     pub withheld: Option<String>,
-    /// What the user should know.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }
 
-/// Names of folders in a config.
+/// Folder names from a config.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Subfolders<'a> {
     pub images: Option<&'a Path>,
@@ -85,7 +86,6 @@ pub(super) struct Subfolders<'a> {
 }
 
 impl<'a> Subfolders<'a> {
-    /// As the config names them.
     pub(super) fn of(config: &'a DataConfig) -> Subfolders<'a> {
         Subfolders {
             images: config.image_subdir.as_deref(),
@@ -99,19 +99,19 @@ impl<'a> Subfolders<'a> {
     }
 }
 
-/// Whether pixels outside of the field of view count.
+/// How the field of view is found; pixels outside of it do not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum FieldOfView<'a> {
-    /// Where the set has one, they do not.
+    /// The set's own field-of-view masks, where it has them.
     #[default]
     Auto,
-    /// They do.
+    /// None: all pixels count.
     Off,
-    /// This folder says where it is.
+    /// Masks in this folder.
     Folder(&'a Path),
 }
 
-/// Folders whose pictures belong together: a set, or a split of one.
+/// Folders of images and masks that belong together: a set, or one split of it.
 #[derive(Clone)]
 struct Place {
     /// Relative to the root; empty for the root itself.
@@ -119,37 +119,37 @@ struct Place {
     images: String,
     masks: Masks,
     field_of_view: Option<String>,
-    /// Stems of the images that are meant, where a set lists them.
+    /// Stems of the images that the set lists; `None` for all.
     listed: Option<HashSet<String>>,
 }
 
-/// Where the masks of a place are.
+/// Location of the masks.
 #[derive(Clone, PartialEq)]
 enum Masks {
     /// In a folder of their own.
     Folder(String),
-    /// Beside their images, told by the ends of their names.
+    /// Beside their images, recognised by the ends of their names.
     Beside(&'static str),
-    /// Not published: the test split of DRIVE comes without.
+    /// Not published: the test split of DRIVE has none.
     Withheld,
 }
 
-/// Whether a folder holds pictures and masks, itself, in its splits or nested.
+/// Whether a folder holds pictures and masks: directly, in splits or nested.
 pub(crate) fn is_layout(root: &Path) -> Result<bool, DataError> {
     Ok(place(root)?.is_some())
 }
 
-/// The same with the names of folders that a config has.
+/// Like [`is_layout`], with the folder names of a config.
 pub(super) fn is_layout_of(config: &DataConfig, root: &Path) -> Result<bool, DataError> {
     Ok(place_of_set(root, Subfolders::of(config))?.is_some())
 }
 
-/// Where a folder holds pictures and masks, if it does.
+/// Folder inside `root` that holds pictures and masks, if any.
 pub(crate) fn place(root: &Path) -> Result<Option<PathBuf>, DataError> {
     place_of_set(root, Subfolders::default())
 }
 
-/// The folder of a set: the one that was named, or the only one inside of it.
+/// Folder of a set: `root` itself, or the only folder nested in it.
 fn place_of_set(root: &Path, subfolders: Subfolders<'_>) -> Result<Option<PathBuf>, DataError> {
     let mut place = root.to_owned();
     for _ in 0..MOST_NESTED {
@@ -170,14 +170,14 @@ fn place_of_set(root: &Path, subfolders: Subfolders<'_>) -> Result<Option<PathBu
     Ok(None)
 }
 
-/// The places of a set.
+/// Folders of each split.
 struct Splits {
     train: Place,
     validation: Option<Place>,
     test: Option<Place>,
 }
 
-/// Ends of the names of masks that lie beside their images.
+/// Name endings of masks that lie beside their images.
 const MASK_ENDS: [&str; 8] = [
     "_1stho",
     ".ah",
@@ -189,7 +189,7 @@ const MASK_ENDS: [&str; 8] = [
     "_segmentation",
 ];
 
-/// Ends of the names of pictures that are neither: masks of a second annotator, and ISIC's superpixels.
+/// Name endings of pictures that are neither images nor masks: a second annotator's masks, and ISIC's superpixels.
 const OTHER_ENDS: [&str; 3] = [".vk", "_2ndho", "_superpixels"];
 
 fn has_end(name: &str, end: &str) -> bool {
@@ -212,7 +212,7 @@ impl Splits {
         if let Some(train) = named(&found.folders, &TRAIN)
             && let Some(train) = Place::of(root, train, subfolders)?
         {
-            // The same folders in each split: `mask` is no annotation where training has `1st_manual`.
+            // Each split uses the training split's folders: `mask` is no annotation where training has `1st_manual`.
             let same = match &train.masks {
                 Masks::Folder(masks) => Subfolders {
                     images: Some(Path::new(&train.images)),
@@ -240,7 +240,7 @@ impl Splits {
         Splits::of_lists(root, place).map(Some)
     }
 
-    /// `ISIC-2017_Training_Data` beside `ISIC-2017_Training_Part1_GroundTruth`, and the likes of other years.
+    /// ISIC: `ISIC-2017_Training_Data` beside `ISIC-2017_Training_Part1_GroundTruth`, and other years likewise.
     fn of_isic(folders: &[String]) -> Option<Splits> {
         let place = |split: &str| {
             let folder = |is_wanted: &dyn Fn(&str) -> bool| {
@@ -274,7 +274,7 @@ impl Splits {
         })
     }
 
-    /// `images/train` beside `masks/train`, where `images` has no pictures itself.
+    /// `images/train` beside `masks/train`, where `images` itself has no pictures.
     fn within_folders(root: &Path, place: &Place) -> Result<Option<Splits>, DataError> {
         let Masks::Folder(masks) = &place.masks else {
             return Ok(None);
@@ -308,7 +308,7 @@ impl Splits {
         }))
     }
 
-    /// VOC lists which of its images have masks, and which of them are trained on.
+    /// VOC: lists name the images with masks, and those for training.
     fn of_lists(root: &Path, place: Place) -> Result<Splits, DataError> {
         let whole = |train| Splits {
             train,
@@ -352,11 +352,11 @@ impl Splits {
     }
 }
 
-/// A list of VOC has 20 bytes for each of its 3,000 images.
+/// Size limit of a list: VOC's has 20 bytes for each of its 3,000 images.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
 impl Place {
-    /// The folders of images and masks in `root/folder`, or the pairs in it, if they are there.
+    /// Folders of images and masks in `root/folder`, or pairs directly in it.
     fn of(
         root: &Path,
         folder: &str,
@@ -426,7 +426,7 @@ impl Place {
         }
     }
 
-    /// Its pairs, in natural order of the images' names. Without masks where they are withheld.
+    /// Pairs in natural order of the images' names; without masks where these are withheld.
     fn pairs(&self, root: &Path) -> Result<Vec<PairFiles>, DataError> {
         let is_listed = |name: &str| {
             let listed = self.listed.as_ref();
@@ -461,7 +461,7 @@ impl Place {
         Ok(pairs)
     }
 
-    /// What of it is left out, if anything is.
+    /// Message about files that are left out.
     fn note(&self, root: &Path) -> Result<Option<String>, DataError> {
         let folder = self.within(&self.images);
         let files = entries(&root.join(&folder))?.files;
@@ -489,8 +489,8 @@ impl Place {
     }
 }
 
-/// Whether `mask`, beside images and without other annotations, holds fields of view: the test splits of DRIVE and HRF, whose labels are not
-/// published. A training split beside it tells, or the names of these sets.
+/// Whether `mask`, beside images and without other annotations, holds fields of view: the test splits of DRIVE and HRF, whose labels are
+/// not published. A training split beside this one, or the file names of these sets, decide.
 fn is_field_of_view(
     root: &Path,
     folder: &str,
@@ -516,7 +516,7 @@ fn is_field_of_view(
             return Ok(true);
         }
     }
-    // 01_test.tif, 01_dr.JPG: numbers and what DRIVE and HRF put behind them.
+    // 01_test.tif, 01_dr.JPG: numbers with the suffixes of DRIVE and HRF.
     let is_of_known_set = |name: &String| {
         let stem = stem(name).to_lowercase();
         stem.split_once('_').is_some_and(|(number, rest)| {
@@ -536,7 +536,7 @@ fn alone(folders: &[String]) -> Option<(String, String)> {
     Some((images.to_owned(), field.to_owned()))
 }
 
-/// The end that tells masks from images where both lie in one folder: each mask has its image, and half of the images or more have a mask.
+/// Name ending of masks that lie among the images: each mask must have its image, and at least half of the images a mask.
 fn pairs_beside(files: &[String]) -> Option<&'static str> {
     let pictures = files.iter().filter(|name| is_segmentation_picture(name));
     let stems: HashSet<String> = pictures
@@ -551,7 +551,6 @@ fn pairs_beside(files: &[String]) -> Option<&'static str> {
     })
 }
 
-/// Finds the pairs of a set in a folder.
 pub(super) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<Layout, DataError> {
     let Some(place) = place_of_set(root, subfolders)? else {
         let found = entries(root)?;

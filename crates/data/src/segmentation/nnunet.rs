@@ -1,5 +1,6 @@
 //! nnU-Net's raw folders: `imagesTr/NAME_0000.png` (a file per channel), `labelsTr/NAME.png`, `imagesTs`, `labelsTs`, and a `dataset.json`
-//! that names channels and classes, or else the names and the values that there are. Natural images are one RGB file per case, `NAME_0000.png` or `NAME.png`, which has all three channels.
+//! that names channels and classes; without it, file names and mask values decide. Natural images are one RGB file per case,
+//! `NAME_0000.png` or `NAME.png`, which has all three channels.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -14,21 +15,21 @@ use crate::picture::{Limits, native_cost};
 use crate::words::listed;
 
 const FILE_NAME: &str = "dataset.json";
-/// No `dataset.json` comes near this: it lists at most every file.
+/// Size limit of `dataset.json`: it lists at most every file.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Whether a folder is one of nnU-Net's.
+/// Whether a folder has nnU-Net's layout.
 pub(super) fn is_layout(folder: &Path) -> bool {
     let is_there = |name: &str| folder.join(name).is_dir();
     is_there("imagesTr") && (folder.join(FILE_NAME).is_file() || is_there("labelsTr"))
 }
 
-/// What a `dataset.json` says; without one, what names of files do.
+/// Contents of a `dataset.json`, or the same derived from file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Description {
-    /// Names of the classes, by their numbers.
+    /// Names of the classes, by number.
     pub classes: Vec<String>,
-    /// A value that is not counted.
+    /// Mask value that is not counted.
     pub ignore: Option<u16>,
     num_channels: usize,
 }
@@ -61,7 +62,7 @@ pub(super) fn describe(folder: &Path) -> Result<Description, DataError> {
     let mut by_number = BTreeMap::new();
     let mut ignore = None;
     for (name, number) in labels {
-        // Version 1 had the number first.
+        // Version 1 of the format maps numbers to names.
         let (name, number) = match (number.as_u64(), name.parse::<u64>(), number.as_str()) {
             (Some(number), ..) => (name.as_str(), number),
             (None, Ok(number), Some(name)) => (name, number),
@@ -104,7 +105,7 @@ pub(super) fn describe(folder: &Path) -> Result<Description, DataError> {
     })
 }
 
-/// As many channels as the names of `imagesTr` count, and the classes that the labels hold.
+/// Description from file names: the channels in `imagesTr`; class names stay empty.
 fn without_description(folder: &Path) -> Result<Description, DataError> {
     let files = entries(&folder.join("imagesTr"))?.files;
     let channels: HashSet<&str> = files.iter().filter_map(|name| channel(name)).collect();
@@ -114,14 +115,14 @@ fn without_description(folder: &Path) -> Result<Description, DataError> {
     })
 }
 
-/// The number of a channel at the end of a name: `0000` of `NAME_0000.png`.
+/// Channel number at the end of a name: `0000` of `NAME_0000.png`.
 fn channel(name: &str) -> Option<&str> {
     let (_, channel) = stem(name).rsplit_once('_')?;
     let is_number = channel.len() == 4 && channel.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then_some(channel)
 }
 
-/// Finds the pairs.
+/// Finds the pairs of a set.
 pub(super) fn find(folder: &Path) -> Result<Layout, DataError> {
     let description = describe(folder)?;
     let mut layout = Layout {
@@ -151,7 +152,7 @@ fn pairs(
     };
     let (image_names, label_names) = (list(images)?, list(labels)?);
     let cases: HashSet<&str> = label_names.iter().map(|name| stem(name)).collect();
-    // A label's name, then the files of its channels.
+    // Channel files of each case.
     let mut by_case: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
     let mut strays = Vec::new();
     for name in &image_names {

@@ -1,9 +1,9 @@
-//! A sample to a row: its picture and its mask, fitted and changed as one.
+//! A sample to a row: its picture and its mask, fitted and augmented together.
 //!
 //! ```text
-//! whole    files at their own size
-//! base     the same, or resized to the row: what a cache keeps
-//! row      what training sees: the base, a part of it, or the base and its mirror images beyond its edges, which do not count
+//! whole    the files at their own size
+//! base     the whole picture, or resized to the row: what a cache keeps
+//! row      input of training: the base, a patch of it, or the base padded with its mirror images, which do not count
 //! ```
 
 use std::path::Path;
@@ -28,16 +28,16 @@ use crate::picture::{Limits, NativeCost, Occasion, PictureCost, Scratch, native_
 use crate::random::{Purpose, Random};
 use crate::samples::Samples;
 
-/// How a picture becomes as large as a row.
+/// How a picture gets the size of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fit {
-    /// It is resized, whatever its proportions.
+    /// Resized, whatever its proportions.
     Resize,
-    /// It keeps its size; to its right and below lie its mirror images.
+    /// Kept at its size, with mirror images to the right and below.
     Pad,
-    /// Training sees a part of it, at its own size; evaluation through a loader the middle.
+    /// Training sees a patch at the picture's own size; evaluation through a loader sees the middle one.
     Patch {
-        /// The share of the parts that are laid around a pixel of some class other than the background.
+        /// Share of patches that are placed around a foreground pixel, of any class but the background.
         foreground: f64,
     },
 }
@@ -45,33 +45,31 @@ pub enum Fit {
 /// How a sample becomes a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairFraming {
-    /// The row.
     pub shape: RowShape,
-    /// How a picture becomes as large.
+    /// How a picture gets the row's size.
     pub fit: Fit,
-    /// What masks hold.
+    /// Classes by mask value.
     pub coding: Arc<MaskCoding>,
-    /// What training does to it.
+    /// Augmentation for training.
     pub augment: PairAugment,
 }
 
-/// What is kept of a pair that was looked at.
+/// Statistics of one pair, for checks.
 pub(crate) struct PairSummary {
-    /// Width and height.
     pub(crate) size: (usize, usize),
-    /// Pixels of each value of the mask.
+    /// Pixels of each mask value.
     pub(crate) counts: [u64; 256],
     /// Hash of the image's pixels.
     pub(crate) pixels: u128,
     /// Hash of the mask's classes.
     pub(crate) mask: Option<u128>,
-    /// Of a mask that may be a field of view.
+    /// Outline of a mask that may be a field of view.
     pub(crate) outline: Option<Outline>,
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl PairFraming {
-    /// What reading a sample takes at its peak, from headers alone, and the width and height of its image.
+    /// Peak memory of reading a sample, from headers alone, and the width and height of its image.
     pub fn cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
         let (cost, image) = self.cost_by_buffer(samples, sample, Limits::default())?;
         Ok(PictureCost {
@@ -81,7 +79,7 @@ impl PairFraming {
         })
     }
 
-    /// What [`super::read_whole`] takes beside the pixels and the mask that it returns, from headers alone, and the width and height of the image.
+    /// Memory of [`super::read_whole`] beside the pixels and mask it returns, from headers alone, and the width and height of the image.
     pub fn whole_cost(&self, samples: &Samples, sample: usize) -> Result<PictureCost, DataError> {
         let limits = Limits::default();
         let image = native_cost(&samples.image_path(sample), limits)?;
@@ -89,7 +87,7 @@ impl PairFraming {
         let kept = (native.num_pixels() * self.shape.pixel_bytes()) as u64;
         let is_one_file = samples.further_image_paths(sample).next().is_none();
         let is_alike = (native.channels, native.depth) == (self.shape.channels, self.shape.depth);
-        // What the decoder wrote becomes the picture where it is of the same kind.
+        // The decoder's output becomes the picture itself where the pixel formats agree.
         let decoded = if is_one_file && is_alike {
             image.pixels.saturating_sub(kept)
         } else {
@@ -137,7 +135,7 @@ impl PairFraming {
         Ok((cost, image))
     }
 
-    /// Pixels between the two passes of a resize, its weights, and copies of a channel where there are not one or three of 8 bits.
+    /// Memory for resizing: pixels between the two passes, weights, and copies of a channel unless the picture has one or three of 8 bits.
     fn resizer_bytes(&self, image: NativeCost) -> u64 {
         let (width, height) = (
             u64::from(image.native.width),
@@ -150,7 +148,7 @@ impl PairFraming {
         between + weights + channel
     }
 
-    /// What a pair that stays in memory takes, by the size of its image.
+    /// Memory of a cached pair, from the size of its image.
     pub fn kept_bytes(&self, image: &PictureCost) -> u64 {
         let pixels = match self.fit {
             Fit::Resize => self.shape.num_pixels() as u64,
@@ -159,7 +157,7 @@ impl PairFraming {
         pixels * (self.shape.pixel_bytes() as u64 + 1) + super::cache::ENTRY_BYTES
     }
 
-    /// Writes a row of a sample: as evaluation sees it, or as training does on an occasion.
+    /// Writes a row of a sample, augmented for an occasion, or as evaluation sees it.
     ///
     /// # Panics
     /// If `row` has another length.
@@ -181,7 +179,7 @@ impl PairFraming {
         )
     }
 
-    /// As [`PairFraming::write_row`], of what a cache keeps where it has it.
+    /// Like [`PairFraming::write_row`], with a base from the cache where it has one.
     pub(crate) fn write_row_by(
         &self,
         cache: &PairCache,
@@ -221,10 +219,10 @@ impl PairFraming {
         written
     }
 
-    /// What a row takes of a pair that is in memory.
+    /// Memory for a row of a cached pair.
     fn drawing_cost(&self) -> PairCost {
         let filtered = if self.augment.has_filters() {
-            // The second term: the source positions of a coarser picture.
+            // The second term: source positions of a picture at reduced resolution.
             self.shape.pixels().len() + self.shape.num_pixels()
         } else {
             0
@@ -235,7 +233,7 @@ impl PairFraming {
         }
     }
 
-    /// Where [`PairFraming::read_base`] left the base: at its own size the picture is it.
+    /// Buffer in which [`PairFraming::read_base`] left the base: without resizing it is the whole picture.
     fn base_of<'a>(&self, buffers: &'a PairBuffers) -> &'a WholePicture {
         match self.fit {
             Fit::Resize => &buffers.base,
@@ -243,7 +241,6 @@ impl PairFraming {
         }
     }
 
-    /// Reads a sample.
     fn read_base(
         &self,
         samples: &Samples,
@@ -281,7 +278,7 @@ impl PairFraming {
         Ok(())
     }
 
-    /// Reads a sample and keeps none of it but its size, how many pixels have each value, and hashes of its pixels.
+    /// Reads a sample and returns its size, the pixel count of each value, and hashes.
     pub(crate) fn classes_of(
         &self,
         samples: &Samples,
@@ -332,7 +329,7 @@ impl PairFraming {
         })
     }
 
-    /// Writes a row of a base.
+    /// Writes a row from a base.
     fn draw(
         &self,
         base: &WholePicture,
@@ -374,7 +371,7 @@ impl PairFraming {
         shape.write_counts(row);
     }
 
-    /// What is padded must not be larger than the row.
+    /// Refuses a picture larger than the row it is to be padded to.
     fn check_fits(&self, base: &WholePicture, path: &Path) -> Result<(), DataError> {
         let shape = self.shape;
         if self.fit != Fit::Pad || (base.width <= shape.width && base.height <= shape.height) {
@@ -389,7 +386,7 @@ impl PairFraming {
     }
 }
 
-/// The mean of all channels, as a share of white.
+/// Mean over all channels, as a share of white.
 fn mean(picture: &WholePicture) -> f64 {
     let sum: u64 = match picture.depth {
         PixelDepth::Eight => picture.pixels.iter().map(|value| u64::from(*value)).sum(),
@@ -405,14 +402,14 @@ fn mean(picture: &WholePicture) -> f64 {
     sum as f64 / count as f64 / f64::from(picture.depth.maximum())
 }
 
-/// Where the part in the middle begins; 0 where the picture is smaller.
+/// Corner of the middle patch; 0 where the picture is smaller.
 fn middle(base: &WholePicture, shape: RowShape) -> (usize, usize) {
     let left = base.width.saturating_sub(shape.width) / 2;
     let top = base.height.saturating_sub(shape.height) / 2;
     (left, top)
 }
 
-/// Where a random part begins: anywhere, or around a pixel of the foreground.
+/// Corner of a random patch: anywhere, or around a foreground pixel.
 fn random_part(
     base: &WholePicture,
     shape: RowShape,

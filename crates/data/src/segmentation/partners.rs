@@ -1,4 +1,4 @@
-//! Files of two folders that belong together, by their names.
+//! Matches files of two folders by their names.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ pub(super) struct PairFiles {
     pub further_images: Vec<String>,
     pub mask: Option<String>,
     pub field_of_view: Option<String>,
-    /// Line of the table; 0 where the pair is one of a folder.
+    /// Line of the table; 0 for a pair from a folder.
     pub line: u32,
 }
 
-/// Pictures of a folder.
+/// Picture files of a folder.
 pub(super) struct Files {
     place: PathBuf,
     /// Relative to the root.
@@ -66,8 +66,8 @@ impl Files {
         self.names.iter().map(pair).collect()
     }
 
-    /// The file of `others` that belongs to each of these: of the same name without extension, or else of the same name once usual ends are
-    /// taken off: `21_training.tif`, `21_manual1.gif`.
+    /// Finds for each file its partner among `others`: the file of the same name without extension, or else of the same name without the
+    /// usual endings: `21_training.tif`, `21_manual1.gif`.
     pub(super) fn partners(
         &self,
         others: &Files,
@@ -81,7 +81,7 @@ impl Files {
             {
                 (found, lone)
             }
-            // Names that say more than which picture it is.
+            // Names with endings such as `_manual1`.
             exact => match self.matched(others, key) {
                 Some((found, lone)) if found.iter().all(Option::is_some) => (found, lone),
                 _ => match exact {
@@ -117,7 +117,7 @@ impl Files {
         ))
     }
 
-    /// Partners by a key of names, and those without an image; nothing where two files have one key.
+    /// Partners by a key of the names, and the `others` without a partner; `None` where two files of a folder have the same key.
     fn matched(
         &self,
         others: &Files,
@@ -163,7 +163,7 @@ impl Files {
     }
 }
 
-/// A name without its extension, and without the one before `.gz`.
+/// Name without its extension, and without a second one before `.gz`.
 pub(super) fn stem(name: &str) -> &str {
     let name = if name.to_ascii_lowercase().ends_with(".gz") {
         &name[..name.len() - 3]
@@ -173,7 +173,7 @@ pub(super) fn stem(name: &str) -> &str {
     crate::folder::stem(name)
 }
 
-/// What names say beside which picture it is.
+/// Name endings that do not identify the picture.
 const ENDS: [&str; 20] = [
     "_1stho",
     "_2ndho",
@@ -197,7 +197,7 @@ const ENDS: [&str; 20] = [
     ".ah",
 ];
 
-/// Which picture a name is of.
+/// Name of a picture in lower case without the usual endings.
 fn key(name: &str) -> String {
     let mut key = stem(name).to_lowercase();
     while let Some(end) = ENDS

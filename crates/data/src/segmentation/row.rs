@@ -1,68 +1,61 @@
 //! A row of the loader: one picture and its mask, as bytes.
 //!
 //! ```text
-//! pixels    height x width x channels, 1 or 2 bytes each (the lower one first)
-//! mask      height x width, a class each; 255 is not counted
-//! counts    256 numbers of 32 bits, the lowest byte first: how many pixels of the mask have each value
+//! pixels    height x width x channels, 1 or 2 bytes each (little-endian)
+//! mask      height x width, one class each; 255 is not counted
+//! counts    256 little-endian 32-bit numbers: pixels of the mask with each value
 //! ```
 
 use std::ops::Range;
 
 pub use crate::picture::PixelDepth;
 
-/// A pixel of a mask that is not counted: outside of the field of view, padding, or what the data says to ignore.
+/// Class of a mask pixel that is not counted: outside the field of view, padding, or ignored by the data.
 pub const IGNORED: u8 = 255;
 
-/// Numbers at the end of a row.
+/// Counts at the end of a row.
 const NUM_COUNTS: usize = 256;
 
-/// What a row holds, and where.
+/// Layout of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowShape {
-    /// Pixels down.
     pub height: usize,
-    /// Pixels across.
     pub width: usize,
-    /// Channels of a pixel.
     pub channels: usize,
-    /// Bits of a channel.
     pub depth: PixelDepth,
 }
 
 impl RowShape {
-    /// Width times height.
     pub fn num_pixels(&self) -> usize {
         self.height * self.width
     }
 
-    /// Bytes of a pixel.
     pub fn pixel_bytes(&self) -> usize {
         self.channels * self.depth.bytes()
     }
 
-    /// Where the pixels are.
+    /// Byte range of the pixels.
     pub fn pixels(&self) -> Range<usize> {
         0..self.num_pixels() * self.pixel_bytes()
     }
 
-    /// Where the mask is.
+    /// Byte range of the mask.
     pub fn mask(&self) -> Range<usize> {
         let start = self.pixels().end;
         start..start + self.num_pixels()
     }
 
-    /// Where the counts are.
+    /// Byte range of the counts.
     pub fn counts(&self) -> Range<usize> {
         let start = self.mask().end;
         start..start + NUM_COUNTS * size_of::<u32>()
     }
 
-    /// Bytes of the whole row.
     pub fn row_bytes(&self) -> usize {
         self.counts().end
     }
 
-    /// How many pixels of a row's mask have a value.
+    /// Number of mask pixels with a value.
     pub fn count(&self, row: &[u8], value: u8) -> u32 {
         let at = self.counts().start + usize::from(value) * size_of::<u32>();
         let mut bytes = [0; size_of::<u32>()];
@@ -72,7 +65,7 @@ impl RowShape {
 
     /// Counts the mask of a row, and writes the counts behind it.
     pub fn write_counts(&self, row: &mut [u8]) {
-        // Four tables: most neighbours are equal, and one would wait for itself.
+        // Four tables: neighbouring pixels are mostly equal, and increments of one counter would wait for each other.
         let mut tables = [[0_u32; NUM_COUNTS]; 4];
         let mask = &row[self.mask()];
         let (fours, rest) = mask.as_chunks::<4>();

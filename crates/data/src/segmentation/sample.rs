@@ -1,18 +1,18 @@
-//! Pixels and classes of one picture at places of another: one inverse map, looked up once per pixel, whatever turns, scales and mirrors it is
-//! made of. Pixels are bilinear, classes are those of the nearest pixel, and both are looked up at the same place.
+//! Resamples a picture and its mask through one inverse map, applied once per pixel, whatever rotation, scale and mirror it combines.
+//! Pixels are bilinear, classes are those of the nearest pixel, and both are sampled at the same position.
 //!
-//! Beyond its edges a picture goes on as its mirror image, over and over: norms take all pixels into their means and variances, and mirror
-//! images leave both as they are. Their classes do not count.
+//! Beyond its edges a picture continues as its mirror image, repeatedly: norms average over all pixels, and mirror images leave mean and
+//! variance as they are. Their classes do not count.
 //!
-//! Places are integers in units of 2^-32 pixels, so that a picture is the same on every machine. Where the map takes pixels to pixels (mirrors,
-//! quarter turns, shifts) they are copied.
+//! Positions are integers in units of 2^-32 pixels, so that a picture is the same on every machine. A map from pixels to pixels (mirrors,
+//! quarter turns, shifts) copies them.
 
 use super::augment::PairDraw;
 use super::row::{IGNORED, PixelDepth, RowShape};
 use super::whole::WholePicture;
 
-/// From a pixel `(x, y)` of the result to a place of the source: `(xx x + xy y + x0, yx x + yy y + y0)`, where a whole number is the middle of
-/// a pixel.
+/// Affine map from a pixel `(x, y)` of the result to a position of the source: `(xx x + xy y + x0, yx x + yy y + y0)`, where a whole number
+/// is the middle of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Map {
     xx: i64,
@@ -25,14 +25,14 @@ pub(super) struct Map {
 
 const ONE: i64 = 1 << 32;
 const HALF: i64 = ONE / 2;
-/// Bits of a weight between two pixels.
+/// Bits of a bilinear weight.
 const WEIGHT_BITS: u32 = 11;
 
 impl Map {
-    /// What was drawn, around the middle of the part of the source that begins at `(left, top)` and is as large as the result.
+    /// Map of a random draw, around the middle of the patch of the source that begins at `(left, top)` and has the size of the result.
     pub(super) fn new(draw: &PairDraw, shape: RowShape, (left, top): (usize, usize)) -> Map {
         let fixed = |number: f64| (number * ONE as f64).round() as i64;
-        // Of the source, by one pixel of the result to the right; down is a quarter turn of it.
+        // Step in the source for one pixel to the right in the result; the step down is this one turned by a quarter.
         let (cos, sin) = match (draw.angle, draw.num_turns) {
             (0.0, 0) => (ONE, 0),
             (0.0, 1) => (0, ONE),
@@ -51,7 +51,7 @@ impl Map {
         let (across, down) = (mirror(draw.is_mirrored), mirror(draw.is_upside_down));
         let (xx, yx) = (across * scaled(cos), across * scaled(sin));
         let (xy, yy) = (down * scaled(-sin), down * scaled(cos));
-        // The middle of the result, in halves of a pixel, goes to the middle of the part.
+        // The middle of the result, in halves of a pixel, maps to the middle of the patch.
         let (width, height) = (shape.width as i64, shape.height as i64);
         let start = |begin: usize, side: i64, x: i64, y: i64| {
             begin as i64 * ONE + (side - 1) * HALF - ((width - 1) * x + (height - 1) * y) / 2
@@ -66,7 +66,7 @@ impl Map {
         }
     }
 
-    /// From a picture to one of another size, the same part of it: bilinear, not widened.
+    /// Map between two sizes of the same picture: bilinear, not widened.
     fn between((from_width, from_height): (usize, usize), (width, height): (usize, usize)) -> Map {
         let step = |from: usize, to: usize| from as i64 * ONE / to as i64;
         let (xx, yy) = (step(from_width, width), step(from_height, height));
@@ -88,21 +88,21 @@ impl Map {
         )
     }
 
-    /// Whether pixels go to pixels.
+    /// Whether pixels map to pixels.
     fn is_exact(&self) -> bool {
         let parts = [self.xx, self.xy, self.x0, self.yx, self.yy, self.y0];
         parts.iter().all(|part| part % ONE == 0)
     }
 }
 
-/// Where pixels and classes go.
+/// Output buffers.
 pub(super) struct Target<'a> {
     pub shape: RowShape,
     pub pixels: &'a mut [u8],
     pub mask: &'a mut [u8],
 }
 
-/// Writes every pixel and class of the target. Values of pixels go through `table`.
+/// Writes every pixel and class of the target. Pixel values go through `table`.
 pub(super) fn sample(
     source: &WholePicture,
     map: Map,
@@ -120,10 +120,10 @@ pub(super) fn sample(
     }
 }
 
-/// Side of the squares that are gone through one after the other: where the map turns, neighbours are still near.
+/// Side of the tiles in which the target is filled: under a rotation, neighbouring reads stay close in memory.
 const TILE: usize = 32;
 
-/// The places of a target in tiles.
+/// Calls `line` for each line of each tile.
 fn each_line(shape: RowShape, mut line: impl FnMut(usize, std::ops::Range<usize>)) {
     for top in (0..shape.height).step_by(TILE) {
         for left in (0..shape.width).step_by(TILE) {
@@ -134,7 +134,7 @@ fn each_line(shape: RowShape, mut line: impl FnMut(usize, std::ops::Range<usize>
     }
 }
 
-/// Where pixel `at` of a line lies on the line of `length` pixels that is mirrored at both ends, the outermost pixels repeated.
+/// Position on a line of `length` pixels of pixel `at` of its continuation by mirror images, the outermost pixels repeated.
 fn mirrored(at: i64, length: usize) -> usize {
     let length = length as i64;
     if (0..length).contains(&at) {
@@ -144,7 +144,7 @@ fn mirrored(at: i64, length: usize) -> usize {
     at.min(2 * length - 1 - at) as usize
 }
 
-/// The pixel under a place, and its class: none beyond the picture's edges.
+/// Nearest pixel of a position, and its class: ignored beyond the picture's edges.
 fn nearest(source: &WholePicture, x: i64, y: i64) -> (usize, u8) {
     let (x, y) = ((x + HALF) >> 32, (y + HALF) >> 32);
     let at = mirrored(y, source.height) * source.width + mirrored(x, source.width);
@@ -156,7 +156,7 @@ fn nearest(source: &WholePicture, x: i64, y: i64) -> (usize, u8) {
     (at, class)
 }
 
-/// The four pixels around a place, and how far it is towards the second and the lower ones.
+/// The four pixels around a position, and the weights of the right and the lower ones.
 struct Around {
     at: [usize; 4],
     right: u32,
@@ -179,7 +179,7 @@ fn around(source: &WholePicture, x: i64, y: i64) -> Around {
     }
 }
 
-/// Between four values, rounded.
+/// Bilinear interpolation of four values, rounded.
 fn between(values: [u32; 4], right: u32, down: u32) -> u32 {
     let whole = 1_u64 << WEIGHT_BITS;
     let [a, b, c, d] = values.map(u64::from);
@@ -224,7 +224,7 @@ fn sample_bytes<const C: usize>(
     });
 }
 
-/// Any number of channels, and 16 bits.
+/// Sampling for any number of channels, and for 16 bits.
 fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &mut Target<'_>) {
     let bytes = source.depth.bytes();
     let size = source.channels * bytes;
@@ -257,7 +257,7 @@ fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &m
     });
 }
 
-/// Shows pixels with fewer: every `coarseness`-th to a side, and bilinear between them.
+/// Reduces the resolution by `coarseness` per side, and interpolates back bilinearly.
 pub(super) fn coarsen(shape: RowShape, coarseness: f64, pixels: &mut [u8], buffer: &mut Vec<u8>) {
     let fewer = |side: usize| ((side as f64 / coarseness).round() as usize).clamp(1, side);
     let (width, height) = (fewer(shape.width), fewer(shape.height));

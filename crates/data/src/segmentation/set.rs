@@ -1,5 +1,4 @@
-//! From a config to the samples of a segmentation set: which files are pairs, which of them are held out, what the masks hold, and what the
-//! pictures are, by their headers.
+//! Opens a segmentation set from a config: the pairs, the split, the coding of masks, and a survey of the pictures' headers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,64 +23,60 @@ use crate::shards;
 use crate::split::{held_out, held_out_groups};
 use crate::words::{counted, percent};
 
-/// A segmentation set.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SegmentationSet {
-    /// What is trained on.
+    /// Training samples.
     pub train: Samples,
-    /// What is held out, if anything.
+    /// Validation samples.
     pub validation: Option<Samples>,
-    /// The set's own test split, where it has one that is not held out already.
+    /// The set's own test split, unless it serves as validation.
     pub test: Option<Samples>,
     /// Pictures of splits whose masks are not published.
     pub unlabelled: Option<Samples>,
-    /// What masks hold.
+    /// Classes by mask value.
     pub coding: MaskCoding,
-    /// What pictures are.
+    /// Size and pixel format of the pictures.
     pub survey: Survey,
-    /// The folder of the set, or the CSV.
+    /// Folder or CSV of the set.
     pub place: PathBuf,
-    /// The other folder or CSV that is held out, where it is one.
+    /// Folder or CSV of the validation set, where it has its own.
     pub validation_place: Option<PathBuf>,
-    /// Pairs whose group is on an earlier side of the split.
     pub group_leaks: GroupLeaks,
-    /// What to write where a column is called like one of sides and its values are not understood.
+    /// Message where a column is named like a split column and its values are not understood.
     pub split_not_understood: Option<String>,
-    /// What there is instead of masks, where images come without.
+    /// Files found instead of masks, in words, where the set has images only.
     pub withheld: Option<String>,
-    /// What was found and decided, for the log.
+    /// Findings and decisions, for the log.
     pub notes: Vec<String>,
 }
 
 /// Images of a table whose group, such as a patient, is on an earlier side of the split too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLeaks {
-    /// The column of groups; empty where there is none.
+    /// Group column; empty where the table has none.
     pub column: String,
-    /// As the table has them.
+    /// Paths as the table has them.
     pub images: Vec<String>,
 }
 
-/// What the pictures of a set are, by their headers.
+/// Size and pixel format of a set's pictures, from their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
-    /// Channels of a sample, all its files together: 3 for each where any picture is coloured, else 1.
+    /// Channels of a sample, all files together: 3 per file if any picture is coloured, else 1.
     pub channels: usize,
-    /// 16 bits where any picture has them.
+    /// 16 bits if any picture has them.
     pub depth: PixelDepth,
-    /// Largest width.
     pub width: u32,
-    /// Largest height.
     pub height: u32,
-    /// Whether all have this size.
+    /// Whether all pictures have this size.
     pub is_uniform: bool,
 }
 
-/// Masks that are looked at to see what masks hold.
+/// Masks that are read to find the coding.
 const NUM_PROBED: usize = 6;
 
 impl SegmentationSet {
-    /// Opens what the config names. The seed decides which samples are held out.
+    /// Opens the set that the config names. The seed decides which samples are held out.
     pub fn open(config: &DataConfig, seed: u64) -> Result<SegmentationSet, DataError> {
         config.validate()?;
         if config.augment != Augment::default() {
@@ -210,7 +205,7 @@ impl SegmentationSet {
         })
     }
 
-    /// Refuses a set whose masks are not published: nothing can be learnt or scored there.
+    /// Refuses a set whose masks are not published: nothing can be learnt or scored from it.
     pub fn check_has_masks(&self) -> Result<(), DataError> {
         let Some(found) = &self.withheld else {
             return Ok(());
@@ -227,7 +222,7 @@ impl SegmentationSet {
     }
 }
 
-/// Pairs, and what is said of their masks.
+/// Pairs found, and the config's settings for their masks.
 struct Found {
     layout: Layout,
     place: PathBuf,
@@ -294,7 +289,7 @@ impl Found {
     }
 }
 
-/// What is held out.
+/// Validation side of the split.
 enum Held {
     Own(Vec<PairFiles>),
     /// Another folder or CSV.
@@ -303,7 +298,7 @@ enum Held {
 
 type Pairs = Vec<PairFiles>;
 
-/// Which pairs are trained on, held out, and left for a test.
+/// Splits the pairs into training, validation and test.
 fn split(
     config: &DataConfig,
     seed: u64,
@@ -326,7 +321,7 @@ fn split(
             pairs.extend(marked.flatten());
             Ok((pairs, Held::Own(Vec::new()), None))
         }
-        // The name of a split, where there is no such file.
+        // The name of a split, where no file of this name exists.
         Validation::File { path, .. } if !path.exists() && !shards::are_meant(path) => {
             let name = path
                 .file_name()
@@ -351,7 +346,7 @@ fn split(
                     say(&marked, "the set's own validation split");
                     return Ok((pairs, Held::Own(marked), own_test));
                 }
-                // The share is that of all pairs that are not for the test.
+                // A share is taken of all pairs outside the test split.
                 Some(marked) => pairs.extend(marked),
                 None => {}
             }
@@ -391,7 +386,7 @@ fn split(
     }
 }
 
-/// Groups whose pairs are on more than one side.
+/// Warning about groups whose pairs are on more than one side.
 fn note_on_groups(groups: &PairGroups, both: usize, drawn_share: Option<f64>) -> Option<String> {
     let column = &groups.column;
     (both > 0).then(|| {
@@ -409,7 +404,7 @@ fn note_on_groups(groups: &PairGroups, both: usize, drawn_share: Option<f64>) ->
     })
 }
 
-/// FIVES says by the end of a name which condition an eye has: `12_A.png`, of A, D, G and N. Each gets its share. Others have none.
+/// Strata for the split of FIVES, whose file names end with the condition of the eye (`12_A.png`: A, D, G or N); other sets have none.
 fn conditions(pairs: &[PairFiles]) -> Vec<i32> {
     let condition = |pair: &PairFiles| {
         let name = pair.image.rsplit('/').next().unwrap_or_default();
@@ -440,7 +435,7 @@ fn samples_of(root: &Path, pairs: &[PairFiles]) -> Samples {
     builder.finish(Vec::new())
 }
 
-/// Looks at some masks, spread over the list, for what masks hold.
+/// Reads some masks, spread over the list, and decides how their values code classes.
 fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCoding, DataError> {
     let mut histogram = Histogram::default();
     let mut scratch = Scratch::default();
@@ -457,7 +452,7 @@ fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCod
         let Some(path) = samples.mask_path(sample) else {
             continue;
         };
-        // One that cannot be read is named by whoever reads it.
+        // The loader reports a mask that cannot be read.
         match picture::read_native(&path, read_as, &mut scratch, &mut pixels) {
             Ok(native) => {
                 histogram.add(&pixels, native);
@@ -474,7 +469,7 @@ fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCod
     }
 }
 
-/// Heights and widths of all pictures whose headers can be read, each once.
+/// Distinct heights and widths of all pictures whose headers can be read.
 pub fn picture_sizes(samples: &Samples) -> Vec<[usize; 2]> {
     let size = |sample: usize| {
         let cost = picture::native_cost(&samples.image_path(sample), Limits::default());
@@ -488,7 +483,6 @@ pub fn picture_sizes(samples: &Samples) -> Vec<[usize; 2]> {
     sizes.into_iter().collect()
 }
 
-/// Reads the headers of all pictures.
 fn survey(lists: &[&Samples]) -> Result<Survey, DataError> {
     let headers = lists.iter().flat_map(|samples| {
         let samples: &Samples = samples;
@@ -527,7 +521,7 @@ fn survey(lists: &[&Samples]) -> Result<Survey, DataError> {
             ..survey
         }),
         None => {
-            // All are broken: the first says why.
+            // No header can be read: report the first error.
             let Some((samples, sample)) = headers.first() else {
                 return Err(DataError::invalid(
                     "data",
@@ -550,7 +544,7 @@ fn survey(lists: &[&Samples]) -> Result<Survey, DataError> {
 }
 
 impl Survey {
-    /// For the log.
+    /// Summary for the log.
     pub fn describe(&self) -> String {
         let up_to = if self.is_uniform { "" } else { "up to " };
         let bits = 8 * self.depth.bytes();

@@ -1,4 +1,4 @@
-//! Pairs of a CSV: columns `image` and `mask`, perhaps `fov`, a column of sides of a split and a column of groups.
+//! Pairs of a CSV: columns `image` and `mask`, and optionally `fov`, a split column and a group column.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::words::{counted, listed, thousands};
 /// Rows that belong together, such as those of a patient.
 pub(super) struct PairGroups {
     pub(super) column: String,
-    /// Whether the config names the column; else it was found by its name, and decides nothing.
+    /// Whether the config names the column; a column found by its name does not affect the split.
     pub(super) is_asked: bool,
-    /// The group of an image, by its path. An image whose cell is empty is a group of its own.
+    /// Group of an image, by its path. An image whose cell is empty is a group of its own.
     pub(super) group_of: HashMap<String, String>,
 }
 
 impl PairGroups {
-    /// Numbers of the groups of these pairs, equal for equal groups.
+    /// Group numbers of these pairs, equal for equal groups.
     pub(super) fn of(&self, pairs: &[PairFiles]) -> Vec<u32> {
         let mut numbers: HashMap<&str, u32> = HashMap::new();
         let mut groups = Vec::with_capacity(pairs.len());
@@ -34,7 +34,7 @@ impl PairGroups {
         groups
     }
 
-    /// Images whose group has pairs in an earlier one of these lists, and how many such groups there are.
+    /// Images whose group has pairs in an earlier list, and the number of such groups.
     pub(super) fn leaks(&self, lists: &[&[PairFiles]]) -> (Vec<String>, usize) {
         let mut first_list: HashMap<&str, usize> = HashMap::new();
         let mut groups: BTreeSet<&str> = BTreeSet::new();
@@ -54,7 +54,7 @@ impl PairGroups {
     }
 }
 
-/// Pairs, their groups, and what to write where a column is called like one of sides and is not understood.
+/// Pairs, their groups, and a message where a column is named like a split column and is not understood.
 pub(super) fn read(
     config: &DataConfig,
     csv: &Path,

@@ -1,8 +1,8 @@
-//! A sample's files to pixels and classes at their own size: what evaluation and prediction look at, and what rows are made of.
+//! Reads a sample's files at their own size, as pixels and classes: the input of evaluation and prediction, and of the rows for training.
 //!
-//! Pictures are turned upright as their EXIF says, and their masks with them: a mask seldom has EXIF of its own, and where it has the size of
-//! the turned picture alone, it was drawn on that and stays as it is. What is predicted goes the way back (`in_file`), so that its files lie on
-//! the picture's file as those of annotators do.
+//! Pictures are turned upright as their EXIF says. A mask seldom has EXIF of its own: it is turned with its picture if it has the size of
+//! the picture's file. A mask that only has the size of the upright picture was drawn on that and stays. Predictions are turned back
+//! (`in_file`), so that their files align with the picture's file, like those of annotators.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -18,35 +18,31 @@ use crate::samples::Samples;
 /// A picture at its own size, and the classes of its pixels where they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WholePicture {
-    /// Pixels across.
     pub width: usize,
-    /// Pixels down.
     pub height: usize,
-    /// Channels of a pixel.
     pub channels: usize,
-    /// Bits of a channel.
     pub depth: PixelDepth,
-    /// Rows from the top, channels side by side; 16 bits with the lower byte first.
+    /// Rows from the top, channels interleaved; 16 bits are little-endian.
     pub pixels: Vec<u8>,
-    /// A class for each pixel, 255 where none counts.
+    /// A class per pixel, 255 for pixels that do not count.
     pub mask: Option<Vec<u8>>,
-    /// How the file was turned to be upright, if it was.
+    /// EXIF orientation that was applied, if any.
     pub turn: Option<Orientation>,
 }
 
 impl WholePicture {
-    /// Red, green and blue of a pixel in 8 bits; of one channel, that one three times.
+    /// Red, green and blue of a pixel in 8 bits; a single channel is repeated.
     pub(crate) fn rgb(&self, column: usize, row: usize) -> [u8; 3] {
         let bytes = self.depth.bytes();
         let pixel = (row * self.width + column) * self.channels * bytes;
         [0, 1, 2].map(|channel| {
             let channel = if self.channels < 3 { 0 } else { channel };
-            // The upper byte comes last.
+            // Little-endian: the upper byte comes last.
             self.pixels[pixel + channel * bytes + bytes - 1]
         })
     }
 
-    /// Values of the pixels, so many for each, as they lie in the file, with its height and width.
+    /// Values of the upright pixels, `per_pixel` each, turned to the orientation of the file; and the file's height and width.
     pub fn in_file<'a, T: Copy>(
         &self,
         values: &'a [T],
@@ -69,13 +65,12 @@ impl WholePicture {
         (Cow::Owned(lying), [height, width])
     }
 
-    /// Width times height.
     pub fn num_pixels(&self) -> usize {
         self.width * self.height
     }
 }
 
-/// Reads a sample with the channels and bits that a model has. Without a `coding`, or without a mask, there is no mask.
+/// Reads a sample with the channels and bits of a model. The mask is `None` without a `coding` or a mask file.
 pub fn read_whole(
     samples: &Samples,
     sample: usize,
@@ -94,7 +89,7 @@ pub fn read_whole(
     Ok(whole)
 }
 
-/// As [`read_whole`], over what `whole` held, with its channels and bits.
+/// Like [`read_whole`], into `whole`, which sets the channels and bits.
 pub(super) fn read_into(
     samples: &Samples,
     sample: usize,
@@ -173,7 +168,7 @@ fn check_size(path: &Path, found: Native, image: &Path, expected: Native) -> Res
     ))
 }
 
-/// Writes the channels of a file among those of its picture, from `first` on. Grey is repeated, colours become grey as Pillow weighs them; 8
+/// Writes the channels of a file into those of its picture, from `first` on. Grey is repeated, colours become grey with Pillow's weights; 8
 /// bits become 16 by a factor of 257, and 16 become 8 rounded.
 fn interleave(
     pixels: &[u8],
@@ -211,7 +206,7 @@ fn interleave(
     }
 }
 
-/// Pixels of less than half of the brightest are outside.
+/// Ignores the classes of pixels where the field of view has less than half of its brightest value.
 fn leave_out_outside(pixels: &[u8], native: Native, classes: &mut [u8]) {
     let bytes = native.depth.bytes();
     let value = |pixel: &[u8]| match native.depth {

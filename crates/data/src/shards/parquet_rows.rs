@@ -1,7 +1,7 @@
-//! The rows of Parquet files: columns of pictures become parts of a file that they are copied into, all others text.
+//! Rows of Parquet files: columns of pictures become parts of a file that they are copied into, all other columns become text.
 //!
-//! A picture is a column of bytes, or a group of `bytes` and `path` as Hugging Face writes it; where there are no bytes, the path counts. A list is joined by `|`,
-//! null is an empty cell, and numbers of labels become the names that Hugging Face's metadata has for them.
+//! A picture is a column of bytes, or a group of `bytes` and `path` as Hugging Face writes it; without bytes, the path is used. A list is
+//! joined by `|`, null is an empty cell, and label numbers become the names in Hugging Face's metadata.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,14 +17,14 @@ use crate::parquet::{ColumnReader, Fault, Leaf, Limits, ParquetFile, Physical, V
 use crate::stored_file::part_path;
 use crate::words::listed;
 
-/// Bytes that are not marked as text are looked at: a name or a caption is no picture.
+/// Longest byte string that may be text: unmarked byte columns up to this length are checked, because a name or a caption is no picture.
 const MOST_TEXT_BYTES: usize = 4096;
 
 /// A column of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Column {
     name: String,
-    /// The leaf with its values.
+    /// Leaf column with the values.
     leaf: usize,
     kind: ColumnKind,
 }
@@ -32,15 +32,15 @@ struct Column {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ColumnKind {
     Text,
-    /// Numbers that stand for these.
+    /// Label numbers, with their names.
     Names(Vec<String>),
-    /// Bytes, and the leaf of the path that stands for them where there are none.
+    /// Picture bytes, and the leaf with the path that is used where the bytes are null.
     Picture {
         path: Option<usize>,
     },
 }
 
-/// Writes a row per row.
+/// Writes a line of the list for each row.
 pub(super) fn list(
     shards: &[Shard],
     (place, folder): (&Path, &Path),
@@ -80,7 +80,7 @@ pub(super) fn list(
                 "name those that belong together: `train-*.parquet`",
             ));
         }
-        // A picture takes more than a byte, and so does its name; what claims to have more rows than bytes has no end.
+        // Every picture or its name takes more than a byte: a file that claims more rows than bytes is hostile.
         let num_cells = file.footer.num_rows().saturating_mul(columns.len() as u64);
         let most_cells = file.num_bytes().saturating_mul(64);
         if file.footer.num_rows() > file.num_bytes() || num_cells > most_cells {
@@ -111,7 +111,7 @@ pub(super) fn list(
     })
 }
 
-/// Names of the leaves, by which files are the same table.
+/// Names of the leaves; files of one table have equal names.
 fn names(file: &ParquetFile) -> Vec<String> {
     file.footer
         .leaves
@@ -120,7 +120,7 @@ fn names(file: &ParquetFile) -> Vec<String> {
         .collect()
 }
 
-/// A column's name without what lists add to it.
+/// Name of a column without the levels that lists add.
 fn name(leaf: &Leaf) -> String {
     let in_list = |part: &&String| {
         leaf.most_repetition == 0
@@ -132,13 +132,13 @@ fn name(leaf: &Leaf) -> String {
     parts.join(".")
 }
 
-/// What the columns are, and what there is to say.
+/// The columns of the list, and notes.
 fn columns(file: &ParquetFile) -> Result<(Vec<Column>, Vec<String>), DataError> {
     let leaves = &file.footer.leaves;
     let class_names = class_names(file);
     let mut columns: Vec<Column> = Vec::new();
     let mut left_out = Vec::new();
-    // Paths that stand beside the bytes of a picture are part of it.
+    // A path beside the bytes of a picture belongs to the picture.
     let mut path_of: HashMap<usize, usize> = HashMap::new();
     for (at, leaf) in leaves.iter().enumerate() {
         let (Some("bytes"), 0) = (leaf.path.last().map(String::as_str), leaf.most_repetition)
@@ -204,7 +204,7 @@ fn columns(file: &ParquetFile) -> Result<(Vec<Column>, Vec<String>), DataError> 
     Ok((columns, notes))
 }
 
-/// Whether the first bytes of a column read as a short text.
+/// Whether the first value of a column that is not null reads as a short text.
 fn is_text(file: &ParquetFile, leaf: usize) -> Result<bool, DataError> {
     let failed = |fault: Fault| fault.of(&file.path);
     for group in 0..file.footer.row_groups.len() {
@@ -220,7 +220,7 @@ fn is_text(file: &ParquetFile, leaf: usize) -> Result<bool, DataError> {
     Ok(true)
 }
 
-/// Names of labels by column, as Hugging Face's metadata has them.
+/// Label names by column, from Hugging Face's metadata.
 fn class_names(file: &ParquetFile) -> HashMap<String, Vec<String>> {
     let mut found = HashMap::new();
     let notes = file.footer.notes.iter();
@@ -243,7 +243,7 @@ fn class_names(file: &ParquetFile) -> HashMap<String, Vec<String>> {
     found
 }
 
-/// The columns of a row group, read side by side.
+/// The columns of a row group, read in parallel.
 struct Readers {
     readers: Vec<ColumnReader>,
     paths: Vec<Option<ColumnReader>>,
@@ -268,7 +268,7 @@ impl Readers {
         })
     }
 
-    /// Reads a row into `cells`, and its pictures into their file.
+    /// Reads a row into `cells`, and copies its pictures.
     fn read(
         &mut self,
         file: &ParquetFile,
@@ -314,7 +314,7 @@ fn push_text(out: &mut String, cell: Option<Value<'_>>, kind: &ColumnKind, is_un
     let written = match (value, kind) {
         (Value::Int(number), ColumnKind::Names(names)) => {
             let name = usize::try_from(number).ok().and_then(|at| names.get(at));
-            // -1 is what Hugging Face writes where there is none.
+            // Hugging Face writes -1 for no label.
             match name {
                 Some(name) => write!(out, "{name}"),
                 None => Ok(()),
@@ -329,15 +329,15 @@ fn push_text(out: &mut String, cell: Option<Value<'_>>, kind: &ColumnKind, is_un
         (Value::Bool(is_true), _) => write!(out, "{is_true}"),
         (Value::Bytes(bytes), _) => write!(out, "{}", String::from_utf8_lossy(bytes)),
     };
-    // Text takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = written;
 }
 
-/// The file that pictures are copied into.
+/// File that pictures are copied into.
 struct Pictures {
     file: Option<BufWriter<File>>,
     path: std::path::PathBuf,
-    /// As the list names it.
+    /// Name of the file in the list.
     name: String,
     at: u64,
     num_pictures: usize,
@@ -378,7 +378,7 @@ impl Pictures {
         Ok(part)
     }
 
-    /// Gives the file its name.
+    /// Completes the file and renames it.
     fn finish(mut self) -> Result<String, DataError> {
         if let Some(file) = self.file.take() {
             let file = file.into_inner();
@@ -396,7 +396,7 @@ impl Pictures {
 
 impl Drop for Pictures {
     fn drop(&mut self) {
-        // Not there any more once it has its name.
+        // Has no effect once the file is renamed.
         let _ = std::fs::remove_file(holdall_files::partial(&self.path));
     }
 }

@@ -1,20 +1,20 @@
-//! Many files by one name: `cars-{000..127}.tar`, `{train,extra}.parquet`, `cars-*.tar`.
+//! Expansion of path patterns: `cars-{000..127}.tar`, `{train,extra}.parquet`, `cars-*.tar`.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::folder::entries;
 
-/// More files than any set has.
+/// Limit of the files of a pattern.
 const MOST_FILES: usize = 1_000_000;
 
-/// Whether a path names many files, and is not itself one.
+/// Whether a path is a pattern and not the name of an existing file.
 pub(super) fn is_pattern(path: &Path) -> bool {
     let text = path.to_string_lossy();
     (text.contains('{') && text.contains('}') || text.contains('*')) && !path.exists()
 }
 
-/// The files that a pattern names, in its order; those of a `*` in natural order.
+/// Files of a pattern, in its order; for `*`, in natural order.
 pub(super) fn expand(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     let text = path.to_string_lossy();
     let wrong = |found: &str| {
@@ -83,7 +83,7 @@ fn choices(inside: &str) -> Result<Vec<String>, &'static str> {
     Ok((start..=end).map(|at| format!("{at:0width$}")).collect())
 }
 
-/// The files of a folder that fit a name with stars.
+/// Files of a folder that match a name with stars.
 fn starred(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -97,7 +97,7 @@ fn starred(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(fitting.map(|file| folder.join(file)).collect())
 }
 
-/// Whether a name is a pattern with something in the place of each star.
+/// Whether a name matches a pattern, with at least one character for each star.
 fn fits(name: &str, pattern: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {

@@ -1,4 +1,4 @@
-//! The members of a tar: their names, and where their bytes are. Only headers are read.
+//! Members of a tar: names and byte positions. Only headers are read.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::error::DataError;
 
 const BLOCK: u64 = 512;
-/// Names and sizes that do not fit into a header stand in members of their own; none is longer.
+/// Size limit of extension members, which hold names and sizes that do not fit into a header.
 const MOST_NAME_BYTES: u64 = 1 << 16;
 
 /// A file in a tar.
@@ -18,17 +18,17 @@ pub(crate) struct Member {
     pub(crate) num_bytes: u64,
 }
 
-/// The files of a tar, in their order.
+/// Iterator over the files of a tar, in order.
 #[derive(Debug)]
 pub(crate) struct Members {
     path: PathBuf,
     file: File,
     file_bytes: u64,
-    /// Where the next header is.
+    /// Position of the next header.
     at: u64,
 }
 
-/// What members before say of the next one.
+/// Name and size that extension members give for the next file.
 #[derive(Default)]
 struct Announced {
     name: Option<String>,
@@ -66,7 +66,7 @@ impl Members {
         Ok(members)
     }
 
-    /// The next file; none after the last.
+    /// The next file; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, DataError> {
         let mut announced = Announced::default();
         loop {
@@ -114,7 +114,7 @@ impl Members {
             }
             let name = announced.name.take().unwrap_or_else(|| name_in(&header));
             announced = Announced::default();
-            // Folders, links and devices have no bytes of their own.
+            // Folders, links and devices have no contents.
             if matches!(kind, b'0' | 0 | b'7') && !name.ends_with('/') {
                 return Ok(Some(Member {
                     name,
@@ -125,7 +125,7 @@ impl Members {
         }
     }
 
-    /// Writes what a member holds over what `bytes` held.
+    /// Reads a member's contents into `bytes`.
     pub(crate) fn read(&mut self, member: &Member, bytes: &mut Vec<u8>) -> Result<(), DataError> {
         bytes.clear();
         self.bytes_into(member.offset, member.num_bytes, bytes)
@@ -165,7 +165,7 @@ impl Members {
 }
 
 impl Announced {
-    /// Records of `LENGTH KEY=VALUE\n`.
+    /// Parses pax records `LENGTH KEY=VALUE\n`.
     fn read_pax(&mut self, mut bytes: &[u8]) {
         while let Some(space) = bytes.iter().position(|byte| *byte == b' ') {
             let length = std::str::from_utf8(&bytes[..space]).ok();
@@ -186,7 +186,7 @@ impl Announced {
     }
 }
 
-/// Whether a header's sum is right, its own field counted as blanks.
+/// Checks a header's checksum, which counts its own field as blanks.
 fn is_sound(header: &[u8]) -> bool {
     let sum: u64 = header
         .iter()
@@ -202,7 +202,7 @@ fn is_sound(header: &[u8]) -> bool {
     number(&header[148..156]) == Some(sum)
 }
 
-/// Octal digits, or bytes after a high bit.
+/// Number of a header field: octal digits, or big-endian bytes after a high bit.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
         let mut bytes = field.iter().enumerate();
@@ -237,7 +237,7 @@ fn name_in(header: &[u8]) -> String {
     }
 }
 
-/// The header of a file in a tar, as `ustar` writes it; nothing for a name that is too long.
+/// Header of a file in `ustar` format; `None` for a name that is too long.
 pub(crate) fn header(name: &str, num_bytes: u64) -> Option<[u8; BLOCK as usize]> {
     let mut header = [0; BLOCK as usize];
     let mut put = |at: usize, text: &[u8]| header[at..at + text.len()].copy_from_slice(text);
@@ -258,7 +258,7 @@ pub(crate) fn header(name: &str, num_bytes: u64) -> Option<[u8; BLOCK as usize]>
     Some(header)
 }
 
-/// Zeros that fill up a member's last block.
+/// Number of zeros that fill up a member's last block.
 pub(crate) fn padding(num_bytes: u64) -> usize {
     (num_bytes.next_multiple_of(BLOCK) - num_bytes) as usize
 }
@@ -267,7 +267,6 @@ pub(crate) fn padding(num_bytes: u64) -> usize {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tar of these files.
     pub(crate) fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (name, contents) in files {

@@ -75,7 +75,7 @@ fn a_list_is_made_once_and_again_when_a_file_changes() {
     assert!(index.file.ends_with(".cars.tar.index"));
     let table = Table::open(&path).unwrap();
     let written = fs::metadata(&index.file).unwrap().modified().unwrap();
-    // What there is to say is said again; nothing is listed again.
+    // Notes are repeated, and nothing is listed again.
     assert_eq!(Index::open(&path).unwrap().1, notes);
     let again = fs::metadata(&index.file).unwrap().modified().unwrap();
     assert_eq!(again, written);
@@ -172,7 +172,7 @@ fn shards_called_train_and_val_are_a_split() {
             ["validation-0.tar", "validation"]
         ]
     );
-    // One of them alone is all there is.
+    // A single shard is not split by its name.
     let (columns, _) = rows(&folder.path().join("test-0.tar")).unwrap();
     assert!(!columns.contains(&SPLIT.to_owned()));
     assert!(split("trainer.tar").is_none() && split("mytest-0.tar").is_none());
@@ -215,13 +215,13 @@ fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// As `make_parquet.py` makes them.
+/// Picture bytes, as `make_parquet.py` writes them.
 fn picture(row: usize) -> Vec<u8> {
     let bytes = (0..20 + 7 * row).map(|at| ((31 * row + 17 * at) % 256) as u8);
     bytes.collect()
 }
 
-/// Every codec, page version and encoding says the same, pictures included.
+/// Every codec, page version and encoding gives the same rows, pictures included.
 #[test]
 fn parquet_of_every_kind_has_the_same_rows() {
     let table = Table::open(&fixture("expected.csv")).unwrap();

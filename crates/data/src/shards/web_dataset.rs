@@ -1,4 +1,4 @@
-//! WebDataset: members of a tar that share a name up to its first dot are a sample.
+//! WebDataset: tar members with the same name up to its first dot are one sample.
 //!
 //! ```text
 //! 000017.jpg        a picture          -> column `image`
@@ -20,15 +20,15 @@ use crate::stored_file::part_path;
 use crate::table::json_lines::each_cell;
 use crate::words::{counted, listed, thousands};
 
-/// Captions, labels and JSON: whatever is longer is something else.
+/// Size limit of captions, labels and JSON.
 const MOST_TEXT_BYTES: u64 = 4 << 20;
-/// More keys than any table has.
+/// Limit of the number of columns.
 const MOST_COLUMNS: usize = 4096;
 const IMAGE: &str = "image";
 const VIDEO: &str = "video";
 const KEY: &str = "__key__";
 
-/// Cells by column.
+/// Cells of a sample, with their columns.
 type Cells = Vec<(String, String)>;
 
 /// Writes a row per sample.
@@ -52,7 +52,7 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
     if columns.is_empty() {
         columns.push(IMAGE.to_owned());
     }
-    // What stands in files of its own comes before what JSON says.
+    // Columns from files of their own come before keys of JSON.
     let place = |column: &str| match column {
         IMAGE | VIDEO => 0,
         "mask" => 1,
@@ -119,7 +119,7 @@ fn write_row(rows: &mut csv::Writer<&mut dyn Write>, row: &[&str]) -> Result<(),
         .map_err(|cause| super::unwritten(std::io::Error::other(cause)))
 }
 
-/// Hands the cells of each sample on; ends of names that say nothing here are added to `others`.
+/// Calls `hand_on` with the cells of each sample; unknown file endings are added to `others`.
 fn each_sample(
     shard: &Shard,
     others: &mut Vec<String>,
@@ -185,7 +185,6 @@ fn each_sample(
     hand_on_sample(&key, &mut cells, &mut of_json)
 }
 
-/// Whether a sample has a picture or a clip.
 fn has_media(cells: &Cells) -> bool {
     cells
         .iter()
@@ -234,7 +233,7 @@ fn wrong(shard: &Shard, member: &Member, expected: &str, found: &str) -> DataErr
     )
 }
 
-/// `a/b.mask.png` is `a/b` and `mask.png`; nothing for hidden files and what macOS adds.
+/// Splits `a/b.mask.png` into `a/b` and `mask.png`; `None` for hidden files and macOS metadata.
 fn key_and_ending(name: &str) -> Option<(&str, String)> {
     let name = name.trim_start_matches("./");
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
@@ -245,10 +244,10 @@ fn key_and_ending(name: &str) -> Option<(&str, String)> {
     Some((&name[..dot], name[dot + 1..].to_ascii_lowercase()))
 }
 
-/// What a member is to its sample.
+/// Meaning of a member for its sample.
 enum Role<'a> {
     Picture(&'a str),
-    /// Of an array beside a picture it is not known what it is: it is left alone.
+    /// An array counts as a clip only where the sample has no picture.
     Clip,
     Text(&'a str),
     Json,

@@ -1,7 +1,7 @@
-//! Rows that are no samples, whatever their picture is: a cell that must say something is empty, or there are more or fewer
-//! fields than the header has. Like pictures that cannot be read, they are skipped, counted, and told all at once.
+//! Rows that are unusable whatever their picture is: a required cell is empty, or the row has more or fewer fields than the
+//! header. Like unreadable pictures, they are skipped, counted and reported together.
 //!
-//! A file with such rows is read as if they were not in it: the others are split, numbered and drawn as they would be in
+//! A file with bad rows is read as if they were not in it: the other rows are split, numbered and drawn as they would be in
 //! the file that `holdall data clean` writes.
 
 use std::borrow::Cow;
@@ -17,38 +17,37 @@ use crate::sides::Side;
 use crate::table::Row;
 use crate::words::{counted, thousands};
 
-/// Rows that are named; the others are counted.
+/// Rows that a message names; the others are counted.
 const NUM_NAMED: usize = 5;
 
-/// What is wrong with a row.
+/// Why a row is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowFault {
     /// More or fewer fields than the header.
     Fields {
-        /// Of the header.
+        /// Fields of the header.
         expected: usize,
-        /// Of the row.
+        /// Fields of the row.
         found: usize,
     },
-    /// The cell of its image is empty.
+    /// The image cell is empty.
     NoImage,
-    /// The cell of its clip is empty.
+    /// The clip cell is empty.
     NoClip,
-    /// The cell of its caption is empty, or what the template makes of its cells.
+    /// The caption cell is empty, or the caption rendered from the template is.
     NoCaption,
-    /// A cell does not say what it should.
+    /// A cell has an invalid value.
     Cell {
-        /// Its column.
         column: String,
-        /// What it may say.
+        /// Valid values, in words.
         expected: Cow<'static, str>,
-        /// What it says.
+        /// The cell's value.
         found: String,
     },
 }
 
 impl Display for RowFault {
-    /// In the words of `holdall data check`.
+    /// The wording of `holdall data check`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RowFault::Fields { expected, found } => write!(out, "{found} of {expected} fields"),
@@ -67,21 +66,20 @@ impl Display for RowFault {
     }
 }
 
-/// A row that is left out.
+/// A row that is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadRow {
-    /// Its line.
+    /// Line in the file.
     pub row: u32,
-    /// The side that it would be on.
+    /// Side of the split that the row would be on.
     pub side: Side,
-    /// What it says of its image.
+    /// The image cell.
     pub image: String,
-    /// What is wrong with it.
     pub fault: RowFault,
 }
 
 impl Source {
-    /// Writes a row's image and caption over what these held; says what is wrong with it, if anything is.
+    /// Reads a row's image and caption into the buffers; returns why the row is unusable, if it is.
     pub(crate) fn read_row(
         &self,
         row: Row<'_>,
@@ -93,7 +91,7 @@ impl Source {
             Some(template) => template.render_into(row, caption),
             None => caption.clear(),
         }
-        // Made of a label that is not there, a caption would say nothing of the picture.
+        // A caption made of an empty label would say nothing of the picture.
         let made_of = self.columns.caption_label;
         if made_of.is_some_and(|column| row.cell(column).trim().is_empty()) {
             caption.clear();
@@ -115,7 +113,7 @@ impl Source {
     }
 }
 
-/// Bad rows are an error, or a note where the config lets a run skip so many.
+/// Bad rows are an error, or a note where the config allows to skip that many.
 pub(super) fn check_rows(
     config: &DataConfig,
     csv: &Path,

@@ -1,4 +1,4 @@
-//! Clips of a config: samples like those of pictures, whose files are clips; several of them where rows are grouped.
+//! Clips of a config: samples like those of pictures, with clip files; several files per sample where rows are grouped.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::samples::Samples;
 use crate::stored_file;
 use crate::words::{counted, thousands};
 
-/// Reads what the config names: a clip in each row. The seed decides which rows are held out.
+/// Reads the config's data with a clip in each row. The seed decides which rows are held out.
 pub fn read_clips(
     config: &DataConfig,
     captions: Captions,
@@ -19,7 +19,7 @@ pub fn read_clips(
     read(config, captions, None, seed)
 }
 
-/// The same, with the targets of a trained model, as [`super::read_with_targets`].
+/// Like [`read_clips`], with the targets of a trained model, see [`super::read_with_targets`].
 pub fn read_clips_with_targets(
     config: &DataConfig,
     captions: Captions,
@@ -36,7 +36,7 @@ fn read(
     seed: u64,
 ) -> Result<DataSet, DataError> {
     let mut data = read_source(config, (Media::Clips, captions), trained, seed)?;
-    // Before the first step, not at the first such clip.
+    // Checked before the first step, not when training reaches the clip.
     let lists = [
         Some(&data.train),
         data.validation.as_ref(),
@@ -57,7 +57,7 @@ fn read(
     Ok(data)
 }
 
-/// How many clips samples have.
+/// Note on the number of clips per sample.
 pub(super) fn note_on_groups(config: &DataConfig, train: &Samples, validation: &Samples) -> String {
     let group = config.group.as_deref().unwrap_or_default();
     let num_videos = config.num_videos();

@@ -1,4 +1,4 @@
-//! What kind of work data is for, told by headers and names of folders alone: nothing else is read.
+//! Detects the task that data is for, from table headers and folder names alone: nothing else is read.
 
 use std::path::Path;
 
@@ -12,32 +12,29 @@ use crate::segmentation::layout;
 use crate::table::Table;
 use crate::words::listed;
 
-/// What data is for, and why.
+/// Kind of the data, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// What for.
     pub kind: EvidenceKind,
-    /// A sentence without its end: `cars.csv has a column `caption``.
+    /// A sentence without its full stop: `cars.csv has a column `caption``.
     pub reason: String,
 }
 
-/// What data is for.
+/// Kind of annotations that data has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvidenceKind {
     /// Pictures with captions.
     Captions,
-    /// Pictures with labels or numbers, of columns or of class folders.
+    /// Pictures with labels or numbers, from columns or class folders.
     Labels,
-    /// Pictures with masks.
     Masks,
-    /// Clips.
     Clips,
 }
 
-/// Names of folders that hold clips, each a folder of frames.
+/// Names of folders that hold clips, each clip a folder of frames.
 const CLIP_FOLDERS: [&str; 3] = ["clips", "videos", "frames"];
 
-/// What kind of work the data is for. What the config says counts before what the files are.
+/// Kind of the data. The config takes precedence over the files.
 pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     let is = |kind, reason: String| Ok(Evidence { kind, reason });
     if let Some(video) = &config.video {
@@ -45,7 +42,7 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
         return is(EvidenceKind::Clips, reason);
     }
     if let Some(caption) = &config.caption {
-        // Clips have captions too; what cannot be read is said by who reads it.
+        // Clips have captions too; the reader reports what cannot be read.
         if let (None, Ok(Some(clips))) = (&config.image, clips_of_table(config)) {
             return is(EvidenceKind::Clips, clips);
         }
@@ -113,7 +110,7 @@ pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     }
 }
 
-/// Why a table is one of clips, if it is.
+/// Reason why a table has clips, if it has.
 fn clips_of_table(config: &DataConfig) -> Result<Option<String>, DataError> {
     let csv = find(config.train.as_deref())?.csv;
     if csv.is_dir() && class_folders::is_layout(&csv)? {
@@ -127,7 +124,7 @@ fn clips_of_table(config: &DataConfig) -> Result<Option<String>, DataError> {
     Ok(column.map(|column| format!("{} has a column `{column}`", csv.display())))
 }
 
-/// A folder of clips: named so, or inside of one.
+/// A folder of clips: named so itself, or with a subfolder named so.
 fn clip_folder(root: &Path) -> Result<Option<String>, DataError> {
     let is_named = |name: &str| {
         CLIP_FOLDERS

@@ -1,4 +1,4 @@
-//! Whether every image that a row names is there: a run should not find out hours later.
+//! Checks that every image that a row names exists: a run should not find out hours later.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::samples::Samples;
 use crate::stored_file;
 use crate::words::{counted, thousands};
 
-/// From here on, looking whether files exist is worth more than one thread.
+/// Number of images from which on their existence is checked by several threads.
 pub(super) const MANY_IMAGES: usize = 10_000;
 
-/// How many are missing, and the first: its line and its sample.
+/// Number of missing images, and the line and sample of the first.
 #[derive(Clone, Copy, Default)]
 struct Missing {
     count: usize,
@@ -32,8 +32,7 @@ impl Missing {
     }
 }
 
-/// Images that are not there are an error, or a note where the config lets a run skip so many and the rows that it skips
-/// anyway.
+/// Missing images are an error, or a note where the config allows to skip that many together with the bad rows.
 pub(super) fn check_images(
     config: &DataConfig,
     source: &Source,
@@ -55,7 +54,7 @@ pub(super) fn check_images(
     };
     let most = config.max_skipped.get();
     let num_skipped = num_missing + num_bad_rows;
-    // Where none is there, they are somewhere else.
+    // If all images are missing, they are in another folder.
     let may_be_skipped =
         num_missing < num_images && num_skipped as f64 <= (num_images + num_bad_rows) as f64 * most;
     if config.bad_pictures == BadPictures::Skip && may_be_skipped {
@@ -125,7 +124,7 @@ fn missing_images(samples: &Samples, media: Media) -> Missing {
     }
 }
 
-/// Paths in a CSV often start at the folder that a script was run in, not at the CSV's.
+/// Hint for `image_root`: paths in a CSV often start at the folder that a script was run in, not at the CSV's.
 fn hint_on_root(source: &Source, image: &Path) -> String {
     let relative = image.strip_prefix(&source.root).unwrap_or(image);
     let beside = source.table.folder();

@@ -1,4 +1,4 @@
-//! Columns of labels and numbers: what each row says, the names there are, and the index of each.
+//! Columns of labels and numbers: reads cells, collects label names, and indexes them.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -13,31 +13,31 @@ use crate::table::{Row, Table};
 use crate::target::{ClassRows, Target, TargetKind, TargetValues, UNSEEN};
 use crate::words::{counted, listed, nearest, thousands};
 
-/// What targets may be, where that is known before the rows are read.
+/// Source of the targets' labels and statistics.
 #[derive(Clone, Copy)]
 pub(crate) enum Known<'a> {
-    /// The rows say so.
+    /// The rows themselves.
     FromRows,
-    /// The rows of another file, which are trained on, said so.
+    /// The rows of the training file, where this is the validation file.
     Training(&'a [Target]),
-    /// A trained model says so.
+    /// The heads of a trained model.
     Heads(&'a [Target]),
 }
 
-/// A target as the rows bring it: names are numbered in order of appearance.
+/// A target during the scan: names are numbered in order of appearance.
 pub(crate) struct ScannedTarget {
     names: Names,
     values: TargetValues,
-    /// A row's labels, while they are gathered.
+    /// Buffer for the labels of one row.
     row: Vec<u32>,
 }
 
-/// Every name once.
+/// Distinct label names.
 #[derive(Default)]
 struct Names {
     ids: HashMap<String, u32>,
     seen: Vec<[NameRows; 3]>,
-    /// The side whose rows are evaluated; names of other sides alone are not called unseen. All sides count where there is none.
+    /// Side whose rows are evaluated: names on other sides alone are not reported as unseen. `None` for all sides.
     evaluated: Option<Side>,
 }
 
@@ -45,7 +45,7 @@ struct Names {
 #[derive(Clone, Copy, Default)]
 struct NameRows {
     count: usize,
-    /// Line of the first.
+    /// Line of the first row.
     first: u32,
 }
 
@@ -53,13 +53,13 @@ struct NameRows {
 struct Unseen<'a> {
     name: &'a str,
     num_rows: usize,
-    /// Line of the first row that has it.
+    /// Line of the first row with the name.
     first: u32,
 }
 
 impl Names {
     fn number(&mut self, name: &str, line: u32, side: Side) -> u32 {
-        // No more names than cells; past 31 bits of those a head is no use.
+        // At most as many names as cells; a head with more than 31 bits of them is out of reach.
         let next = self.seen.len() as u32;
         let id = match self.ids.get(name) {
             Some(&id) => id,
@@ -76,7 +76,7 @@ impl Names {
         id
     }
 
-    /// The names of the rows that are trained on, sorted.
+    /// Names in the training rows, sorted.
     fn trained(&self) -> Vec<String> {
         let trained = self.ids.iter();
         let trained =
@@ -86,7 +86,7 @@ impl Names {
         names
     }
 
-    /// The index of each among these; `None` where it is not there.
+    /// Index of each name among `known`; `None` where it is missing.
     fn indices(&self, known: &[String]) -> Vec<Option<u32>> {
         let index_of: HashMap<&str, u32> = known.iter().map(String::as_str).zip(0..).collect();
         let mut indices = vec![None; self.seen.len()];
@@ -96,7 +96,7 @@ impl Names {
         indices
     }
 
-    /// Names without an index that rows to evaluate have, those of most rows first.
+    /// Names without an index in the evaluated rows, by descending number of rows.
     fn without(&self, indices: &[Option<u32>]) -> Vec<Unseen<'_>> {
         let is_counted = |side: &Side| self.evaluated.is_none_or(|evaluated| evaluated == *side);
         let names = self
@@ -121,7 +121,7 @@ impl Names {
 }
 
 impl TargetColumns {
-    /// What is wrong with a row's cells, if anything is.
+    /// Checks a row's cells; returns what is wrong with them.
     pub(super) fn fault(&self, row: Row<'_>, table: &Table) -> Option<RowFault> {
         let fault = |column: usize, expected| {
             Some(RowFault::Cell {
@@ -165,12 +165,12 @@ impl TargetColumns {
 }
 
 impl ScannedTarget {
-    /// Counts labels that were not trained on among the rows of this side alone.
+    /// Limits the count of unseen labels to the rows of this side.
     pub(super) fn evaluate(&mut self, side: Side) {
         self.names.evaluated = Some(side);
     }
 
-    /// One more row, whose cells nobody reads.
+    /// Adds a row whose cells are not read.
     pub(super) fn push_unknown(&mut self) {
         match &mut self.values {
             TargetValues::Class(values) => values.push(-1),
@@ -179,7 +179,7 @@ impl ScannedTarget {
         }
     }
 
-    /// One more row, whose cells are as they should be.
+    /// Adds a row whose cells are valid.
     pub(super) fn push(&mut self, columns: &TargetColumns, row: Row<'_>, side: Side) {
         let ScannedTarget {
             names,
@@ -223,7 +223,7 @@ impl ScannedTarget {
     }
 }
 
-/// A cell's number, if it says anything.
+/// Number in a cell; `None` for an empty one.
 fn number(cell: &str) -> Result<Option<f32>, ()> {
     match cell.trim() {
         "" => Ok(None),
@@ -234,7 +234,7 @@ fn number(cell: &str) -> Result<Option<f32>, ()> {
     }
 }
 
-/// Whether a cell says yes or no.
+/// Truth value of a cell.
 fn flag(cell: &str) -> Option<bool> {
     const YES: [&str; 4] = ["1", "1.0", "yes", "true"];
     const NO: [&str; 4] = ["0", "0.0", "no", "false"];
@@ -256,8 +256,8 @@ impl Source {
         targets.map(|target| target.columns.scan()).collect()
     }
 
-    /// The targets and their values by row, in the order of those that are known. Of numbers, mean and deviation are yet to
-    /// be found.
+    /// Targets and their values by row, in the order of the known targets. Mean and deviation of numeric targets are still to
+    /// be computed.
     pub(crate) fn resolve(
         &self,
         scanned: Vec<ScannedTarget>,
@@ -339,7 +339,7 @@ impl Source {
         let indices = |column: usize| {
             let indices = scanned.names.indices(kind.names());
             let unknown = scanned.names.without(&indices);
-            // Where no row has a label of the model, the column is another one.
+            // If no row has a label of the model, the column is a different one.
             let is_other = !unknown.is_empty() && indices.iter().all(Option::is_none);
             let first = unknown.iter().min_by_key(|label| label.first);
             match first.filter(|_| unseen == UnseenLabels::Fail || is_other) {
@@ -395,7 +395,8 @@ impl Source {
         })
     }
 
-    /// Rows whose label was not trained on, and what becomes of them; with labels from the rows, those that are held out.
+    /// Notes on rows whose label was not trained on, and how they are treated; with labels from the rows, only held-out rows have such
+    /// labels.
     pub(super) fn notes_on_unseen(
         &self,
         scanned: &[ScannedTarget],
@@ -453,7 +454,7 @@ impl Source {
         notes
     }
 
-    /// What rows without a value mean for training.
+    /// Notes on rows without a value, and how training treats them.
     pub(super) fn notes_on_unlabelled(
         &self,
         scanned: &[ScannedTarget],
@@ -550,7 +551,7 @@ impl Source {
     }
 }
 
-/// Finds mean and deviation of the numbers that are trained on.
+/// Computes mean and deviation of numeric targets over the training rows.
 pub(crate) fn standardize(targets: &mut [Target], values: &[TargetValues], sides: &[Side]) {
     for (target, values) in targets.iter_mut().zip(values) {
         let (TargetKind::Number { mean, std }, TargetValues::Number(values)) =

@@ -103,7 +103,7 @@ fn splits_by_label_and_the_same_way_every_time() {
     );
 }
 
-/// Heads lie in the order of their names; what the config lists first decides all the same.
+/// Heads are ordered by name; the target that the config lists first still decides the split.
 #[test]
 fn rows_are_held_out_by_the_first_target_as_it_is_written() {
     let folder = cars();
@@ -139,7 +139,7 @@ fn a_target_of_no_column_is_told_what_targets_are() {
     assert!(error.contains("`targets: {NAME: COLUMN}`"), "{error}");
 }
 
-/// 40 rows: 28 to train on, 4 to validate on, 8 to test on, two patients among all of them.
+/// 40 rows: 28 for training, 4 for validation, 8 for the test, and two patients among all of them.
 fn three_sides(split: &str) -> Folder {
     let mut csv = format!("image,make,caption,{split},patient\n");
     for at in 0..40 {
@@ -181,7 +181,7 @@ fn a_split_column_is_recognised_and_test_rows_are_apart() {
     ] {
         assert!(notes.contains(note), "{notes}");
     }
-    // The same where it is named, and whatever else is held out.
+    // Naming the column or holding out another share leaves the test side as it is.
     config.validation = Validation::column("Split");
     let named = read(&config, Captions::Required, 0).unwrap();
     assert_eq!((&named.train, &named.test), (&data.train, &data.test));
@@ -319,7 +319,7 @@ fn a_head_brings_its_own_labels() {
         error.contains("row 2") && error.contains("3 labels of the trained head"),
         "{error}"
     );
-    // No row has a label of the head: that is another column.
+    // No row has a label of the head: the column is a different one.
     config.unseen_labels = UnseenLabels::Wrong;
     let others = ["red", "blue"].map(str::to_owned);
     let error = read_with_labels(&config, &others, Side::Train, 0)
@@ -385,7 +385,7 @@ fn labels_may_be_empty_but_not_all_the_same() {
     assert!(fails(&config).contains("found none"));
 }
 
-/// The 40 cars, and these lines after the tenth.
+/// The 40 cars, with these lines after the tenth.
 fn cars_and(lines: &str) -> Folder {
     let folder = cars();
     let csv = fs::read_to_string(folder.0.path().join("image_labels.csv")).unwrap();
@@ -451,7 +451,7 @@ fn bad_rows_count_as_bad_pictures_do() {
         read(&config, Captions::Required, 0).unwrap().bad_rows.len(),
         4
     );
-    // Four of 44 and a missing picture of 40 are more than a tenth together.
+    // Four of 44 rows and one missing picture of 40 exceed a tenth together.
     fs::remove_file(folder.0.path().join("images/7.jpg")).unwrap();
     let error = fails(&config);
     assert!(
@@ -471,7 +471,7 @@ fn bad_rows_count_as_bad_pictures_do() {
     assert!(error.contains("hint: `holdall data clean "), "{error}");
     config.bad_pictures = BadPictures::Fail;
     assert!(fails(&config).contains("`bad_pictures: fail` allows none: row 12"));
-    // Where nothing is left there is nothing to skip.
+    // If nothing would be left, skipping is refused.
     folder.write("image_labels.csv", "image,caption\n,a\nimages/1.jpg, \n");
     config.bad_pictures = BadPictures::Skip;
     config.max_skipped = Share(1.0);
@@ -506,7 +506,7 @@ fn missing_images_are_counted_and_the_first_is_named() {
     fs::remove_file(folder.0.path().join("images/9.jpg")).unwrap();
     let mut config = folder.config();
     let data = read(&config, Captions::Required, 0).unwrap();
-    // They stay in: which rows are held out, and in which order they come, does not depend on what is missing.
+    // Missing pictures stay in the lists: split and order do not depend on what is missing.
     assert_eq!(data.train.len(), 36);
     let note = data
         .notes
@@ -828,7 +828,7 @@ fn groups_stay_on_one_side_and_leaks_are_said() {
     assert!(notes.contains("Careful: 1 group of `patient` on both sides of the split. Groups by `patient`: 5 in 20 rows for training, 2 in 2 rows for validation"), "{notes}");
 }
 
-/// Class folders with these files, each empty.
+/// Class folders with these empty files.
 fn class_folders(files: &[&str]) -> Folder {
     let folder = Folder(tempfile::tempdir().unwrap());
     for file in files {
@@ -924,7 +924,7 @@ fn class_folders_in_train_val_and_test_are_the_split() {
     ] {
         assert!(notes.contains(note), "{notes}");
     }
-    // Without a `val`, a share of what is trained on chooses the model, and never the test.
+    // Without a `val` folder, a share of the training files is drawn for validation, never the test files.
     let mut files: Vec<String> = (0..20)
         .map(|at| format!("train/{}/{at}.jpg", at % 2))
         .collect();
@@ -955,7 +955,7 @@ fn class_folders_in_train_val_and_test_are_the_split() {
     };
     let error = read(&strict, Captions::None, 0).unwrap_err().to_string();
     assert!(error.contains("found `c`"), "{error}");
-    // Masks are no classes, and one folder is none either.
+    // Folders of images and masks are no classes, and neither is a single folder.
     let folder = class_folders(&["images/1.jpg", "masks/1.png"]);
     let error = read(&folder.config(), Captions::None, 0).unwrap_err();
     assert!(error.to_string().contains("single .csv"), "{error}");

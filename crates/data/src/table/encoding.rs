@@ -1,12 +1,12 @@
 //! Text in the encodings that spreadsheets write, read as UTF-8.
 //!
-//! UTF-16 is told by its byte order mark, or by the zeros in its first bytes. A file that is neither that nor UTF-8 is Windows-1252,
-//! which Latin-1 is a part of, where its letters beyond ASCII stand among others, as in `café`. Where they stand in rows, as in Cyrillic
-//! and Chinese encodings, or where the file has letters of UTF-8 too, it is for its owner to say what it is.
+//! UTF-16 is recognised by its byte order mark, or by zeros in its first bytes. A file that is neither UTF-16 nor UTF-8 is taken for
+//! Windows-1252, a superset of Latin-1, if its non-ASCII letters stand alone among ASCII, as in `café`. If they stand in sequence, as in
+//! Cyrillic and Chinese encodings, or if the file has UTF-8 letters too, the user has to say what it is.
 
 use std::io::{self, Read};
 
-/// How the letters of a file are written.
+/// Character encoding of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     Utf8,
@@ -16,7 +16,7 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// As messages call it.
+    /// Name in messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Encoding::Utf8 => "UTF-8",
@@ -25,7 +25,7 @@ impl Encoding {
         }
     }
 
-    /// Of all that a reader gives.
+    /// Detects the encoding from the reader's whole contents.
     pub(super) fn of(mut reader: impl Read) -> io::Result<Encoding> {
         let mut piece = vec![0; 1 << 16];
         let mut length = fill(&mut reader, &mut piece)?;
@@ -41,7 +41,7 @@ impl Encoding {
         let mut carried = 0;
         while length > carried {
             let kept = seen.look(&piece[..length]);
-            // A letter that the piece cuts in two is looked at with the next.
+            // A letter that is cut by the end of the piece is checked with the next one.
             piece.copy_within(length - kept..length, 0);
             carried = kept;
             length = kept + fill(&mut reader, &mut piece[kept..])?;
@@ -55,14 +55,14 @@ impl Encoding {
     }
 }
 
-/// Bytes beyond ASCII.
+/// Statistics of bytes beyond ASCII.
 #[derive(Default)]
 struct Seen {
-    /// In letters of UTF-8.
+    /// Letters in valid UTF-8.
     num_letters: usize,
-    /// In no such letter, with ASCII before and behind.
+    /// Bytes outside UTF-8 letters, with ASCII on both sides.
     num_alone: usize,
-    /// In no such letter, beside another byte beyond ASCII.
+    /// Bytes outside UTF-8 letters, beside another byte beyond ASCII.
     num_in_rows: usize,
 }
 
@@ -71,7 +71,7 @@ impl Seen {
         self.num_letters == 0 && self.num_alone > self.num_in_rows
     }
 
-    /// Looks at bytes; how many at the end may be the start of a letter.
+    /// Counts bytes; returns how many at the end may be the start of a letter.
     fn look(&mut self, bytes: &[u8]) -> usize {
         let is_beyond = |at: Option<usize>| {
             let byte = at.and_then(|at| bytes.get(at));
@@ -104,7 +104,7 @@ impl Seen {
     }
 }
 
-/// Reads until a buffer is full or nothing is left.
+/// Reads until a buffer is full or the reader ends.
 fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
@@ -118,14 +118,14 @@ fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// A file's letters in UTF-8, without a byte order mark of UTF-16.
+/// Reader that converts a file to UTF-8, without the byte order mark of UTF-16.
 #[derive(Debug)]
 pub(super) struct Utf8Reader<R> {
     inner: R,
     encoding: Encoding,
-    /// Read and not yet converted: of UTF-16 half a letter.
+    /// Bytes not converted yet: in UTF-16, half a letter.
     raw: Vec<u8>,
-    /// Converted and not yet handed out, from `given` on.
+    /// Converted text; the bytes from `given` on are not returned yet.
     text: String,
     given: usize,
     is_started: bool,
@@ -167,7 +167,7 @@ impl<R: Read> Utf8Reader<R> {
         const MARK: u16 = 0xfeff;
         let (pairs, _) = self.raw.as_chunks::<2>();
         let mut units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
-        // The first half of a letter of two waits for its second.
+        // A high surrogate waits for its low one.
         if !is_end
             && units
                 .last()
@@ -206,7 +206,7 @@ impl<R: Read> Read for Utf8Reader<R> {
     }
 }
 
-/// Letters of 0x80 to 0x9f; the others are those of Unicode's first 256.
+/// Letters of the bytes 0x80 to 0x9f; all other bytes are Unicode's first 256 letters.
 const WINDOWS_1252: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}',
     '\u{90}', '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
@@ -223,7 +223,7 @@ fn windows_1252(byte: u8) -> char {
 mod tests {
     use super::*;
 
-    /// Gives so many bytes at a time.
+    /// Reader that returns a fixed number of bytes at a time.
     struct Slowly<'a>(&'a [u8], usize);
 
     impl Read for Slowly<'_> {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(read(latin), (Encoding::Windows1252, expected));
     }
 
-    /// Letters of both: neither reading would be right, and the row is named by whoever reads it as UTF-8.
+    /// A file with letters in both encodings: neither reading is right, so the row is reported as invalid UTF-8.
     #[test]
     fn a_file_of_two_encodings_is_taken_for_utf_8() {
         let mut bytes = "a,b\nä,1\n".as_bytes().to_vec();
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(Encoding::of(&*bytes).unwrap(), Encoding::Utf8);
     }
 
-    /// Cyrillic and Chinese in their old encodings are not Latin-1, and nobody would see it in a run.
+    /// Cyrillic and Chinese in legacy encodings must not be read as Latin-1: a run would not reveal the error.
     #[test]
     fn letters_in_rows_are_not_western() {
         let cyrillic = b"image,caption\n1.jpg,\xea\xf0\xe0\xf1\xed\xfb\xe9\n";

@@ -1,6 +1,6 @@
-//! A JSON object per line, as `metadata.jsonl` of Hugging Face image folders has them: keys are columns.
+//! A JSON object per line, like `metadata.jsonl` of Hugging Face image folders: keys are columns.
 //!
-//! An object within an object is taken apart (`image.path`), a list is joined by `|`, null is an empty cell.
+//! Nested objects are flattened (`image.path`), a list is joined by `|`, null is an empty cell.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -15,20 +15,20 @@ use super::rows::{Records, Stamp};
 use super::text_records::{open_file, unreadable};
 use crate::error::{DataError, at_row};
 
-/// Lines whose keys are the columns. A key that appears later is not read.
+/// Lines whose keys become columns. A key that first appears later is ignored.
 const HEADER_LINES: usize = 1000;
-/// A line that is longer is no row.
+/// Length limit of a line.
 const MOST_LINE_BYTES: u64 = 16 << 20;
-/// Lines up to this are parsed without asking.
+/// Lines up to this length are parsed without a memory check.
 const SHORT_LINE_BYTES: usize = 64 << 10;
-/// What parsing a line takes at its peak, for each byte: lists of single digits take the most.
+/// Peak memory of parsing, per byte of a line: lists of single digits take the most.
 const PARSED_PER_BYTE: u64 = 40;
-/// More keys than any table has.
+/// Limit of the number of columns.
 const MOST_COLUMNS: usize = 4096;
-/// What stands between the values of a list.
+/// Separator between the values of a list.
 const LIST_SEPARATOR: &str = "|";
 
-/// Whether a file is one of JSON lines, by its name.
+/// Whether a file name is one of JSON lines.
 pub(super) fn is_json_lines(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.is_some_and(|extension| {
@@ -38,7 +38,7 @@ pub(super) fn is_json_lines(path: &Path) -> bool {
     })
 }
 
-/// A JSON file that is one value: the line that makes lines of it.
+/// Error for a JSON file that is a single value, with a command that converts it to lines.
 pub(super) fn refuse_json(path: &Path) -> DataError {
     let name = path.display();
     DataError::invalid(
@@ -52,7 +52,7 @@ pub(super) fn refuse_json(path: &Path) -> DataError {
     )
 }
 
-/// The columns: keys of the first rows, in the order of their appearance.
+/// Columns: keys of the first rows, in order of appearance.
 pub(super) fn columns(path: &Path) -> Result<Vec<String>, DataError> {
     let mut lines = Lines::open(path)?.0;
     let mut columns: Vec<String> = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn open(path: &Path, columns: &[String]) -> Result<(JsonRecords, Stam
     Ok((records, stamp))
 }
 
-/// Rows of cells.
+/// Records of a JSON lines file.
 pub(super) struct JsonRecords {
     lines: Lines,
     place_of: HashMap<String, usize>,
@@ -126,7 +126,7 @@ impl Records for JsonRecords {
     }
 }
 
-/// Lines that say something, and their numbers.
+/// Non-empty lines and their numbers.
 struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
@@ -184,7 +184,7 @@ impl Lines {
             return match serde_json::from_slice::<Value>(text) {
                 Ok(Value::Object(object)) => Ok(Some(object)),
                 Ok(other) => Err(self.wrong("a JSON object", kind(&other))),
-                // Where in the line, not in the file.
+                // Position in the line, not in the file.
                 Err(cause) => Err(self.wrong(
                     "a JSON object",
                     format!("column {}: {}", cause.column(), reason(&cause)),
@@ -203,7 +203,7 @@ impl Lines {
     }
 }
 
-/// What is wrong, without the place.
+/// Message of a parser error without its position.
 fn reason(cause: &serde_json::Error) -> String {
     let text = cause.to_string();
     let end = text.rfind(" at line ").unwrap_or(text.len());
@@ -221,7 +221,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Hands each value on as a cell; keys of objects within are joined by dots.
+/// Calls `hand_on` with each value as a cell; keys of nested objects are joined by dots.
 pub(crate) fn each_cell(
     object: &Map<String, Value>,
     prefix: &str,
@@ -239,7 +239,7 @@ pub(crate) fn each_cell(
     }
 }
 
-/// Through a pointer: a closure of closures would be a type without end.
+/// Dynamic dispatch: nested generic closures would be an infinite type.
 fn each_cell_dyn(
     object: &Map<String, Value>,
     prefix: &str,
@@ -248,7 +248,7 @@ fn each_cell_dyn(
     each_cell(object, prefix, &mut hand_on);
 }
 
-/// What a value says.
+/// Text of a value.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null | Value::Object(_) => String::new(),

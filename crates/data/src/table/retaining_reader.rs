@@ -1,23 +1,23 @@
-//! A reader that remembers what it gave away until it is told to forget: a CSV parser says where a record ends, not what
-//! stood there.
+//! Reader that keeps the bytes it returned until it may forget them: a CSV parser reports where a record ends, but not its
+//! raw text.
 
 use std::io::{self, BufRead, Read};
 
 use holdall_files::check_memory;
 
-/// What a row takes once it is read, for each of its bytes: its cells, and copies of them. Measured as 13.
+/// Memory of a row that was read, per byte: its cells, and copies of them. Measured as 13.
 const PER_ROW_BYTE: u64 = 14;
-/// Rows up to this are read without asking.
+/// Rows up to this length are read without a memory check.
 const SHORT_ROW_BYTES: usize = 256 << 10;
 
-/// Hands bytes on, and keeps those from a given offset.
+/// Passes bytes through, and keeps those from a given offset on.
 #[derive(Debug)]
 pub(super) struct RetainingReader<R> {
     inner: R,
     kept: Vec<u8>,
-    /// Offset in the file of the first byte kept.
+    /// File offset of the first byte kept.
     kept_from: u64,
-    /// Bytes before this offset may go.
+    /// Bytes before this offset may be dropped.
     needed_from: u64,
 }
 
@@ -31,18 +31,18 @@ impl<R: BufRead> RetainingReader<R> {
         }
     }
 
-    /// Bytes before this offset will not be asked for again.
+    /// Allows bytes before this offset to be dropped.
     pub(super) fn forget_before(&mut self, offset: u64) {
         self.needed_from = self.needed_from.max(offset);
     }
 
-    /// What was given away from this offset on; nothing of what may have been forgotten.
+    /// Returned bytes from this offset on, without those that may be dropped.
     pub(super) fn since(&self, offset: u64) -> &[u8] {
         let start = offset.max(self.needed_from) - self.kept_from;
         self.kept.get(start as usize..).unwrap_or(&[])
     }
 
-    /// Whether nothing is left to give.
+    /// Whether the reader is at its end.
     pub(super) fn is_at_end(&mut self) -> io::Result<bool> {
         loop {
             match self.inner.fill_buf() {
@@ -55,7 +55,7 @@ impl<R: BufRead> RetainingReader<R> {
 
 impl<R: BufRead> Read for RetainingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Only here, once per buffer and not once per record: what is kept has to move.
+        // Dropped once per buffer, not per record, because the kept bytes have to move.
         let gone = (self.needed_from - self.kept_from).min(self.kept.len() as u64);
         self.kept.drain(..gone as usize);
         self.kept_from += gone;

@@ -1,4 +1,4 @@
-//! The rows of a table, one after the other: a file of millions takes the memory of one row.
+//! Iteration over the rows of a table: a file of millions takes the memory of one row.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use holdall_files::check_memory;
 use crate::error::{DataError, at_row};
 use crate::words::{counted, thousands};
 
-/// Rows that are read between two looks at the memory of the process, which take about 20 microseconds.
+/// Rows between two checks of the process's memory; a check takes about 20 microseconds.
 const ROWS_BETWEEN_CHECKS: usize = 2048;
 
 /// A row of a table.
@@ -21,36 +21,35 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The line, counted from 1, that it starts in; where rows are no lines, its number.
+    /// Line that the row starts in, from 1; the row's number where rows are no lines.
     pub fn line(&self) -> u32 {
         self.line
     }
 
-    /// What it says in a column, counted from 0.
+    /// Cell of a column, counted from 0.
     pub fn cell(&self, column: usize) -> &'a str {
-        // Every cell of a row that was read is text, and rows have as many as the header.
+        // Every row read is valid UTF-8 and has as many cells as the header.
         let cell = self.cells.get(column).unwrap_or_default();
         std::str::from_utf8(cell).unwrap_or_default()
     }
 
-    /// All that it says.
     pub fn cells(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let Row { cells, .. } = *self;
         (cells.iter()).map(|cell| std::str::from_utf8(cell).unwrap_or_default())
     }
 
-    /// How many cells it has: a table's number of columns, unless it was read by [`Rows::read_any`].
+    /// Number of cells: the table's number of columns, unless the row was read by [`Rows::read_any`].
     pub fn num_fields(&self) -> usize {
         self.cells.len()
     }
 
-    /// Its text as the file has it, in UTF-8, without the end of its line.
+    /// Text of the row in the file, in UTF-8, without its line end.
     pub fn raw(&self) -> &'a [u8] {
         self.raw
     }
 }
 
-/// What tells whether a file is still the one that was looked at.
+/// Size and time of a file, to detect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     num_bytes: u64,
@@ -66,31 +65,31 @@ impl Stamp {
     }
 }
 
-/// What a kind of file gives: records, from the first row on.
+/// Reader of a file format's records, from the first row on.
 pub(crate) trait Records: Send {
-    /// Writes the next record over what `record` held; its line, or nothing after the last. Whoever calls checks whether it is
-    /// text.
+    /// Reads the next record into `record` and returns its line; `None` after the last. The caller checks that it is valid
+    /// UTF-8.
     fn read(&mut self, record: &mut ByteRecord) -> Result<Option<u32>, DataError>;
 
-    /// The text of the record last read, without the end of its line.
+    /// Text of the record read last, without its line end.
     fn raw(&self) -> &[u8];
 
-    /// What stands before the rows, with a byte order mark and without the end of its line; nothing where rows have no header.
+    /// Text before the first row, with a byte order mark and without the line end; empty where rows have no header.
     fn header(&self) -> &[u8];
 
-    /// What ends lines, known from the first row on: `\n`, `\r\n` or `\r`.
+    /// Line end of the file, known from the first row on: `\n`, `\r\n` or `\r`.
     fn line_end(&self) -> &'static [u8] {
         b"\n"
     }
 }
 
-/// The rows of a table.
+/// Iterator over the rows of a table.
 pub struct Rows {
     records: Box<dyn Records>,
     record: ByteRecord,
     path: PathBuf,
     columns: Vec<String>,
-    /// The file that is read, as it was when it was opened; none for a list in memory.
+    /// The file and its stamp when it was opened; `None` for a list in memory.
     stamp: Option<(PathBuf, Stamp)>,
     num_read: usize,
 }
@@ -102,7 +101,7 @@ impl std::fmt::Debug for Rows {
 }
 
 impl Rows {
-    /// Of a table at this path with these columns.
+    /// Rows of a table at this path with these columns.
     pub(super) fn new(
         records: Box<dyn Records>,
         path: &Path,
@@ -119,17 +118,17 @@ impl Rows {
         }
     }
 
-    /// The header as the file has it, with its byte order mark and without the end of its line; empty where rows have none.
+    /// Header in the file, with its byte order mark and without the line end; empty where rows have no header.
     pub fn header(&self) -> &[u8] {
         self.records.header()
     }
 
-    /// What ends the header's line, known from the first row on: `\n`, `\r\n` or `\r`.
+    /// Line end of the header, known from the first row on: `\n`, `\r\n` or `\r`.
     pub fn line_end(&self) -> &'static [u8] {
         self.records.line_end()
     }
 
-    /// The next row; none after the last. One with more or fewer fields than the header is an error.
+    /// The next row; `None` after the last. A row with more or fewer fields than the header is an error.
     pub fn read(&mut self) -> Result<Option<Row<'_>>, DataError> {
         let (path, expected) = (self.path.clone(), self.columns.len());
         match self.read_any()? {
@@ -143,7 +142,7 @@ impl Rows {
         }
     }
 
-    /// The next row, however many fields it has; none after the last.
+    /// The next row, with any number of fields; `None` after the last.
     pub fn read_any(&mut self) -> Result<Option<Row<'_>>, DataError> {
         let Some(line) = self.records.read(&mut self.record)? else {
             self.check_end()?;
@@ -165,9 +164,9 @@ impl Rows {
         }
     }
 
-    /// What is kept of rows grows with them, whatever it is.
+    /// Checks memory: whatever the caller keeps of each row grows with the rows.
     fn check_memory(&self, line: u32) -> Result<(), DataError> {
-        // As many rows like this one come before it is asked again.
+        // Up to this many rows like this one follow before the next check.
         let next_bytes = (ROWS_BETWEEN_CHECKS * 2 * self.record.as_slice().len()) as u64;
         check_memory(next_bytes).map_err(|over| DataError::OverBudget {
             place: at_row(&self.path, line),
@@ -178,7 +177,7 @@ impl Rows {
         })
     }
 
-    /// A file that is written to while it is read gives rows that nobody wrote.
+    /// Detects a file that was modified while it was read, and so gave mixed rows.
     fn check_end(&self) -> Result<(), DataError> {
         if let Some((file, before)) = &self.stamp
             && file.metadata().ok().map(|file| Stamp::of(&file)) != Some(*before)

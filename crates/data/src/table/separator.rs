@@ -1,16 +1,16 @@
-//! What stands between columns: told from the header line, and `α` made of one byte for a parser that knows only such.
+//! Column separators: detection from the header line, and replacement of the two-byte `α` for a parser of one-byte separators.
 
 use std::io::{self, Read};
 
 use super::retaining_reader::RetainingReader;
 use crate::config::Separator;
 
-/// What `α` becomes: the byte that ASCII has for it, after one that makes up for the second byte of `α`. Offsets in the file stay what they are.
+/// Replacement of `α`: ASCII's unit separator after a filler byte. Both have two bytes, so that offsets in the file stay valid.
 const STAND_IN: [u8; 2] = [0, 0x1f];
 const ALPHA: [u8; 2] = [0xce, 0xb1];
 
 impl Separator {
-    /// The byte that a parser looks for.
+    /// Byte that the parser splits at.
     pub(super) fn delimiter(self) -> u8 {
         match self {
             Separator::Alpha => STAND_IN[1],
@@ -18,32 +18,32 @@ impl Separator {
         }
     }
 
-    /// The one that the first line with anything in it has most of; a comma where it has none.
+    /// The most frequent separator in the first non-empty line; a comma where it has none.
     pub(super) fn of_header(start: &[u8]) -> Separator {
         let text = String::from_utf8_lossy(start);
         let line = text
             .split(['\n', '\r'])
             .find(|line| !line.trim().is_empty());
-        // Quotes are around names that have a separator in them.
+        // Quotes surround names that contain a separator.
         let unquoted: String = line.unwrap_or_default().split('"').step_by(2).collect();
         let count = |separator: &Separator| unquoted.matches(separator.text()).count();
-        // The last of equal ones is taken.
+        // `max_by_key` takes the last of equal counts: the first of `ALL`.
         let all = Separator::ALL.into_iter().rev();
         all.max_by_key(count).unwrap_or(Separator::Comma)
     }
 }
 
-/// Hands bytes on as a parser of one-byte separators wants them.
+/// Reader that replaces two-byte separators.
 #[derive(Debug)]
 pub(super) struct Separated<R> {
     pub(super) inner: RetainingReader<R>,
     separator: Separator,
-    /// The first half of what may be a separator.
+    /// First byte of a possible separator at the end of a buffer.
     pending: Option<u8>,
     place: Place,
 }
 
-/// Where in a row the next byte is.
+/// Quoting state of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     FieldStart,
@@ -109,7 +109,7 @@ impl<R: io::BufRead> Read for Separated<R> {
     }
 }
 
-/// A record without what made up for the second byte of each separator.
+/// The record without the filler bytes of its separators.
 pub(super) fn without_stand_ins(record: &csv::ByteRecord) -> csv::ByteRecord {
     let last = record.len().saturating_sub(1);
     let fields = record.iter().enumerate();
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(of(""), Separator::Comma);
     }
 
-    /// One byte at a time, so that every separator is cut in two.
+    /// Reads one byte at a time, so that every separator is cut in two.
     #[test]
     fn alphas_are_replaced_outside_of_quotes_wherever_a_buffer_ends() {
         struct Slowly<'a>(&'a [u8]);

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A CSV of these bytes, which is there as long as this is.
+/// A CSV of these bytes, deleted on drop.
 pub(crate) struct Written {
     folder: TempDir,
 }
@@ -135,7 +135,7 @@ proptest! {
         prop_assert_eq!(table.rows, rows);
     }
 
-    /// A row's bytes, read again under the same header, say what the row says.
+    /// A row's raw bytes, read again under the same header, give the same row.
     #[test]
     fn raw_rows_make_the_same_table(
         bytes in proptest::collection::vec(proptest::sample::select(b"aab\",\r\n \xc3\xa4".to_vec()), 0..80)
@@ -152,7 +152,7 @@ proptest! {
     }
 }
 
-/// The end of the last line belongs to no cell, though a quote is open.
+/// The line end after an unclosed quote in the last line belongs to no cell.
 #[test]
 fn a_quote_that_opens_in_the_last_line() {
     for end in ["", "\n", "\r", "\r\n"] {
@@ -164,14 +164,14 @@ fn a_quote_that_opens_in_the_last_line() {
         for first in ["1", "5\" wheels"] {
             let text = format!("a,b{end}{first},\"x{end}2,y{end}");
             assert!(parse(text.as_bytes()).is_err(), "{end:?}");
-            // Closed, whatever other quotes there are.
+            // A closed quote may hold line ends.
             let text = format!("a,b{end}{first},\"x{end}y\"{end}");
             assert_eq!(parse(text.as_bytes()).unwrap().rows.len(), 1, "{end:?}");
         }
     }
 }
 
-/// Buffers end anywhere in a row, in a quoted field and between `\r` and `\n`; lines are counted anyway.
+/// Buffers may end within a row, within a quoted field or between `\r` and `\n`; line numbers stay right.
 #[test]
 fn rows_across_buffers() {
     for end in ["\n", "\r\n", "\r"] {

@@ -1,4 +1,4 @@
-//! Rows of text between separators: a CSV, whatever its separator and its encoding, or a list in memory that is written like one.
+//! Rows of separated text: a CSV in any supported encoding, or a list in memory in the same format.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
@@ -18,23 +18,23 @@ use crate::words::counted;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A CSV's text in UTF-8, after a byte order mark: of a file, or of a list in memory.
+/// UTF-8 text of a file or of a list in memory.
 type Bytes = BufReader<Box<dyn Read + Send>>;
 
-/// Bytes from the beginning that its header is looked for in.
+/// Bytes from the beginning in which the header is searched.
 const HEADER_BYTES: u64 = 64 << 10;
 
-/// What a column takes while a table is open: its name, several times. Measured as 250 with names of ten letters.
+/// Memory per column of an open table: its name, several times. Measured as 250 with names of ten letters.
 const PER_COLUMN_BYTES: u64 = 300;
 
-/// How a file is written.
+/// Encoding and separator of a CSV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TextForm {
     pub(super) encoding: Encoding,
     pub(super) separator: Separator,
 }
 
-/// How a CSV is written: its encoding is told from all of its bytes, its separator from the header unless it is said.
+/// Detects a CSV's encoding from all of its bytes, and its separator from the header unless it is given.
 pub(super) fn form(path: &Path, separator: Option<Separator>) -> Result<TextForm, DataError> {
     let encoding = Encoding::of(open_file(path)?.0).map_err(|cause| unreadable(path, cause))?;
     let separator = match separator {
@@ -54,7 +54,7 @@ pub(super) fn form(path: &Path, separator: Option<Separator>) -> Result<TextForm
     })
 }
 
-/// Opens a CSV that is written like this.
+/// Opens a CSV of this form.
 pub(super) fn open(path: &Path, form: TextForm) -> Result<(TextRecords, Stamp), DataError> {
     let (file, stamp) = open_file(path)?;
     let mut text = Utf8Reader::new(file, form.encoding);
@@ -84,7 +84,7 @@ pub(super) fn open_file(path: &Path) -> Result<(File, Stamp), DataError> {
     Ok((file, stamp))
 }
 
-/// A list in memory, of what is at this path. Its header counts as no line: the first row is row 1.
+/// A list in memory of the files at this path. Its header does not count: the first row is row 1.
 pub(super) fn open_listing(path: &Path, text: Arc<str>) -> TextRecords {
     let bytes = Cursor::new(ListingBytes(text));
     TextRecords {
@@ -101,21 +101,21 @@ impl AsRef<[u8]> for ListingBytes {
     }
 }
 
-/// Records with the line each starts in. The reader's own line numbers are off after `\r\n` and
-/// blank lines, which it skips only when it reads on; byte offsets tell the truth.
+/// Records with the line each starts in. The CSV reader's own line numbers are wrong after `\r\n` and blank lines, which it
+/// skips only when it reads on; lines are counted from its byte offsets instead.
 pub(crate) struct TextRecords {
     path: PathBuf,
     reader: csv::Reader<Separated<Bytes>>,
     separator: Separator,
-    /// Where the record last read lies in the file.
+    /// Byte range of the record read last.
     start: u64,
     end: u64,
     line: u32,
-    /// A row's number instead of its line.
+    /// Whether rows are numbered instead of lines.
     counts_rows: bool,
-    /// The header with its byte order mark, once it was read.
+    /// Header with its byte order mark, once read.
     header: Vec<u8>,
-    /// What ends the first record's line, once a second was read.
+    /// Line end of the first record, known once the second is read.
     line_end: Option<&'static [u8]>,
 }
 
@@ -146,7 +146,7 @@ impl TextRecords {
         }
     }
 
-    /// A list in a file, of what is at this path. Rows count, not lines: a row may be several.
+    /// A list in a file, of the contents of this path. Rows are numbered instead of lines: a row may span several.
     pub(crate) fn of_list(path: &Path, file: File) -> TextRecords {
         TextRecords {
             line: 0,
@@ -155,7 +155,7 @@ impl TextRecords {
         }
     }
 
-    /// The names in the first line that says something.
+    /// Column names in the first non-empty line.
     pub(crate) fn read_header(&mut self) -> Result<Vec<String>, DataError> {
         let mut record = ByteRecord::new();
         let Some(line) = self.read(&mut record)? else {
@@ -190,7 +190,7 @@ impl Records for TextRecords {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(cause) => {
-                // The lines of the record before are not counted yet.
+                // The lines of the previous record are not counted yet.
                 let bytes = reader.get_ref().inner.since(self.start);
                 let before = count_lines(bytes, (self.end - self.start) as usize);
                 let line = self.line.saturating_add(before as u32);
@@ -200,7 +200,7 @@ impl Records for TextRecords {
         if self.separator == Separator::Alpha {
             *record = without_stand_ins(record);
         }
-        // Since the start of the record before: its lines are counted now.
+        // Counts the lines from the start of the previous record.
         let bytes = reader.get_ref().inner.since(self.start);
         let mut skipped = (self.end - self.start) as usize;
         while matches!(bytes.get(skipped), Some(b'\r' | b'\n')) {
@@ -243,7 +243,7 @@ impl Records for TextRecords {
         Ok(Some(self.line))
     }
 
-    /// The record last read, as the file has it, without the end of its line.
+    /// Raw text of the record read last, without its line end.
     fn raw(&self) -> &[u8] {
         let since = self.reader.get_ref().inner.since(self.start);
         let length = (self.end - self.start) as usize;
@@ -259,7 +259,7 @@ impl Records for TextRecords {
     }
 }
 
-/// Why a record was not read: the file, or the budget.
+/// Error for a record that was not read, because of the file or the memory budget.
 fn not_read(path: &Path, line: u32, cause: csv::Error) -> DataError {
     let over = match cause.kind() {
         csv::ErrorKind::Io(error) => error.get_ref().and_then(|cause| cause.downcast_ref()),
@@ -284,7 +284,7 @@ fn without_line_ends(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The first end of a line after what these bytes say.
+/// First line end after the text in these bytes.
 fn line_end_after(bytes: &[u8]) -> &'static [u8] {
     let ends = &bytes[without_line_ends(bytes).len()..];
     match ends {
@@ -294,7 +294,7 @@ fn line_end_after(bytes: &[u8]) -> &'static [u8] {
     }
 }
 
-/// Ends of lines among the first `length` bytes: `\n`, `\r\n`, or `\r` alone.
+/// Number of line ends in the first `length` bytes: `\n`, `\r\n`, or `\r` alone.
 fn count_lines(bytes: &[u8], length: usize) -> usize {
     let counted = &bytes[..length.min(bytes.len())];
     let ends_line = |at: usize| match counted[at] {
@@ -305,13 +305,13 @@ fn count_lines(bytes: &[u8], length: usize) -> usize {
     (0..counted.len()).filter(|&at| ends_line(at)).count()
 }
 
-/// Whether the last cell of a record opens a quote and never closes it. A quote within a cell, as in `5" wheels`, is read as it stands.
+/// Whether the last cell of a record opens a quote that is never closed. A quote within a cell, as in `5" wheels`, is literal.
 fn ends_in_quotes(record: &[u8], separator: Separator) -> bool {
     enum At {
         Start,
         Plain,
         Quoted,
-        /// Behind a quote within quotes: it ends them, unless another follows.
+        /// After a quote within quotes, which ends them unless another quote follows.
         Quote,
     }
     let is_separator = |at: usize| match separator {
@@ -332,13 +332,13 @@ fn ends_in_quotes(record: &[u8], separator: Separator) -> bool {
     matches!(state, At::Quoted)
 }
 
-/// Whether a record is longer than a line: with an open quote it took in lines that were meant as rows.
+/// Whether a record spans several lines: with an unclosed quote it has swallowed the rows that follow.
 fn has_lines(record: &[u8]) -> bool {
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     record.trim_ascii_end().iter().any(is_end)
 }
 
-/// A quote that opens in the last line of a file takes in the end of that line, which is no part of the cell.
+/// Removes the line end that an unclosed quote in a file's last line takes into its cell.
 fn without_last_line_end(record: &mut ByteRecord) {
     let Some(last) = record.len().checked_sub(1) else {
         return;

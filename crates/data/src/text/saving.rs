@@ -1,4 +1,4 @@
-//! A tokenizer as a folder that `transformers` loads.
+//! Saves a tokenizer as a folder that `transformers` loads.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::TextEncoder;
 use crate::error::DataError;
 
 const CONFIG: &str = "tokenizer_config.json";
-/// What a slow tokenizer of `transformers` reads, and what says how a fast one behaves.
+/// Files of a slow tokenizer of `transformers`, and settings of a fast one.
 const SIBLINGS: [&str; 4] = [
     CONFIG,
     "special_tokens_map.json",
@@ -19,8 +19,8 @@ const SIBLINGS: [&str; 4] = [
 ];
 
 impl TextEncoder {
-    /// Writes `tokenizer.json` into a folder, byte for byte as it was read or trained, with the
-    /// files that lay beside it, or else a `tokenizer_config.json`.
+    /// Writes `tokenizer.json` into a folder, byte for byte as it was read or trained, with its sibling files, or else a
+    /// `tokenizer_config.json`.
     pub fn save(&self, folder: &Path) -> Result<(), DataError> {
         write(&folder.join("tokenizer.json"), &self.json)?;
         let mut has_config = false;

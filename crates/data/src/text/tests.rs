@@ -24,7 +24,7 @@ fn ids(encoder: &TextEncoder, text: &str, length: usize) -> Vec<i64> {
     ids
 }
 
-/// Writes a tokenizer.json with one part changed and opens it.
+/// Error of opening a tokenizer.json with one part changed.
 fn open_changed(change: impl FnOnce(&mut Value), vocab_size: usize) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
@@ -91,7 +91,7 @@ fn training_is_deterministic_and_bounded() {
     assert!(TRAINED.vocab_size() <= 600);
 }
 
-/// Hash maps are seeded anew in each process; what another process trained is kept here.
+/// Hash maps are seeded anew in each process; the fixture was trained by another process.
 #[test]
 fn training_is_the_same_in_every_process() {
     let golden = include_bytes!("../../tests/fixtures/tokenizer/tokenizer.json");
@@ -109,7 +109,7 @@ fn write_fixture() {
     TRAINED.save(&folder).unwrap();
 }
 
-/// `tests/fixtures/check_tokenizer.py` recorded what `transformers` makes of the saved folder.
+/// `tests/fixtures/check_tokenizer.py` recorded the ids of `transformers` for the saved folder.
 #[test]
 fn ids_are_those_of_transformers() {
     let golden = include_str!("../../tests/fixtures/tokenizer_ids.json");

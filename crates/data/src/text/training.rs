@@ -1,10 +1,9 @@
-//! A tokenizer from captions, where no pretrained one fits. CLIP's own recipe: lower case, words
-//! and runs of punctuation, bytes as the alphabet (so nothing is ever unknown), the most frequent
-//! pairs merged until the vocabulary is full. Unlike CLIP, a number is one word, since years and
-//! model numbers are what captions of cars tell apart.
+//! Trains a tokenizer on captions, where no pretrained one fits. CLIP's recipe: lower case, words and runs of punctuation,
+//! bytes as the alphabet (so no text is unknown), the most frequent pairs merged until the vocabulary is full. Unlike
+//! CLIP, a number is one word, since captions of cars differ by years and model numbers.
 //!
-//! Ids: 0 start, 1 end, then 256 bytes inside words, 256 that end one, and merges. The end is not 2,
-//! which Hugging Face's CLIP takes for "the highest id of the caption".
+//! Ids: 0 start, 1 end, then 256 bytes inside words, 256 that end one, and merges. The end is not 2, which Hugging Face's
+//! CLIP treats as "the highest id of the caption".
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,14 +29,13 @@ pub(super) const START: &str = "<|startoftext|>";
 pub(super) const END: &str = "<|endoftext|>";
 const END_OF_WORD: &str = "</w>";
 const WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+";
-/// A pair that is seen once says more about its caption than about the language.
+/// Smallest count of a merged pair: a pair seen once says more about its caption than about the language.
 const LEAST_PAIRS: u64 = 2;
-/// Start, end, and each byte inside a word and at its end.
+/// Smallest vocabulary: start, end, and each byte inside a word and at its end.
 const LEAST_VOCAB: usize = 2 + 2 * 256;
 
 impl TextEncoder {
-    /// Trains a tokenizer of at most `vocab_size` ids. The same captions give the same tokenizer,
-    /// byte for byte.
+    /// Trains a tokenizer of at most `vocab_size` ids. Equal captions give the same tokenizer, byte for byte.
     pub fn train<'a>(
         captions: impl Iterator<Item = &'a str> + Send,
         vocab_size: usize,
@@ -118,16 +116,16 @@ fn trained<'a>(
     tokenizer.to_string(false)
 }
 
-/// The different words of captions, by their hashes: what the trainer will take.
+/// Distinct words of captions, by hash, to estimate the trainer's memory.
 #[derive(Default)]
 struct Vocabulary {
     words: HashSet<u64>,
     num_bytes: usize,
-    /// Words when it was last asked whether they fit.
+    /// Number of words at the last memory check.
     num_checked: usize,
 }
 
-/// More words than the budget has room for.
+/// The trainer would need more memory than the budget leaves.
 #[derive(Debug, thiserror::Error)]
 #[error("{num_words} words: {over}")]
 struct TooManyWords {
@@ -135,10 +133,10 @@ struct TooManyWords {
     over: OverLimit,
 }
 
-/// What the trainer takes at its peak, measured over words of 4, 8 and 16 letters: for each different word, and for each of its bytes.
+/// Peak memory of the trainer per distinct word, and per byte of it; measured over words of 4, 8 and 16 letters.
 const PER_WORD_BYTES: usize = 256;
 const PER_LETTER_BYTES: usize = 104;
-/// Different words between two looks at the memory of the process.
+/// Distinct words between two memory checks.
 const WORDS_BETWEEN_CHECKS: usize = 8192;
 
 impl Vocabulary {
@@ -158,8 +156,8 @@ impl Vocabulary {
     }
 }
 
-/// The trainer numbers bytes that end a word as it meets them in a hash map, in another order each
-/// time, and breaks ties by these numbers. Named up front, they are numbered in this order.
+/// The trainer numbers the bytes that end a word in the order of a hash map, which differs between runs, and breaks ties by
+/// these numbers. The explicit alphabet fixes the order.
 fn trainer(vocab_size: usize) -> BpeTrainer {
     let mut bytes: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     bytes.sort_unstable();

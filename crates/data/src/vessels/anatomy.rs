@@ -1,4 +1,4 @@
-//! Where things are in an eye, and how the camera saw it.
+//! Positions of the parts of an eye, and properties of its photograph.
 
 use super::{Condition, Spot};
 use crate::random::Random;
@@ -10,7 +10,7 @@ pub(super) struct Anatomy {
     pub centre: Spot,
     /// Radius of the field of view.
     pub field: f32,
-    /// Where vessels come from.
+    /// Centre of the optic disc, from which vessels grow.
     pub disc: Spot,
     pub disc_radius: f32,
     /// Diameter of the cup as a share of the disc's.
@@ -69,7 +69,7 @@ impl Anatomy {
         }
     }
 
-    /// How far a place is from the centre: 1 at the edge of the field of view.
+    /// Distance of a position from the centre: 1 at the edge of the field of view.
     pub(super) fn eccentricity(&self, at: Spot) -> f32 {
         super::distance(at, self.centre) / self.field
     }

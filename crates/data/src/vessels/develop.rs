@@ -1,4 +1,4 @@
-//! Surface and layers to pixels: blood takes light away, glare adds some, the sensor adds noise.
+//! Renders surface and layers to pixels: blood absorbs light, glare adds some, the sensor adds noise.
 
 use super::anatomy::Anatomy;
 use super::layers::Layers;
@@ -6,7 +6,7 @@ use super::smoothstep;
 use super::surface::Surface;
 use crate::random::Random;
 
-/// How much of red, green and blue is lost in blood; arteries carry brighter blood.
+/// Share of red, green and blue that blood absorbs; arteries carry brighter blood.
 const ARTERY: [f32; 3] = [0.26, 0.72, 0.52];
 const VEIN: [f32; 3] = [0.48, 0.86, 0.58];
 const HAEMORRHAGE: [f32; 3] = [0.5, 0.95, 0.7];
@@ -37,7 +37,7 @@ pub(super) fn pixels(
                     colour[channel] = seen * (clear + glare[channel] * (1.0 - clear));
                 }
             }
-            // Noise is smaller in the dark, and hardly there outside of the field.
+            // Noise is smaller in dark areas, and hardly visible outside the field of view.
             let bits = random.bits();
             for (channel, value) in colour.into_iter().enumerate() {
                 let noise =
@@ -49,7 +49,7 @@ pub(super) fn pixels(
     pixels
 }
 
-/// Colour of the surface below what lies on it.
+/// Colour of the surface with the exudates, below the blood.
 fn tissue(mut colour: [f32; 3], layers: &Layers, at: usize) -> [f32; 3] {
     let bright = layers.bright[at];
     if bright > 0.0 {
@@ -71,7 +71,7 @@ fn tissue(mut colour: [f32; 3], layers: &Layers, at: usize) -> [f32; 3] {
     colour
 }
 
-/// Deviation 1, from 20 bits.
+/// Triangular noise of deviation 1, from 20 random bits.
 fn triangle(bits: u64) -> f32 {
     let sum = (bits & 1023) + ((bits >> 10) & 1023);
     (sum as f32 / 1023.0 - 1.0) * 6.0_f32.sqrt()

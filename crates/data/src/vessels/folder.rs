@@ -1,7 +1,7 @@
-//! A set of pictures on disk, as FIVES is unpacked.
+//! Writes a set of pictures to disk, in the layout of FIVES.
 //!
 //! ```text
-//! vessels.json                      which set it is
+//! vessels.json                      config of the set
 //! train/Original/1_N.png            red, green, blue
 //! train/Ground truth/1_N.png        255 on vessels, else 0
 //! test/...
@@ -19,41 +19,36 @@ use rayon::prelude::*;
 use super::{VesselsConfig, condition, draw};
 use crate::drawn_file::write_drawn;
 
-/// Folder of the pictures.
 pub(super) const ORIGINAL: &str = "Original";
-/// Folder of the masks.
 pub(super) const GROUND_TRUTH: &str = "Ground truth";
-/// Says which set a folder holds.
+/// File with the config of a folder's set.
 const SET: &str = "vessels.json";
 const TRAIN: &str = "train";
 const TEST: &str = "test";
 
-/// What [`write()`] left on disk.
+/// Counts of the pictures that [`write()`] wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VesselsFolder {
-    /// Number of pictures to train on.
+    /// Training pictures.
     pub num_train: usize,
-    /// Number of pictures to test with.
+    /// Test pictures.
     pub num_test: usize,
 }
 
-/// Why a set could not be written or read.
+/// Error of writing or reading a set.
 #[derive(Debug, thiserror::Error)]
 pub enum VesselsError {
-    /// Other pictures are there already.
+    /// The folder holds other pictures.
     #[error("{}: expected this set of drawn pictures or none, found {found}\nhint: choose another folder, or delete this one", path.display())]
     OtherSet {
-        /// The folder.
         path: PathBuf,
-        /// What is there.
+        /// Contents of the folder.
         found: &'static str,
     },
-    /// The file system said no.
     #[error("{} cannot be read or written: {source}\nhint: check the path, and who may write there", path.display())]
     Io {
-        /// What was being read or written.
+        /// File or folder of the failed call.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// A picture could not be encoded or decoded.
@@ -63,9 +58,9 @@ pub enum VesselsError {
 
 /// Draws a set into a folder.
 ///
-/// A folder that holds this set already, or a part of it, is drawn again; one that holds other pictures is refused before
-/// anything is touched. `on_progress` is told how many pictures are done, from several threads, and says whether to go on; nothing is
-/// returned where it did not.
+/// A folder that holds this set already, or a part of it, is drawn again; a folder with other pictures is refused before anything is
+/// changed. `on_progress` gets the number of finished pictures, from several threads, and returns whether to continue; `None` is returned
+/// where it stopped the drawing.
 pub fn write(
     folder: &Path,
     config: &VesselsConfig,
@@ -86,7 +81,7 @@ pub fn write(
         if is_stopped.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // FIVES counts from 1 in each of its parts.
+        // FIVES numbers the files of each part from 1.
         let (part, number) = if index < num_train {
             (TRAIN, index + 1)
         } else {
@@ -115,7 +110,7 @@ pub fn write(
     }))
 }
 
-/// Says in the folder which set it is going to hold, unless it holds another: somebody's FIVES has the same names.
+/// Records in the folder which set it will hold, unless it holds another one: a downloaded FIVES has the same file names.
 fn claim(folder: &Path, config: &VesselsConfig) -> Result<(), VesselsError> {
     let path = folder.join(SET);
     let refused = |found| VesselsError::OtherSet {

@@ -1,14 +1,14 @@
-//! What lies on the surface, one number per pixel and layer: blood in arteries and veins, reflexes, lesions; and the mask.
+//! Layers on the surface, one value per pixel and layer: blood in arteries and veins, reflexes, lesions; and the mask.
 //!
-//! Pieces of a vessel overlap, so a pixel takes the largest of what they put there, not the sum.
+//! Pieces of a vessel overlap, so a pixel takes the largest of their values, not the sum.
 
 use super::anatomy::Anatomy;
 use super::tree::{Kind, Piece};
 use super::{Spot, smoothstep};
 
-/// Vessels thinner than this share of a pixel (half their width) are not drawn: a picture that small does not show them.
+/// Half the width, in pixels, below which a vessel is not drawn: a picture that small does not show it.
 const THINNEST: f32 = 0.3;
-/// Half the width in pixels of the thinnest vessel of a mask, which has no gaps then.
+/// Half the width, in pixels, of the thinnest vessel in a mask, so that it has no gaps.
 const THINNEST_MASK: f32 = 0.55;
 
 pub(super) struct Layers {
@@ -18,7 +18,7 @@ pub(super) struct Layers {
     pub artery: Vec<f32>,
     pub vein: Vec<f32>,
     pub reflex: Vec<f32>,
-    /// Blood outside of vessels.
+    /// Blood outside vessels.
     pub dark: Vec<f32>,
     /// Exudates and drusen.
     pub bright: Vec<f32>,
@@ -29,13 +29,13 @@ pub(super) struct Layers {
 pub(super) struct Blot {
     pub at: Spot,
     pub radius: f32,
-    /// Long over wide.
+    /// Ratio of length to width.
     pub stretch: f32,
-    /// Direction of its longer side.
+    /// Direction of the longer side.
     pub heading: f32,
     /// Depth and phase of two waves around its outline.
     pub waves: [(f32, f32); 2],
-    /// How wide its edge is, as a share of the radius.
+    /// Width of the edge, as a share of the radius.
     pub edge: f32,
     pub strength: f32,
 }
@@ -129,7 +129,7 @@ impl Layers {
 fn stamp(layer: &mut [f32], size: usize, blot: &Blot) {
     let side = size as f32;
     let centre = (blot.at.0 * side, blot.at.1 * side);
-    // Below half a pixel it would fall between pixels.
+    // A spot below half a pixel would fall between pixels.
     let radius = (blot.radius * side).max(0.6);
     let (sin, cos) = blot.heading.sin_cos();
     let [first, second] = blot.waves;
@@ -152,7 +152,7 @@ fn stamp(layer: &mut [f32], size: usize, blot: &Blot) {
     }
 }
 
-/// Columns and rows of the pixels that are at most `reach` away from one of the spots, and within the picture.
+/// Columns and rows of the pixels within `reach` of one of the spots, clipped to the picture.
 fn around(
     spots: &[Spot],
     reach: f32,
@@ -163,7 +163,7 @@ fn around(
         let (low, high) = all.fold((f32::MAX, f32::MIN), |(low, high), x| {
             (low.min(x), high.max(x))
         });
-        // A conversion to an unsigned number stops at 0.
+        // The cast saturates at 0.
         let (first, last) = ((low - reach) as usize, (high + reach + 1.0) as usize);
         first.min(size)..last.min(size)
     };

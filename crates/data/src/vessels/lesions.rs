@@ -147,7 +147,7 @@ fn near(at: Spot, spread: f32, random: &mut Random) -> Spot {
     )
 }
 
-/// In the field of view, off the disc.
+/// Random position in the field of view, off the disc.
 fn anywhere(anatomy: &Anatomy, random: &mut Random) -> Spot {
     loop {
         let spot = (random.unit_f32(), random.unit_f32());

@@ -1,4 +1,4 @@
-//! The retina without vessels and lesions: its colour, disc and macula, the light on it, and glare.
+//! The retina without vessels and lesions: its colour, disc and macula, the illumination, and glare.
 //!
 //! All of it is smooth, so it is computed on a coarse grid and interpolated.
 
@@ -8,10 +8,10 @@ use super::anatomy::Anatomy;
 use super::{Condition, Spot, distance, smoothstep};
 use crate::random::Random;
 
-/// Nodes of the grid along a side, at most.
+/// Limit of the grid's nodes along a side.
 const MAX_NODES: usize = 400;
 
-/// Colour of the surface, and of the glare that is added to it: red, green, blue each.
+/// Red, green and blue of the surface, then of the glare that is added.
 pub(super) type Light = [f32; 6];
 
 pub(super) struct Surface {
@@ -19,19 +19,19 @@ pub(super) struct Surface {
     grid: Vec<Light>,
 }
 
-/// Everything that is chosen once for a picture.
+/// Random parameters of one picture.
 struct Palette {
     base: [f32; 3],
     disc: [f32; 3],
-    /// How much darker the edge is.
+    /// Darkening towards the edge.
     falloff: f32,
     /// Change of brightness across the picture.
     slope: Spot,
     macula: f32,
-    /// How far the vessels of the choroid shine through.
+    /// Visibility of the choroid's vessels.
     choroid: f32,
     texture: f32,
-    /// Bright rims and spots: place, radius, width (0: a full spot), strength.
+    /// Bright rings and spots: position, radius, width (0: a full spot), strength.
     glare: Vec<(Spot, f32, f32, f32)>,
     glare_colour: [f32; 3],
 }
@@ -57,7 +57,7 @@ pub(super) fn paint(anatomy: &Anatomy, size: usize, random: &mut Random) -> Surf
 }
 
 impl Surface {
-    /// One row of the picture.
+    /// Interpolates one row of the picture.
     pub(super) fn row(&self, row: usize, size: usize) -> impl Fn(usize) -> Light + '_ {
         let scale = self.nodes as f32 / size as f32;
         let (above, below, down) = self.between(row, scale);
@@ -76,7 +76,7 @@ impl Surface {
         }
     }
 
-    /// The nodes on both sides of a pixel, and how near it is to the second.
+    /// The two nodes around a pixel, and the weight of the second.
     fn between(&self, pixel: usize, scale: f32) -> (usize, usize, f32) {
         let place = ((pixel as f32 + 0.5) * scale - 0.5).max(0.0);
         let first = place as usize;
@@ -109,7 +109,7 @@ impl Palette {
                 random.between(0.05, 0.28),
             ));
         }
-        // Spots of the lens and of the nerve fibres.
+        // Spots from the lens and the nerve fibres.
         for _ in 0..random.below(6) {
             let at = (random.unit_f32(), random.unit_f32());
             glare.push((
@@ -186,7 +186,7 @@ impl Palette {
     }
 
     fn add_disc(&self, anatomy: &Anatomy, at: Spot, colour: &mut [f32; 3]) {
-        // Higher than wide.
+        // The disc is higher than wide.
         let relative =
             ((at.0 - anatomy.disc.0) / 0.92).hypot(at.1 - anatomy.disc.1) / anatomy.disc_radius;
         if relative > 3.0 {

@@ -1,6 +1,6 @@
-//! What the simplest method reaches: every pixel darker (or brighter) than one threshold is a vessel.
+//! Baseline for vessel segmentation: every pixel darker (or brighter) than one threshold is a vessel.
 //!
-//! The best of all thresholds, over grey and green, is chosen on the very pictures that it is scored on: no threshold does better.
+//! The threshold, over grey and green, is chosen on the very pictures that it is scored on: an upper bound for all single thresholds.
 
 use std::fmt;
 use std::path::Path;
@@ -11,16 +11,16 @@ use crate::natural_order;
 /// Pixels darker than this in all colours are outside the field of view: never a vessel.
 const OUTSIDE: u8 = 24;
 
-/// What is compared with the threshold.
+/// Value that is compared with the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// Brightness as the eye sees it.
+    /// Luminance.
     Grey,
     /// Green alone, where blood is darkest.
     Green,
 }
 
-/// On which side of the threshold vessels are.
+/// Side of the threshold that is taken for vessels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VesselsAre {
     /// At most the threshold.
@@ -29,16 +29,14 @@ pub enum VesselsAre {
     Bright,
 }
 
-/// The best threshold of a set of pictures.
+/// Best threshold of a set of pictures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BestThreshold {
     /// Mean of the pictures' Dice.
     pub dice: f64,
     /// 0 to 255.
     pub threshold: u8,
-    /// Of which channel.
     pub channel: Channel,
-    /// On which side vessels are.
     pub vessels: VesselsAre,
 }
 
@@ -56,7 +54,7 @@ impl fmt::Display for BestThreshold {
     }
 }
 
-/// Sums of Dice over pictures, one for each threshold.
+/// Accumulates the Dice score of every threshold over pictures.
 pub struct ThresholdSearch {
     /// `[channel][side][threshold]`
     dice: [[[f64; 256]; 2]; 2],
@@ -73,7 +71,7 @@ impl Default for ThresholdSearch {
 }
 
 impl ThresholdSearch {
-    /// Scores every threshold on a picture: red, green, blue of each pixel, and a mask that is 0 where no vessel is.
+    /// Scores every threshold on a picture: red, green, blue of each pixel, and a mask that is 0 off the vessels.
     pub fn add(&mut self, pixels: &[u8], mask: &[u8]) {
         // Number of pixels of each value: [channel][is a vessel][value].
         let mut counts = [[[0_u64; 256]; 2]; 2];
@@ -104,7 +102,7 @@ impl ThresholdSearch {
         self.num_pictures += 1;
     }
 
-    /// The best threshold of all pictures that were added; none of no picture.
+    /// Best threshold over all pictures added; `None` without pictures.
     pub fn best(&self) -> Option<BestThreshold> {
         let mut best: Option<BestThreshold> = None;
         let channels = [Channel::Grey, Channel::Green].into_iter().zip(&self.dice);
@@ -145,7 +143,7 @@ impl ThresholdSearch {
                     .file_name(),
             );
         }
-        // Sums of fractions depend on their order.
+        // A floating-point sum depends on the order.
         names.sort_by(|a, b| natural_order::compare(&a.to_string_lossy(), &b.to_string_lossy()));
         for name in names {
             let picture = image::open(originals.join(&name))?.into_rgb8();
@@ -169,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_vessel_that_is_darkest_in_green_is_found_by_one_threshold_and_another_picture_spoils_it() {
-        // Grey is the same everywhere within 1: only green tells the vessel.
+        // Grey is equal everywhere within 1: only green shows the vessel.
         let (vessel, other) = ([240, 40, 40], [124, 100, 40]);
         let pixels: Vec<u8> = [vessel, other, other, vessel].concat();
         let mut search = ThresholdSearch::default();
@@ -182,7 +180,7 @@ mod tests {
         );
         assert!((40..100).contains(&best.threshold), "{best}");
         search.add(&pixels, &[0, 255, 255, 0]);
-        // All pixels: 2 * 2 / (4 + 2) in both.
+        // Everything is marked: 2 * 2 / (4 + 2) in both channels.
         assert!((search.best().unwrap().dice - 2.0 / 3.0).abs() < 1e-12);
     }
 

@@ -1,7 +1,7 @@
-//! Arteries and veins: branches that grow from the disc, around the macula and to the edge, and split on their way.
+//! Arteries and veins: branches that grow from the disc, around the macula and towards the edge, and split on their way.
 //!
-//! A branch of radius r that sheds one of radius c goes on with (r³ - c³)^(1/3), as Murray's law has it. No branch meets another of its own
-//! kind: it ends before. Arteries and veins cross.
+//! A branch of radius r that sheds one of radius c continues with (r³ - c³)^(1/3), by Murray's law. A branch ends before it meets another
+//! of its own kind. Arteries and veins cross.
 
 use std::collections::VecDeque;
 use std::f32::consts::{FRAC_PI_2, PI};
@@ -10,13 +10,13 @@ use super::anatomy::Anatomy;
 use super::{Spot, distance, normal};
 use crate::random::Random;
 
-/// How far a tip grows at a time.
+/// Growth of a tip per step.
 const STEP: f32 = 0.004;
-/// Below this a vessel is not visible in any photograph.
+/// Smallest radius of a visible vessel.
 const MIN_RADIUS: f32 = 0.0009;
-/// Cells of the map of occupied places, along a side.
+/// Cells of the occupancy map along a side.
 const CELLS: usize = 144;
-/// Around the centre of the macula there are no vessels.
+/// Radius around the centre of the macula without vessels.
 const AVASCULAR: f32 = 0.035;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -32,22 +32,22 @@ pub(super) struct Piece {
     /// Half the width.
     pub radius: f32,
     pub kind: Kind,
-    /// How dark it is, about 1 for a wide vein.
+    /// Darkness, about 1 for a wide vein.
     pub contrast: f32,
-    /// How bright the reflex of the camera's flash along its middle is.
+    /// Brightness of the flash's reflex along the middle.
     pub reflex: f32,
 }
 
-/// Where a branch is drawn to.
+/// Target of a branch's growth.
 #[derive(Clone, Copy)]
 enum Course {
-    /// Around the macula at this height, above it (-1) or below it (1).
+    /// An arc around the macula at this height, above it (-1) or below it (1).
     Arcade { height: f32, side: f32 },
     /// Away from the disc.
     Outward,
     /// To the macula.
     Inward,
-    /// Where it goes.
+    /// Straight on.
     Straight,
 }
 
@@ -59,11 +59,10 @@ struct Tip {
     course: Course,
     contrast: f32,
     parent: u16,
-    /// How often the vessel has split off from others.
+    /// Number of splits between the trunk and this vessel.
     order: u8,
 }
 
-/// All vessels of an eye, in pieces.
 pub(super) fn grow(anatomy: &Anatomy, random: &mut Random) -> Vec<Piece> {
     let mut growth = Growth {
         anatomy,
@@ -78,7 +77,7 @@ pub(super) fn grow(anatomy: &Anatomy, random: &mut Random) -> Vec<Piece> {
     growth.pieces
 }
 
-/// An artery and a vein into each quarter, and some thin ones.
+/// An artery and a vein into each quadrant, and some thin ones.
 fn trunks(anatomy: &Anatomy, random: &mut Random) -> Vec<Tip> {
     let mut tips = Vec::new();
     let toward_macula = heading_of((anatomy.temporal, 0.0));
@@ -90,7 +89,7 @@ fn trunks(anatomy: &Anatomy, random: &mut Random) -> Vec<Tip> {
                 Kind::Vein => 1.0,
                 Kind::Artery => random.between(0.66, 0.82),
             };
-            // The veins' arcades lie outside of the arteries'.
+            // The veins' arcades lie outside the arteries'.
             let height = if kind == Kind::Vein { 0.2 } else { 0.17 };
             let mut tip = |course, angle: f32, radius: f32| Tip {
                 at: (
@@ -124,7 +123,7 @@ fn trunks(anatomy: &Anatomy, random: &mut Random) -> Vec<Tip> {
 
 struct Growth<'a> {
     anatomy: &'a Anatomy,
-    /// Number of the branch in each cell, for each kind; 0 where there is none.
+    /// Branch number in each cell, for each kind; 0 where the cell is free.
     taken: [Vec<u16>; 2],
     tips: VecDeque<Tip>,
     pieces: Vec<Piece>,
@@ -132,7 +131,7 @@ struct Growth<'a> {
 }
 
 impl Growth<'_> {
-    /// Grows one branch to its end. Its children wait in the queue, so wide vessels find their place first.
+    /// Grows one branch to its end. Its children wait in the queue, so that wide vessels are placed first.
     fn branch(&mut self, mut tip: Tip, random: &mut Random) {
         self.num_branches = self.num_branches.saturating_add(1);
         let own = self.num_branches;
@@ -175,7 +174,7 @@ impl Growth<'_> {
         }
     }
 
-    /// How far the heading turns in one step.
+    /// Turn of the heading in one step.
     fn steer(&self, tip: &Tip) -> f32 {
         let Anatomy {
             macula,
@@ -185,7 +184,7 @@ impl Growth<'_> {
         } = *self.anatomy;
         let (aim, strength) = match tip.course {
             Course::Arcade { height, side } => {
-                // The tangent of an ellipse around the macula, which opens behind it.
+                // Tangent of an ellipse around the macula that opens behind it.
                 let wide = distance(macula, disc);
                 let (u, v) = (
                     (tip.at.0 - macula.0) / (wide * wide),
@@ -209,7 +208,7 @@ impl Growth<'_> {
         strength * wrapped(aim - tip.heading).clamp(-1.0, 1.0)
     }
 
-    /// Whether a branch goes on at `to`: inside of the picture, out of the macula's centre, and where no other of its kind is.
+    /// Whether a branch may grow to `to`: inside the picture, outside the macula's centre, and off other branches of its kind.
     fn may_enter(&mut self, to: Spot, tip: &Tip, own: u16, length: f32) -> bool {
         let is_inside = self.anatomy.eccentricity(to) < 1.02;
         if !is_inside || distance(to, self.anatomy.macula) < AVASCULAR {
@@ -237,7 +236,7 @@ impl Growth<'_> {
         let mut side = random.pick(&[-1.0, 1.0]);
         let mut course = Course::Straight;
         if let Course::Arcade { side: half, .. } = tip.course {
-            // A little more to the outside, where there is more to feed.
+            // Slightly more often outwards, where the area to supply is larger.
             let is_outer = random.chance(0.58);
             let turn = half * self.anatomy.temporal;
             side = if is_outer { turn } else { -turn };
@@ -287,7 +286,7 @@ fn piece(tip: &Tip, to: Spot, anatomy: &Anatomy) -> Piece {
     }
 }
 
-/// A branch does not end at its full width, wherever it was stopped: it becomes thinner, and dips below the surface.
+/// Thins the end of a branch gradually, wherever it stopped, as if it dipped below the surface.
 fn taper(branch: &mut [Piece]) {
     let Some(last) = branch.last() else {
         return;

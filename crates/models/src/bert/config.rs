@@ -1,4 +1,4 @@
-//! What a BERT is, in numbers. Names and defaults are those of Hugging Face's `BertModel`.
+//! Sizes of a BERT. Names and defaults are those of Hugging Face's `BertModel`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
 use crate::tensor_list::TensorList;
 use crate::transformer::{BlockNames, Blocks, NormPlace};
 
-/// A BERT without pooler and heads.
+/// Sizes of a BERT without pooler and heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BertConfig {
     /// Width of the residual stream.
@@ -31,9 +31,9 @@ pub struct BertConfig {
     pub activation: Activation,
     /// Added to the variance in every layer norm.
     pub layer_norm_eps: f64,
-    /// Share of numbers that training drops of the embedded tokens and of what attention and MLP add.
+    /// Dropout rate of the embedded tokens and of the outputs of attention and MLP, in training.
     pub hidden_dropout: f64,
-    /// Share of attention probabilities that training drops.
+    /// Dropout rate of attention probabilities, in training.
     pub attention_dropout: f64,
 }
 
@@ -66,7 +66,7 @@ impl BertConfig {
         }
     }
 
-    /// Name and shape of every tensor, under the names that it has as the text tower of a video-text model.
+    /// Names and shapes of all tensors, with the names of a video-text model's text tower.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let mut list = TensorList(Vec::new());
         self.list(&mut list);
@@ -87,7 +87,7 @@ impl BertConfig {
         self.blocks().list(list);
     }
 
-    /// Checks that the numbers describe a model that can exist; `section` is what stands before their keys in `file`.
+    /// Checks that the sizes are valid; `section` is the prefix of their keys in `file`.
     pub(crate) fn validate(&self, file: &Path, section: &str) -> Result<(), ModelError> {
         let sizes = Sizes { file, section };
         sizes.within("hidden_size", self.hidden_size, LARGEST_SIZE)?;

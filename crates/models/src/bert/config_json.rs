@@ -1,4 +1,4 @@
-//! config.json of BERTs, read as transformers reads it and written so that it loads there.
+//! config.json of BERTs, read like transformers and written so that transformers loads it.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use crate::error::ModelError;
 pub(crate) const MODEL_TYPE: &str = "bert";
 
 impl BertConfig {
-    /// Reads a BERT's section, or the whole of its config.json. Its sizes are not checked.
+    /// Reads a BERT section or a BERT's whole config.json, without checking sizes.
     pub(crate) fn read(section: &Section<'_>) -> Result<BertConfig, ModelError> {
         let absolute = "\"absolute\" (other position embeddings are not supported)";
         match section.get("position_embedding_type") {
@@ -39,7 +39,7 @@ impl BertConfig {
         })
     }
 
-    /// Its section of a config.json; by itself, one that `BertModel` loads.
+    /// BERT's section of a config.json; as a file of its own, `BertModel` loads it.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
         let keys = [
             ("model_type", json!(MODEL_TYPE)),
@@ -63,8 +63,8 @@ impl BertConfig {
     }
 }
 
-/// What a tensor of a BERT folder is called here: `bert.` may stand before its name, and files of the first years have
-/// `gamma` and `beta` in their norms.
+/// Internal name of a tensor in a BERT folder: stored names may have the prefix `bert.`, and old files call the parameters
+/// of norms `gamma` and `beta`.
 pub(crate) fn full_name(stored: &str) -> String {
     let name = stored.strip_prefix("bert.").unwrap_or(stored);
     let modern = |old: &str, new: &str| Some(format!("{}{new}", name.strip_suffix(old)?));
@@ -74,7 +74,7 @@ pub(crate) fn full_name(stored: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// Whether a tensor of a BERT folder has no part in the text tower: pooler, heads, and counters 0, 1, 2, ...
+/// Whether a tensor of a BERT folder is not used by the text tower: pooler, heads, and counters 0, 1, 2, ...
 pub(crate) fn ignores(stored: &str) -> bool {
     let name = stored.strip_prefix("bert.").unwrap_or(stored);
     let heads = ["pooler.", "cls.", "classifier.", "qa_outputs."];

@@ -1,4 +1,4 @@
-//! BERT from nothing, as its authors drew it: one spread for every matrix and table.
+//! Random initialisation of BERT: one standard deviation for all matrices and tables, as its authors chose.
 
 use super::PREFIX;
 use super::config::BertConfig;
@@ -7,7 +7,7 @@ use crate::transformer::start_of_norm;
 
 const SPREAD: f64 = 0.02;
 
-/// What a parameter of the tower starts as; `None` where it has none of that name.
+/// Initial distribution of a parameter; `None` for an unknown name.
 pub(crate) fn start_of(config: &BertConfig, name: &str) -> Option<Start> {
     let part = name.strip_prefix(PREFIX)?;
     match part {

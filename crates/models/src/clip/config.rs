@@ -1,4 +1,4 @@
-//! What a CLIP model is, in numbers: two transformers that meet in one space.
+//! Sizes of a CLIP model: two transformers whose features share one space.
 //!
 //! ```text
 //! image_features = visual_projection(post_layernorm(class token of the vision tower))
@@ -23,18 +23,17 @@ use crate::transformer::{Blocks, NormPlace};
 pub use crate::vit::config::VisionConfig;
 use crate::vit::config::{CLIP_BLOCKS, VisionTransformerConfig};
 
-/// Which position of the text tower becomes the caption's feature.
+/// Position of the text tower whose state is the caption's feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextPooling {
-    /// The first position that holds the highest id of the caption. Hugging Face does this when
-    /// `eos_token_id` is 2, as in OpenAI's released files, because 2 was wrong there: the end
-    /// token of their vocabulary is its last, and so the highest.
+    /// The first position of the caption's highest id. Hugging Face does this when `eos_token_id` is 2, as in OpenAI's
+    /// released files, where 2 was wrong: the end token is the last of the vocabulary, and so the highest id.
     HighestId,
-    /// The first position that holds this id.
+    /// The first position of this id.
     FirstEos(i64),
 }
 
-/// The text tower.
+/// Sizes of the text tower.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextConfig {
     /// Width of the residual stream.
@@ -53,7 +52,7 @@ pub struct TextConfig {
     pub activation: Activation,
     /// Added to the variance in every layer norm.
     pub layer_norm_eps: f64,
-    /// Which position is the caption's feature.
+    /// Position that is the caption's feature.
     pub pooling: TextPooling,
 }
 
@@ -75,21 +74,19 @@ impl TextConfig {
     }
 }
 
-/// A whole CLIP model.
+/// Sizes of a whole CLIP model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClipConfig {
-    /// The text tower.
     pub text: TextConfig,
-    /// The vision tower.
     pub vision: VisionConfig,
     /// Width of the space in which captions and images are compared.
     pub projection_dim: usize,
-    /// Where `logit_scale` starts when weights are random: the logarithm of the scale.
+    /// Initial `logit_scale` of random weights: the logarithm of the scale.
     pub logit_scale_init: f64,
 }
 
 impl ClipConfig {
-    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         let (text, top) = (&self.text, Sizes { file, section: "" });
         let sizes = Sizes {
@@ -114,7 +111,7 @@ impl ClipConfig {
         if let TextPooling::FirstEos(id) = text.pooling {
             let in_vocabulary = usize::try_from(id).is_ok_and(|id| id < text.vocab_size);
             if id == EOS_OF_HIGHEST_ID || !in_vocabulary {
-                // Hugging Face would pool at the first token without a word: every caption alike.
+                // Hugging Face would pool at the first position without a warning: all captions would get the same feature.
                 let expected = format!(
                     "an id below `vocab_size`, which is {}, or {} to pool at the highest id",
                     text.vocab_size, EOS_OF_HIGHEST_ID
@@ -125,13 +122,13 @@ impl ClipConfig {
         top.all_tensors(&self.tensors())
     }
 
-    /// The vision half as a backbone of its own.
+    /// The vision tower as a backbone.
     pub fn backbone(&self) -> VisionTransformerConfig {
         VisionTransformerConfig::of_clip(self.vision.clone())
     }
 
-    /// Name and shape of every tensor in the state dict of Hugging Face's `CLIPModel`, in its
-    /// order. Meant for sizes that [`ClipConfig::validate`] accepts.
+    /// Names and shapes of the tensors in the state dict of Hugging Face's `CLIPModel`, in its order. Meant for sizes that
+    /// [`ClipConfig::validate`] accepts.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let (text, vision) = (&self.text, &self.vision);
         let mut list = TensorList(Vec::new());

@@ -1,8 +1,7 @@
-//! Hugging Face's config.json for `CLIPModel`, read as transformers reads it and written so that it
-//! loads there.
+//! Hugging Face's config.json for `CLIPModel`, read like transformers and written so that transformers loads it.
 //!
-//! Keys that are absent take transformers' defaults. Keys that Holdall has no use for are ignored,
-//! as there, with one exception: attention dropout, which would change what training computes.
+//! Absent keys take transformers' defaults. Unknown keys are ignored, with one exception: attention dropout, which would
+//! change the training.
 
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use super::presets;
 use crate::config_json::{Section, activation_name, read_object, shown};
 use crate::error::ModelError;
 
-/// The `eos_token_id` by which Hugging Face recognises files that pool at the highest id.
+/// `eos_token_id` in files that pool at the highest id.
 pub(super) const EOS_OF_HIGHEST_ID: i64 = 2;
 
 const MODEL_TYPE: &str = "clip";
@@ -21,7 +20,7 @@ pub(crate) const TEXT_MODEL_TYPE: &str = "clip_text_model";
 const ARCHITECTURE: &str = "CLIPModel";
 
 impl ClipConfig {
-    /// Reads the text of a config.json and checks its sizes. `file` is named in errors.
+    /// Parses a config.json and checks its sizes. `file` is named in errors.
     pub fn from_json(json: &str, file: &Path) -> Result<ClipConfig, ModelError> {
         let entries = &read_object(json, file)?;
         check_architecture(entries, file)?;
@@ -41,7 +40,7 @@ impl ClipConfig {
         Ok(config)
     }
 
-    /// The text of a config.json that `CLIPModel.from_pretrained` loads.
+    /// Text of a config.json that `CLIPModel.from_pretrained` loads.
     pub fn to_json(&self) -> String {
         let mut vision_config = self.vision.to_json();
         vision_config.insert("model_type".into(), json!("clip_vision_model"));
@@ -59,7 +58,7 @@ impl ClipConfig {
     }
 }
 
-/// The text half of a config.json.
+/// The text tower's section of a config.json.
 pub(crate) fn text_to_json(text: &TextConfig, projection_dim: usize) -> Value {
     let eos_token_id = match text.pooling {
         TextPooling::HighestId => EOS_OF_HIGHEST_ID,
@@ -77,14 +76,13 @@ pub(crate) fn text_to_json(text: &TextConfig, projection_dim: usize) -> Value {
         "layer_norm_eps": text.layer_norm_eps,
         "projection_dim": projection_dim,
         "eos_token_id": eos_token_id,
-        // The model does not use these two, and transformers' defaults for them lie
-        // outside a small vocabulary, which it warns about.
+        // The model does not use these two, and transformers warns about its defaults for them, which exceed a small vocabulary.
         "bos_token_id": null,
         "pad_token_id": null,
     })
 }
 
-/// The vision half, from the whole of the file.
+/// Reads the vision tower's section of the file.
 pub(crate) fn read_vision(top: &Section<'_>) -> Result<VisionConfig, ModelError> {
     read_vision_section(&top.nested("vision_config", "vision_config_dict")?)
 }
@@ -98,7 +96,7 @@ fn check_architecture(entries: &Map<String, Value>, file: &Path) -> Result<(), M
     let model_type = entries.get("model_type").unwrap_or(&Value::Null);
     let architectures = entries.get("architectures").unwrap_or(&Value::Null);
     let known = match architectures {
-        // A configuration saved without its model names no architecture; the type says enough.
+        // A configuration saved without its model names no architecture; the type is sufficient.
         Value::Null => true,
         Value::Array(names) => names.iter().any(|name| name == ARCHITECTURE),
         _ => false,

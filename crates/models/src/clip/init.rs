@@ -1,7 +1,7 @@
-//! CLIP from nothing: drawn as OpenAI drew it.
+//! Random initialisation of CLIP, with OpenAI's distributions.
 //!
-//! Not as Hugging Face draws it: there the depth scales what goes into attention instead of what comes out, positions of
-//! patches start five times smaller, and a small model learns many times slower (docs/decisions/0006).
+//! Hugging Face's differ: depth scales the input projections of attention instead of the output projections, patch positions
+//! start five times smaller, and a small model learns many times slower (docs/decisions/0006).
 
 use super::config::{ClipConfig, TextConfig};
 use crate::error::ModelError;
@@ -9,8 +9,8 @@ use crate::init::Start;
 use crate::transformer::start_of_norm;
 use crate::vit;
 
-/// Fills a parameter of a new label head on towers that have learnt already: small numbers, as a linear layer has
-/// them, so that the head learns before it pulls on the towers.
+/// Fills a parameter of a new label head on pretrained towers: small numbers, as in a linear layer, so that the head learns
+/// before its gradients change the towers.
 pub fn fill_new_head(
     config: &ClipConfig,
     seed: u64,
@@ -25,10 +25,10 @@ pub fn fill_new_head(
     Ok(())
 }
 
-/// Fills a parameter of a model that starts from nothing, by its name.
+/// Fills a parameter of a model with random weights, by its name.
 ///
-/// The label head's rows get the length by which the contrastive loss multiplies features. Features have unit
-/// length: with smaller rows the label loss pulls on the towers too weakly to be heard beside the other.
+/// Rows of the label head have the length of the contrastive scale. Features have unit length: with smaller rows the label
+/// loss's gradients would be negligible beside those of the contrastive loss.
 pub fn fill(
     config: &ClipConfig,
     seed: u64,
@@ -59,7 +59,7 @@ fn start_of(config: &ClipConfig, name: &str) -> Option<Start> {
     })
 }
 
-/// What a parameter of the text tower and its projection starts as; `None` where they have none of that name.
+/// Initial distribution of a parameter of the text tower and its projection; `None` for an unknown name.
 pub(crate) fn start_of_text(text: &TextConfig, name: &str) -> Option<Start> {
     Some(match name {
         "text_projection.weight" => Start::Normal((text.hidden_size as f64).powf(-0.5)),

@@ -1,15 +1,15 @@
-//! Configurations known by name: the sizes of OpenAI's released models, and a small one.
+//! Presets: the sizes of OpenAI's released models, and a small one.
 
 use super::config::{Activation, ClipConfig, Normalization, TextConfig, TextPooling, VisionConfig};
 
-/// What pictures of OpenAI's models are normalised by.
+/// Normalisation of pictures for OpenAI's models.
 pub const NORMALIZATION: Normalization = Normalization {
     mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
     std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
 };
 
 impl ClipConfig {
-    /// The names that [`ClipConfig::preset`] knows.
+    /// Names that [`ClipConfig::preset`] accepts.
     pub const PRESETS: &'static [&'static str] = &[
         "openai/clip-vit-base-patch32",
         "openai/clip-vit-base-patch16",
@@ -18,7 +18,7 @@ impl ClipConfig {
         "small",
     ];
 
-    /// A configuration known by name, for models that start from random weights.
+    /// A preset's configuration, for models that start from random weights.
     pub fn preset(name: &str) -> Option<ClipConfig> {
         match name {
             "openai/clip-vit-base-patch32" => Some(base(32)),
@@ -31,7 +31,7 @@ impl ClipConfig {
     }
 }
 
-/// Transformers' defaults, too, at patches of 32.
+/// Also transformers' defaults, at patches of 32.
 pub(super) fn base(patch_size: usize) -> ClipConfig {
     ClipConfig {
         text: TextConfig {

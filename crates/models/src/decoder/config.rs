@@ -1,4 +1,4 @@
-//! What a captioning decoder is, in numbers.
+//! Sizes of a captioning decoder.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::error::ModelError;
 use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
 use crate::tensor_list::TensorList;
 
-/// `nn.LayerNorm`'s own, which transformers' decoder has and does not read from its config.json.
+/// Default eps of `nn.LayerNorm`: transformers' decoder uses it and does not read another from its config.json.
 pub const BLENDERBOT_EPS: f64 = 1e-5;
 
-/// A captioning decoder.
+/// Sizes of a captioning decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
     /// Blocks.
@@ -28,7 +28,7 @@ pub struct DecoderConfig {
     pub vocab_size: usize,
     /// Longest caption, in tokens.
     pub max_positions: usize,
-    /// Whether the head is the word embedding.
+    /// Whether the head shares the word embedding's weight.
     pub tied: bool,
     /// Added to the variance in every layer norm.
     pub eps: f64,
@@ -38,12 +38,12 @@ pub struct DecoderConfig {
     pub bos: i64,
     /// Id of the token that captions end with.
     pub eos: i64,
-    /// Id of the token behind the end.
+    /// Id of the padding after the end.
     pub pad: i64,
 }
 
 impl DecoderConfig {
-    /// The usual sizes, for a vocabulary: 6 layers, 512 wide, 8 heads, inner 1,024, a head of its own.
+    /// The usual sizes for a vocabulary: 6 layers, 512 wide, 8 heads, inner 1,024, an untied head.
     pub fn new(
         vocab_size: usize,
         max_positions: usize,
@@ -65,7 +65,7 @@ impl DecoderConfig {
         }
     }
 
-    /// Name and shape of every tensor of `BlenderbotForCausalLM`'s state dict; a tied head has none of its own.
+    /// Names and shapes of the tensors in `BlenderbotForCausalLM`'s state dict; a tied head has no tensor of its own.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let mut list = TensorList(Vec::new());
         self.list(&mut list);
@@ -75,7 +75,7 @@ impl DecoderConfig {
             .collect()
     }
 
-    /// Adds every tensor, under its name in a video-text model.
+    /// Appends all tensors, with their names in a video-text model.
     pub(crate) fn list(&self, list: &mut TensorList) {
         let (width, inner) = (self.width, self.inner);
         let tables = [
@@ -104,7 +104,7 @@ impl DecoderConfig {
         }
     }
 
-    /// Checks that the numbers describe a model that can exist; `section` is what stands before their keys in `file`.
+    /// Checks that the sizes are valid; `section` is the prefix of their keys in `file`.
     pub(crate) fn validate(&self, file: &Path, section: &str) -> Result<(), ModelError> {
         let sizes = Sizes { file, section };
         sizes.within("decoder_layers", self.layers, MOST_LAYERS)?;
@@ -131,7 +131,7 @@ impl DecoderConfig {
     }
 }
 
-/// What transformers' `BlenderbotForCausalLM` calls a tensor of the decoder.
+/// Name of a decoder tensor in transformers' `BlenderbotForCausalLM`.
 pub(crate) fn blenderbot_name(name: &str) -> String {
     match name {
         HEAD => name.into(),

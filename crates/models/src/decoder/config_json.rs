@@ -12,7 +12,7 @@ pub(crate) const MODEL_TYPE: &str = "blenderbot";
 pub(crate) const ARCHITECTURE: &str = "BlenderbotForCausalLM";
 
 impl DecoderConfig {
-    /// Reads a decoder's section, or the whole of its config.json. Its sizes are not checked.
+    /// Reads a decoder section or a decoder's whole config.json, without checking sizes.
     pub(crate) fn read(section: &Section<'_>) -> Result<DecoderConfig, ModelError> {
         if section.flag("scale_embedding", false)? {
             let expected = "false (scaled word embeddings are not supported)";
@@ -34,7 +34,7 @@ impl DecoderConfig {
         })
     }
 
-    /// Its section of a config.json.
+    /// The decoder's section of a config.json.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
         let keys = [
             ("model_type", json!(MODEL_TYPE)),
@@ -58,7 +58,7 @@ impl DecoderConfig {
         keys.map(|(key, value)| (key.to_string(), value)).collect()
     }
 
-    /// The text of a config.json that `BlenderbotForCausalLM.from_pretrained` loads.
+    /// Text of a config.json that `BlenderbotForCausalLM.from_pretrained` loads.
     pub(crate) fn to_blenderbot_json(&self) -> String {
         let mut value = Value::Object(self.to_json());
         let more = json!({
@@ -68,7 +68,7 @@ impl DecoderConfig {
             "is_encoder_decoder": false,
             "add_cross_attention": true,
             "decoder_start_token_id": self.bos,
-            // transformers counts layers and heads of caches by the encoder's keys.
+            // transformers sizes the decoder's caches by the encoder's keys.
             "encoder_layers": self.layers,
             "encoder_attention_heads": self.heads,
             "encoder_ffn_dim": self.inner,
@@ -76,7 +76,7 @@ impl DecoderConfig {
             "dropout": 0.0,
             "attention_dropout": 0.0,
             "activation_dropout": 0.0,
-            // Its defaults would change what is generated.
+            // transformers' defaults for these would change the generated captions.
             "encoder_no_repeat_ngram_size": 0,
             "forced_eos_token_id": null,
         });

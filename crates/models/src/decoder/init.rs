@@ -1,4 +1,4 @@
-//! A decoder from nothing: drawn as CLIP's text tower is, with three sums per block in the residual stream instead of two.
+//! Random initialisation of a decoder: like CLIP's text tower, with three sums per block into the residual stream instead of two.
 
 use super::config::DecoderConfig;
 use super::layer::{FRAMES, FRAMES_NORM, MLP_IN, MLP_NORM, MLP_OUT, WORDS, WORDS_NORM};
@@ -6,7 +6,7 @@ use super::{HEAD, PREFIX};
 use crate::init::Start;
 use crate::transformer::start_of_norm;
 
-/// What a parameter of the decoder starts as; `None` where it has none of that name.
+/// Initial distribution of a parameter of the decoder; `None` for an unknown name.
 pub(crate) fn start_of(config: &DecoderConfig, name: &str) -> Option<Start> {
     if name == HEAD && !config.tied {
         return Some(Start::Normal(0.02));

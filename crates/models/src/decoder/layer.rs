@@ -1,4 +1,4 @@
-//! One layer of the decoder, in the parts that training and decoding put together differently.
+//! One layer of the decoder, as building blocks that training and decoding combine differently.
 
 use holdall_graph::{Decay, Graph, ValueId};
 
@@ -6,7 +6,7 @@ use super::config::DecoderConfig;
 use super::{PREFIX, TokenInputs};
 use crate::transformer::{linear_parameters, norm};
 
-/// Names of a layer's parts, behind its number.
+/// Module names inside a layer.
 pub(super) const WORDS: &str = "self_attn";
 pub(super) const WORDS_NORM: &str = "self_attn_layer_norm";
 pub(super) const FRAMES: &str = "encoder_attn";
@@ -36,7 +36,7 @@ impl Layer<'_> {
         self.add_output(graph, WORDS, mixed_btd, x_btd)
     }
 
-    /// The same for the newest token, over the cache.
+    /// Like [`Self::attend_words`] for the newest token, over the cache.
     pub fn attend_cached_words(
         &self,
         graph: &mut Graph,
@@ -69,7 +69,7 @@ impl Layer<'_> {
         [0, 1].map(|part| graph.columns(kv, part * width, width))
     }
 
-    /// The same, written to caches.
+    /// Keys and values of the frame tokens, written to caches.
     pub fn fill_frame_caches(
         &self,
         graph: &mut Graph,
@@ -146,7 +146,7 @@ impl Layer<'_> {
         self.packed(graph, FRAMES, &["k_proj", "v_proj"])
     }
 
-    /// Weights and biases of several projections one behind the other, so that one product computes them all.
+    /// Concatenated weights and biases of several projections, so that one product computes them all.
     fn packed(&self, graph: &mut Graph, part: &str, projections: &[&str]) -> [ValueId; 2] {
         let width = self.config.width;
         let all = |kind: &str, dims: &[usize]| -> Vec<(String, Vec<usize>)> {

@@ -1,31 +1,29 @@
-//! Missing, unexpected and misshaped tensors, told in one message.
+//! Differences between a model's tensors and its configuration, listed in one message.
 
 use std::fmt;
 
-/// How a set of tensors differs from what its configuration asks for.
+/// Differences between a set of tensors and those of a configuration.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct TensorMismatch {
-    /// Tensors of the configuration that are not there.
+    /// Tensors of the configuration that do not exist.
     pub missing: Vec<String>,
-    /// Tensors that the configuration does not know.
+    /// Tensors that the configuration does not have.
     pub unexpected: Vec<String>,
-    /// Tensors of another shape.
+    /// Tensors of the wrong shape.
     pub misshaped: Vec<Misshaped>,
 }
 
-/// A tensor of another shape than its configuration says.
+/// A tensor whose shape differs from its configuration's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misshaped {
-    /// The tensor.
     pub name: String,
-    /// Its shape by the configuration.
+    /// Shape by the configuration.
     pub expected: Vec<usize>,
-    /// The shape it has.
+    /// Shape in the file.
     pub found: Vec<usize>,
 }
 
 impl TensorMismatch {
-    /// Whether there is no difference.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.unexpected.is_empty() && self.misshaped.is_empty()
     }
@@ -42,7 +40,7 @@ impl TensorMismatch {
         "weights and config.json belong to different models; fetch both from one place".into()
     }
 
-    /// The prefix that a wrapper such as `DataParallel` put before every name.
+    /// Prefix that a wrapper such as `DataParallel` put before every name.
     fn common_prefix(&self) -> Option<&str> {
         let missing = self.missing.first()?;
         let mut unexpected = self.unexpected.iter();
@@ -52,7 +50,7 @@ impl TensorMismatch {
     }
 }
 
-/// Lists longer than this are cut; the count says how long they were.
+/// Longer lists are truncated in the message; the full count is given.
 const LONGEST_LIST: usize = 6;
 
 impl fmt::Display for TensorMismatch {

@@ -4,11 +4,12 @@
 //! {"files": {"config.json": {"bytes": 611, "checksum": "..."}, "model.safetensors": {...}, ...}}
 //! ```
 //!
-//! A safetensors file is represented by the checksum of its header, which has those of its tensors; they are compared as they are read,
-//! so that opening a folder does not read all of its weights. Any other file is compared when the folder is opened.
+//! For a safetensors file, holdall.json has the checksum of its header, which in turn has the checksums of its tensors. Tensors are
+//! compared as they are read, so that opening a folder does not read all of its weights. Any other file is compared when the folder is
+//! opened.
 //!
-//! A file that differs or is gone is refused, also where someone may have meant it: a changed digit in config.json gives other
-//! results, without labels.json labels are numbers, and nobody can tell an edit from a fault. Who means it removes holdall.json.
+//! A file that differs or is missing is refused, even if the change may be intended: a changed digit in config.json gives other results,
+//! without labels.json labels are numbers, and an edit cannot be told from damage. To keep an edit, remove holdall.json.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +23,6 @@ use super::weights_file::WeightsFile;
 use super::write::failed;
 use crate::error::ModelError;
 
-/// Name of the file.
 pub const CHECKSUMS_FILE: &str = "holdall.json";
 
 #[derive(Serialize, Deserialize)]
@@ -32,7 +32,7 @@ struct Sealed {
 }
 
 impl Sealed {
-    /// Every file is there and, but for the tensors in it, what it was.
+    /// Checks that every file exists and, except for tensors, matches its checksum.
     fn compare(&self, folder: &Path) -> Result<(), ModelError> {
         for (name, expected) in &self.files {
             let path = folder.join(name);
@@ -52,7 +52,7 @@ struct SealedFile {
     checksum: String,
 }
 
-/// Writes the checksums of all files that lie in a folder, and returns the checksum of what was written: equal for equal folders.
+/// Writes the checksums of all files in a folder, and returns the checksum of that list: equal for equal folders.
 pub fn seal_folder(folder: &Path) -> Result<Checksum, ModelError> {
     let mut files = BTreeMap::new();
     add_files(folder, "", &mut files)?;
@@ -63,7 +63,7 @@ pub fn seal_folder(folder: &Path) -> Result<Checksum, ModelError> {
     Ok(Checksum::of(text.as_bytes()))
 }
 
-/// Adds the files of a folder, and those of folders in it: `decoder/config.json`.
+/// Adds the files of a folder and of its subfolders: `decoder/config.json`.
 fn add_files(
     folder: &Path,
     prefix: &str,
@@ -87,14 +87,13 @@ fn add_files(
     Ok(())
 }
 
-/// Names of the files whose checksums a folder has; `None` where it has no checksums.
+/// Names of the files with checksums; `None` for a folder without checksums.
 pub fn sealed_files(folder: &Path) -> Result<Option<Vec<String>>, ModelError> {
     let sealed = read(folder)?;
     Ok(sealed.map(|(sealed, _)| sealed.files.into_keys().collect()))
 }
 
-/// Compares every byte of a folder with its checksums, none of which may be missing, and returns what
-/// [`seal_folder`] did.
+/// Compares every byte of a folder with its checksums, which must exist, and returns the same checksum as [`seal_folder`].
 pub fn verify_folder(folder: &Path) -> Result<Checksum, ModelError> {
     let Some((sealed, checksum)) = read(folder)? else {
         return Err(missing(&folder.join(CHECKSUMS_FILE)));
@@ -108,7 +107,7 @@ pub fn verify_folder(folder: &Path) -> Result<Checksum, ModelError> {
     Ok(checksum)
 }
 
-/// Compares the files of a folder with its checksums, where it has them. Tensors are compared as they are read.
+/// Compares the files of a folder with its checksums, if it has any. Tensors are compared as they are read.
 pub(super) fn check_files(folder: &Path) -> Result<(), ModelError> {
     match read(folder)? {
         Some((sealed, _)) => sealed.compare(folder),
@@ -156,7 +155,7 @@ fn compare(path: &Path, expected: &SealedFile) -> Result<(), ModelError> {
     }
 }
 
-/// Of a file and its length; of the header alone where that has the others.
+/// Checksum and length of a file; for a safetensors file with checksums, only its header is read.
 fn checksum_of(path: &Path) -> Result<(Checksum, u64), ModelError> {
     if is_weights(path) {
         let bytes = fs::metadata(path).map_err(failed(path, "read its size"))?;

@@ -1,4 +1,4 @@
-//! Finding the files of a model folder: one file, shards by their index, or a reason why not.
+//! Finds the weight files of a model folder: one file, shards by their index, or an error that says what is missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -82,7 +82,7 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<WeightsFile>, ModelErr
     Ok(files)
 }
 
-/// Pairs of tensor and shard.
+/// Reads pairs of tensor and shard.
 fn read_index(index: &Path) -> Result<Vec<(String, String)>, ModelError> {
     let wrong = |found: String| ModelError::Json {
         file: index.into(),
@@ -113,7 +113,7 @@ fn read_index(index: &Path) -> Result<Vec<(String, String)>, ModelError> {
     Ok(pairs)
 }
 
-/// The error for a folder without safetensors: a pickle if there is one, else what there is.
+/// Error for a folder without safetensors: names a pickle if there is one, otherwise the files found.
 fn no_weights(folder: &Path) -> Result<ModelError, ModelError> {
     const LONGEST_LIST: usize = 8;
     let failed = |cause| ModelError::Io {
@@ -156,7 +156,7 @@ fn is_pickle(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let extension = name.rsplit('.').next().unwrap_or_default();
     match extension {
-        // Others such as training_args.bin are no weights.
+        // Other .bin files, such as training_args.bin, are no weights.
         "bin" => name.contains("pytorch_model"),
         "pt" | "pth" | "ckpt" => true,
         _ => false,
@@ -187,7 +187,7 @@ fn pickle(file: &Path) -> ModelError {
     }
 }
 
-/// The first architecture that a config.json names, if it is a plain name: it becomes a line of Python.
+/// First architecture in a config.json, if it is a plain name that is safe in a line of Python.
 fn named_architecture(folder: &Path) -> Option<String> {
     let config: Value = serde_json::from_str(&read_json(&folder.join(CONFIG_FILE)).ok()?).ok()?;
     let name = config.get("architectures")?.get(0)?.as_str()?;

@@ -1,4 +1,4 @@
-//! Tensors as they lie in a file, and their conversion to `f32`.
+//! Tensors as stored in a file, and their conversion to `f32`.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -8,7 +8,7 @@ use safetensors::tensor::TensorInfo;
 use super::weights_file::WeightsFile;
 use crate::error::ModelError;
 
-/// The types in which weights are stored.
+/// Number formats of stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredType {
     /// 32-bit floats.
@@ -21,14 +21,13 @@ pub enum StoredType {
     F64,
 }
 
-/// A tensor as it lies in the file.
+/// A tensor as stored in its file.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredTensor<'a> {
-    /// Sizes, outermost first; empty for a scalar.
+    /// Dimensions, outermost first; empty for a scalar.
     pub shape: &'a [usize],
-    /// Type of each value.
     pub stored_type: StoredType,
-    /// The values, little-endian, without alignment.
+    /// Values, little-endian, unaligned.
     pub bytes: &'a [u8],
 }
 
@@ -50,7 +49,7 @@ pub(super) fn stored_type(
     }
 }
 
-/// `bytes` hold as many values as `values`.
+/// Converts `bytes`, which hold as many values as `values`.
 pub(super) fn convert(stored_type: StoredType, bytes: &[u8], values: &mut [f32]) {
     match stored_type {
         StoredType::F32 => {
@@ -69,7 +68,7 @@ pub(super) fn convert(stored_type: StoredType, bytes: &[u8], values: &mut [f32])
             }
         }
         StoredType::F16 => {
-            // Processors convert these in groups, which asks for aligned values: a small buffer.
+            // The vectorised conversion needs aligned input: a small buffer.
             let mut aligned = [f16::ZERO; 1024];
             for (values, bytes) in values.chunks_mut(1024).zip(bytes.chunks(2 * 1024)) {
                 let aligned = &mut aligned[..values.len()];

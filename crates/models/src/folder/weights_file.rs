@@ -1,17 +1,16 @@
-//! One safetensors file, mapped into memory, with a header that has been checked against it.
+//! One safetensors file, mapped into memory, with a validated header.
 //!
 //! ```text
 //! | length of header: u64 | header: JSON, name -> type, shape, offsets | data, tensor after tensor |
 //! ```
 //!
-//! The safetensors crate parses types and entries. The layout is checked here, because its reader
-//! names neither file nor numbers, lets a name occur twice, and adds offsets that a hostile header
-//! can make overflow. After [`WeightsFile::open`] every tensor lies within the map and has
-//! the bytes that its shape and type need.
+//! The safetensors crate parses types and entries. The layout is checked here, because the crate's reader names neither file nor
+//! numbers in its errors, accepts duplicate names, and adds offsets of a hostile header with overflow. After
+//! [`WeightsFile::open`] every tensor lies within the map and has the bytes that its shape and type need.
 //!
-//! Files that Holdall wrote carry checksums in the header's metadata: one per tensor, in the order of their data, and one of length
-//! field and header, taken with zeros in its own place. The header's is compared when a file is opened, a tensor's when
-//! it is read; the header's stands for the whole file, since it covers those of the tensors.
+//! Files that Holdall wrote have checksums in the header's metadata: one per tensor, in the order of their data, and one of length
+//! field and header, computed with zeros in its own place. The header's checksum is compared when a file is opened, a tensor's when it
+//! is read. The header's checksum identifies the whole file, since it covers those of the tensors.
 
 use std::fmt;
 use std::fs::File;
@@ -27,19 +26,19 @@ use crate::error::ModelError;
 use crate::tensor_list::num_values;
 
 const LENGTH_BYTES: u64 = 8;
-/// The limit that the format's own reader has.
+/// Limit of the format's own reader.
 const MOST_HEADER_BYTES: u64 = 100_000_000;
 
-/// What parsing a header takes at its peak, for each byte: measured as 9 for many tensors, and as 39 for a shape of many dimensions.
+/// Peak memory of parsing, per byte of the header: measured as 9 for many tensors, and as 39 for a shape of many dimensions.
 const PARSED_PER_BYTE: u64 = 40;
 
 /// Keys of the metadata. Checksums are text, as all metadata is.
 pub(super) const TENSOR_CHECKSUMS: &str = "holdall.checksums";
 pub(super) const HEADER_CHECKSUM: &str = "holdall.header_checksum";
-/// What stands in the place of the header's checksum while it is taken.
+/// Placeholder for the header's checksum while it is computed.
 pub(super) const NO_CHECKSUM: &str = "0000000000000000";
 
-/// Where a header has the digits of its own checksum; `None` unless there is exactly one such place.
+/// Position of the digits of the header's own checksum; `None` unless there is exactly one.
 pub(super) fn header_checksum_place(header: &[u8]) -> Option<Range<usize>> {
     let key = format!("\"{HEADER_CHECKSUM}\":\"");
     let windows = header.windows(key.len()).enumerate();
@@ -55,9 +54,9 @@ pub(crate) struct WeightsFile {
     data_start: usize,
     /// In the order of their data.
     tensors: Vec<(String, TensorInfo)>,
-    /// What the header says beside tensors.
+    /// Header entries besides tensors.
     metadata: serde_json::Map<String, serde_json::Value>,
-    /// Of the file as it was written; `None` where another program wrote it.
+    /// `None` where another program wrote the file.
     checksums: Option<Checksums>,
 }
 
@@ -86,10 +85,10 @@ impl WeightsFile {
         if found_bytes < LENGTH_BYTES {
             return Err(truncated(LENGTH_BYTES.into()));
         }
-        // SAFETY: the map is read-only and private to this struct, and its bytes are only ever
-        // read as integers and floats, for which every bit pattern is valid. What remains is that
-        // another process shortens the file while it is mapped, which kills this one with SIGBUS.
-        // `write_folder` never does: it renames a new file over the old, and the map keeps the old.
+        // SAFETY: the map is read-only and private to this struct, and its bytes are only read as integers and floats, for which
+        // every bit pattern is valid. The remaining hazard is another process that shortens the file while it is mapped, which
+        // kills this process with SIGBUS. `write_folder` never does so: it renames a new file over the old, and the map keeps
+        // the old one.
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map it into memory"))?;
 
         let mut length_field = [0; LENGTH_BYTES as usize];
@@ -140,13 +139,13 @@ impl WeightsFile {
         })
     }
 
-    /// Of the header, which has those of the tensors: equal for equal files. `None` where another program wrote it.
+    /// Checksum of the header, which covers those of the tensors: equal for equal files. `None` where another program wrote the file.
     pub(crate) fn checksum(&self) -> Option<Checksum> {
         self.checksums.as_ref().map(|checksums| checksums.header)
     }
 
-    /// Compares a tensor with its checksum, where there is one, while `read` gets its bytes: pieces of at most this many, one after the
-    /// other. Pages that were read are given back.
+    /// Passes a tensor's bytes to `read` in pieces of at most `piece_bytes` and compares them with the checksum, if there is one. Releases
+    /// the pages after reading.
     pub(crate) fn read(
         &self,
         name: &str,
@@ -179,7 +178,6 @@ impl WeightsFile {
         }
     }
 
-    /// Compares every tensor with its checksum.
     pub(crate) fn verify(&self) -> Result<(), ModelError> {
         const PIECE_BYTES: usize = 1 << 20;
         let mut tensors = self.tensors.iter();
@@ -194,19 +192,18 @@ impl WeightsFile {
         &self.tensors
     }
 
-    /// A text of the header's metadata.
+    /// A text value of the header's metadata.
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key)?.as_str()
     }
 
-    /// The bytes of a tensor of this file.
     pub(crate) fn bytes(&self, info: &TensorInfo) -> &[u8] {
         let (start, end) = info.data_offsets;
         &self.map[self.data_start + start..self.data_start + end]
     }
 
-    /// Pages of the map that have been read count as this process's memory until they are given back; they come
-    /// back from the file when they are read again.
+    /// Releases the map's resident pages, which count as this process's memory; they are read from the file again on the next
+    /// access.
     pub(crate) fn give_back(&self) {
         #[cfg(unix)]
         // SAFETY: the map is read-only and backed by a file, so dropping its pages loses nothing.
@@ -217,7 +214,7 @@ impl WeightsFile {
     }
 }
 
-/// The checksums that a header carries, which must be right as far as the header goes.
+/// Parses the header's checksums and verifies the header's own.
 fn checksums(
     path: &Path,
     header: &[u8],
@@ -276,8 +273,8 @@ fn check_names(path: &Path, tensors: &[(String, TensorInfo)]) -> Result<(), Mode
     }
 }
 
-/// Tensors, in the order of their offsets, must fill the data part from end to end, each with
-/// exactly the bytes that its shape and type need.
+/// Checks that the tensors, in the order of their offsets, fill the data part without gaps, each with exactly the bytes that
+/// its shape and type need.
 fn check_layout(
     path: &Path,
     data_start: usize,
@@ -336,7 +333,7 @@ fn check_layout(
     Ok(())
 }
 
-/// The tensors of a header as they stand there, a name that occurs twice included.
+/// Entries of a header in file order, duplicate names included.
 #[derive(Default)]
 struct Entries {
     tensors: Vec<(String, TensorInfo)>,

@@ -1,15 +1,15 @@
-//! Writing a model folder so that it is either whole or visibly not.
+//! Writes a model folder so that it is either complete or visibly incomplete.
 //!
 //! ```text
 //! every file -> its name + .partial, fsync
-//! remove the old model.safetensors, index and checksums      the folder now looks unfinished
+//! remove the old model.safetensors, index and checksums      the folder is visibly incomplete
 //! rename shards, head, config.json into place
-//! rename model.safetensors or the index into place    the folder is whole
+//! rename model.safetensors or the index into place           the folder is complete
 //! ```
 //!
 //! A process killed at any of these points leaves either the old model or a folder that
-//! [`ModelFolder::open`](super::ModelFolder::open) refuses, with every new file safe on disk. Tensors
-//! stream through a small buffer: writing needs no copy of the model.
+//! [`ModelFolder::open`](super::ModelFolder::open) refuses, with every new file complete on disk. Tensors are streamed through a
+//! small buffer, without a copy of the model.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -28,40 +28,38 @@ use crate::error::ModelError;
 use crate::model_config::ModelConfig;
 use crate::tensor_list::num_values;
 
-/// The elements of a tensor, asked for when they are written: those on a device are copied one tensor at a time.
+/// Source of a tensor's elements, read when they are written: tensors on a device are copied one at a time.
 pub trait Values {
-    /// How many.
     fn num_values(&self) -> usize;
 
-    /// All of them; an error where the device does not give them out.
+    /// All values; an error where the device cannot copy them.
     fn values(&self) -> io::Result<Cow<'_, [f32]>>;
 
-    /// Their number format.
     fn format(&self) -> ElementFormat {
         ElementFormat::F32
     }
 
-    /// All of them in that format.
+    /// All elements in the tensor's format.
     fn elements(&self) -> io::Result<Elements<'_>> {
         Ok(Elements::F32(self.values()?))
     }
 
-    /// Their bytes, one piece after the other: what has to be converted need not be held twice.
+    /// Passes the bytes to `write` in pieces, so that a conversion needs no full second copy.
     fn for_pieces(&self, write: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         self.elements()?.for_pieces(write)
     }
 }
 
-/// Number formats that tensors are written in.
+/// Number format of a written tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementFormat {
     /// 32-bit floats.
     F32,
-    /// 16-bit brain floats.
+    /// bfloat16.
     Bf16,
     /// 16-bit IEEE floats.
     F16,
-    /// Bytes.
+    /// Unsigned bytes.
     U8,
 }
 
@@ -89,19 +87,19 @@ impl ElementFormat {
 pub enum Elements<'a> {
     /// 32-bit floats.
     F32(Cow<'a, [f32]>),
-    /// The bits of 16-bit brain floats.
+    /// Bits of bfloat16 numbers.
     Bf16(Cow<'a, [u16]>),
-    /// The bits of 16-bit IEEE floats.
+    /// Bits of 16-bit IEEE floats.
     F16(Cow<'a, [u16]>),
-    /// Bytes.
+    /// Unsigned bytes.
     U8(Cow<'a, [u8]>),
 }
 
 impl Elements<'_> {
-    /// Calls `write` with their bytes, piece by piece.
+    /// Passes the elements' bytes to `write`, piece by piece.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The errors of `write`.
     pub fn for_pieces(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         const AT_ONCE: usize = 1 << 18;
         let mut buffer = Vec::new();
@@ -132,13 +130,13 @@ impl Values for &[f32] {
     }
 }
 
-/// Name, extent and elements.
+/// Name, shape and elements.
 pub type NamedTensor<V> = (String, Vec<usize>, V);
 
 /// Writes a model folder that transformers' `from_pretrained` loads, over an older one if there is one.
 ///
-/// `tensors` are those of [`ModelConfig::tensors`], in any order. Weights go to one file, or, where
-/// they exceed `shard_bytes`, to shards of at most that many bytes (a larger tensor has its own). `head` lies beside a CLIP or a video-text model.
+/// `tensors` are those of [`ModelConfig::tensors`], in any order. Weights go to one file, or, where they exceed `shard_bytes`, to
+/// shards of at most that many bytes (a larger tensor has its own). `head` is written beside a CLIP or a video-text model.
 pub fn write_folder<V: Values>(
     folder: &Path,
     config: impl Into<ModelConfig>,
@@ -238,7 +236,7 @@ fn check_tensors<V: Values>(
     Ok(())
 }
 
-/// Returns the width of the projection that the head reads.
+/// Checks the head's sizes and returns the width of the projection that it reads.
 fn check_head(folder: &Path, config: &ModelConfig, head: &Head) -> Result<usize, ModelError> {
     let Some(projection_dim) = config.projection_dim() else {
         return Err(ModelError::Head {
@@ -264,7 +262,7 @@ fn check_head(folder: &Path, config: &ModelConfig, head: &Head) -> Result<usize,
     })
 }
 
-/// Consecutive tensors, each run within `shard_bytes` or one tensor long. At least one run.
+/// Splits tensors into at least one run of consecutive ones, each within `shard_bytes` or one tensor long.
 fn split<V: Values>(
     tensors: &[NamedTensor<V>],
     shard_bytes: Option<u64>,
@@ -288,13 +286,13 @@ fn num_bytes<V: Values>((_, _, values): &NamedTensor<V>) -> u64 {
     (values.num_values() * values.format().bytes()) as u64
 }
 
-/// Writes tensors to a file that is whole or not there.
+/// Writes tensors to a file atomically.
 pub fn write_tensors<V: Values>(path: &Path, tensors: &[NamedTensor<V>]) -> Result<(), ModelError> {
     let write = |file: &mut File| write_safetensors(file, tensors, &[]).map(drop);
     holdall_files::write_whole_file(path, write).map_err(failed(path, "write it"))
 }
 
-/// Writes a safetensors file: a header without checksums first, the tensors behind it, then the header again with their checksums.
+/// Writes a safetensors file: a header without checksums, the tensors, then the header again with their checksums.
 pub(crate) fn write_safetensors<V: Values>(
     file: &mut File,
     tensors: &[NamedTensor<V>],
@@ -317,7 +315,7 @@ pub(crate) fn write_safetensors<V: Values>(
     Ok(checksum)
 }
 
-/// Length field and header, and the checksum that it carries of itself. Its length does not depend on the checksums.
+/// Length field and header, and the checksum in it. The header's length does not depend on the checksums.
 fn header<V: Values>(
     tensors: &[NamedTensor<V>],
     metadata: &[(&str, &str)],
@@ -325,13 +323,13 @@ fn header<V: Values>(
 ) -> io::Result<(Vec<u8>, Checksum)> {
     let checksums: Vec<String> = checksums.iter().map(Checksum::to_string).collect();
     let checksums = checksums.join(" ");
-    // transformers refuses files that do not say which framework their layout follows. It ignores keys that it does not know.
+    // transformers refuses files without the format key, which names the framework of the layout. It ignores unknown keys.
     let known = [
         ("format", "pt"),
         (TENSOR_CHECKSUMS, &checksums),
         (HEADER_CHECKSUM, NO_CHECKSUM),
     ];
-    // Written by hand: equal models are equal files only if the order of the keys is fixed.
+    // Written by hand: a fixed order of keys makes equal models equal files.
     let mut header = Vec::from(*b"{\"__metadata__\":{");
     for (place, (key, text)) in known.iter().chain(metadata).enumerate() {
         if place > 0 {
@@ -368,7 +366,7 @@ fn header<V: Values>(
     Ok((bytes, checksum))
 }
 
-/// Files written under temporary names, which go away again if they are not committed.
+/// Files written under temporary names, which are deleted unless they are committed.
 struct Staged<'a> {
     folder: &'a Path,
     names: Vec<String>,
@@ -387,9 +385,9 @@ impl Staged<'_> {
         file.sync_all().map_err(failed(&path, "write it to disk"))
     }
 
-    /// Puts the files in place, `last` last: it is the one that makes a folder look whole.
+    /// Renames the files into place, `last` last: it makes the folder look complete.
     fn commit(mut self, last: &str) -> Result<(), ModelError> {
-        // From here on nothing cleans up: when the old model is gone, these are the only copy.
+        // No cleanup from here on: once the old model is removed, these files are the only copy.
         let names = std::mem::take(&mut self.names);
         for name in [INDEX_FILE, SINGLE_FILE, CHECKSUMS_FILE] {
             remove_if_there(&self.folder.join(name))?;
@@ -412,7 +410,7 @@ impl Staged<'_> {
         fs::rename(&partial, self.folder.join(name)).map_err(failed(&partial, "rename it"))
     }
 
-    /// A fixed name: what a killed process left is overwritten by the next, not piled up.
+    /// A fixed name: the partial file of a killed process is overwritten by the next write.
     fn partial(&self, name: &str) -> PathBuf {
         holdall_files::partial(&self.folder.join(name))
     }
@@ -421,13 +419,13 @@ impl Staged<'_> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         for name in &self.names {
-            // The error that brought us here is the one to report.
+            // The original error is the one to report.
             let _ = fs::remove_file(self.partial(name));
         }
     }
 }
 
-/// Shards of an older model would never be read again, and would take its whole size on disk.
+/// Removes shards of an older model: they would never be read again, and would double the disk usage.
 fn remove_old_shards(folder: &Path, written: &[String]) -> Result<(), ModelError> {
     for entry in fs::read_dir(folder).map_err(failed(folder, "list it"))? {
         let name = entry.map_err(failed(folder, "list it"))?.file_name();
@@ -457,7 +455,7 @@ fn remove_if_there(path: &Path) -> Result<(), ModelError> {
     }
 }
 
-/// A rename is only on disk once its folder is.
+/// A rename is only durable once its folder is synced.
 fn sync_folder(folder: &Path) -> Result<(), ModelError> {
     holdall_files::sync_folder(folder).map_err(failed(folder, "write it to disk"))
 }

@@ -1,4 +1,4 @@
-//! What the hub knows files by: large ones by the SHA-256 of their bytes, others by git's SHA-1 of a blob.
+//! Hashes by which the hub identifies files: SHA-256 of the bytes for large files, git's SHA-1 of a blob for others.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// A hash that the server promises, in lower-case hexadecimal digits.
+/// Expected hash from the server, in lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BlobHash {
     Sha256(String),
@@ -27,7 +27,7 @@ impl BlobHash {
         }
     }
 
-    /// Digits that may be a name of a file.
+    /// Whether the digits are safe as a file name.
     pub fn is_plain(&self) -> bool {
         let length = match self {
             BlobHash::Sha256(_) => 64,
@@ -37,7 +37,7 @@ impl BlobHash {
         digits.len() == length && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
-    /// The same hash of a file of this many bytes.
+    /// The same kind of hash for a file of this many bytes.
     pub fn of_file(&self, path: &Path, bytes: u64) -> io::Result<String> {
         let file = File::open(path)?;
         match self {

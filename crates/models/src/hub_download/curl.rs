@@ -1,4 +1,4 @@
-//! The system's `curl`, told what to do on its standard input: a token on a command line is seen by everybody on the machine.
+//! The system's `curl`, configured through its standard input: a token on a command line would be visible to every user of the machine.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,26 +12,26 @@ use super::listing::RemoteFile;
 use super::{DownloadError, Watcher};
 use crate::hub_cache::ModelName;
 
-/// A list of files is no longer than this.
+/// Size limit of a file listing.
 const MOST_LISTING_BYTES: u64 = 64 << 20;
-/// How often progress is looked at.
+/// Interval between progress reports.
 const GLANCE: Duration = Duration::from_millis(100);
-/// `curl` says this where a server cannot continue a file.
+/// Exit code of `curl` where a server cannot resume a file.
 const CANNOT_CONTINUE: i32 = 33;
-/// And has this in its words where there is nothing behind the part that is there.
+/// Part of `curl`'s message where the server has no bytes past the end of the partial file.
 const NOTHING_BEHIND: &str = "error: 416";
 
 pub(super) struct Curl<'a> {
-    /// Sent to the endpoint's host alone: `curl` drops it where it is sent elsewhere.
+    /// Sent to the endpoint's host only: `curl` drops it on redirects to other hosts.
     pub token: Option<String>,
-    /// Whether the endpoint is `http://`, as on this machine; otherwise nothing but TLS is spoken.
+    /// Whether the endpoint is `http://`, such as a local server; otherwise only TLS is allowed.
     pub is_plain: bool,
     pub model: &'a ModelName,
     pub stop: &'a AtomicBool,
 }
 
 impl Curl<'_> {
-    /// A short answer.
+    /// Downloads a short answer.
     pub fn read(&self, url: &str) -> Result<String, DownloadError> {
         let mut child = self.start(url, &[format!("max-filesize = {MOST_LISTING_BYTES}")])?;
         let mut answer = Vec::new();
@@ -45,7 +45,7 @@ impl Curl<'_> {
         }
     }
 
-    /// A file, continued where there is a part of it.
+    /// Downloads a file, resuming a partial one.
     pub fn save(
         &self,
         url: &str,
@@ -54,7 +54,7 @@ impl Curl<'_> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), DownloadError> {
         let bytes = || fs::metadata(to).map_or(0, |data| data.len());
-        // A part that is too long is not of this file; one that is whole needs nothing.
+        // A partial file that is too long belongs to another version; a complete one needs no download.
         match file.size {
             Some(size) if bytes() > size => drop(fs::remove_file(to)),
             Some(size) if size > 0 && bytes() == size => return Ok(()),
@@ -80,7 +80,7 @@ impl Curl<'_> {
             watcher.progress(&file.name, bytes(), file.size.unwrap_or(0));
             match finished {
                 Ok(()) => {
-                    // An empty answer leaves no file.
+                    // curl creates no file for an empty answer.
                     if bytes() == 0 {
                         fs::write(to, b"").map_err(super::disk(to))?;
                     }
@@ -100,7 +100,7 @@ impl Curl<'_> {
 
     fn start(&self, url: &str, options: &[String]) -> Result<Child, DownloadError> {
         let child = Command::new("curl")
-            // The user's own settings could write elsewhere or say more than is asked.
+            // A user's own curlrc could redirect the output or add messages.
             .args(["--disable", "--config", "-"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -118,7 +118,7 @@ impl Curl<'_> {
             "location".to_owned(),
             "globoff".to_owned(),
             "connect-timeout = 30".to_owned(),
-            // A connection on which nothing comes for a minute is lost.
+            // A connection without data for a minute is given up.
             "speed-limit = 1".to_owned(),
             "speed-time = 60".to_owned(),
             "retry = 3".to_owned(),
@@ -144,7 +144,7 @@ impl Curl<'_> {
         Ok(child)
     }
 
-    /// Waits; what it said where it failed, with its exit code.
+    /// Waits for `curl`; on failure returns its exit code and message.
     fn finish(&self, child: Child, url: &str) -> Result<Result<(), (i32, String)>, DownloadError> {
         let output = child
             .wait_with_output()
@@ -186,7 +186,7 @@ impl Curl<'_> {
     }
 }
 
-/// A text as a file of settings has it.
+/// Quotes a text for curl's config format.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

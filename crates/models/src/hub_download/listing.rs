@@ -1,10 +1,10 @@
-//! What the hub says that a model has, and what of it is wanted.
+//! Files of a model on the hub, and the choice of those to download.
 
 use serde_json::Value;
 
 use super::blob_hash::BlobHash;
 
-/// Files that using a model takes, as far as it has them, beside its weights.
+/// Files to download beside the weights, if the model has them.
 const WANTED: [&str; 10] = [
     "preprocessor_config.json",
     "tokenizer.json",
@@ -20,10 +20,10 @@ const WANTED: [&str; 10] = [
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A revision of a model.
+/// File list of a model's revision.
 #[derive(Debug)]
 pub(super) struct Listing {
-    /// As it was asked for.
+    /// Name of the revision, as requested.
     pub revision: String,
     pub commit: String,
     files: Vec<RemoteFile>,
@@ -33,12 +33,12 @@ pub(super) struct Listing {
 pub(super) struct RemoteFile {
     pub name: String,
     pub size: Option<u64>,
-    /// `None` where a server does not tell.
+    /// `None` where the server does not report it.
     pub hash: Option<BlobHash>,
 }
 
 impl RemoteFile {
-    /// What it is called in the cache: its hash, as Hugging Face's tools have it.
+    /// Name in the cache: the hash, like Hugging Face's tools.
     pub fn blob_name(&self) -> &str {
         self.hash
             .as_ref()
@@ -61,7 +61,7 @@ impl RemoteFile {
 }
 
 impl Listing {
-    /// What the server answered; what is wrong with that, otherwise.
+    /// Parses the server's answer; the error is a message about what is wrong with it.
     pub fn parse(answer: &str, revision: &str) -> Result<Listing, String> {
         let answer: Value = serde_json::from_str(answer)
             .map_err(|cause| format!("expected a list of files as JSON: {cause}"))?;
@@ -85,7 +85,7 @@ impl Listing {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// Weights, then what lies beside them, config.json last: a folder that has it is whole. `None` without safetensors.
+    /// Chooses weights, then other files, config.json last: a folder with config.json is complete. `None` without safetensors.
     pub fn choose(&self) -> Option<Vec<&RemoteFile>> {
         let mut chosen: Vec<&RemoteFile> = match self.file(SINGLE) {
             Some(single) => vec![single],
@@ -110,7 +110,7 @@ fn is_shard(name: &str) -> bool {
     numbers.is_some_and(|(one, all)| is_number(one) && is_number(all))
 }
 
-/// The number of the open pull request of this author whose title has that word.
+/// Number of the open pull request by this author whose title contains the word.
 pub(super) fn pull_request(answer: &str, author: &str, word: &str) -> Option<u64> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let is_offer = |entry: &&Value| {

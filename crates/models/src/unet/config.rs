@@ -1,4 +1,4 @@
-//! What a U-Net is, in numbers: stages of convolutions going down, and as many, less one, going up again.
+//! Sizes of a U-Net: encoder stages that halve the size, and one decoder stage less that doubles it again.
 //!
 //! ```text
 //! plain      stage = [conv 3x3 -> norm -> activation] x blocks
@@ -8,7 +8,7 @@
 //! head       conv 1x1 -> logits, at full size; with deep supervision at the coarser sizes too
 //! ```
 //!
-//! Convolutions before a norm have no bias: the norm would take most of it away again. Names are those of docs/scripts/unet.py.
+//! Convolutions before a norm have no bias: the norm would cancel most of it. Names are those of docs/scripts/unet.py.
 
 use std::path::Path;
 
@@ -19,28 +19,28 @@ use crate::error::ModelError;
 use crate::size_checks::{LARGEST_SIZE, Sizes};
 use crate::tensor_list::TensorList;
 
-/// Stages that a U-Net may have: pictures of 65,536 pixels a side are halved no further.
+/// Limit of the stages of a U-Net: pictures of 65,536 pixels a side are halved no further.
 pub const MOST_STAGES: usize = 12;
-/// Convolutions or residual blocks of a stage.
+/// Limit of convolutions or residual blocks per stage.
 const MOST_BLOCKS: usize = 64;
-/// Classes that a mask of bytes can tell apart beside the value that is not counted.
+/// Limit of the classes: a byte mask has 256 values, one of which is not counted.
 pub const MOST_CLASSES: usize = 255;
 
-/// What the stages of the encoder are made of.
+/// Kind of encoder stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnetKind {
-    /// Convolutions, one after the other.
+    /// Plain convolutions.
     Plain,
-    /// Residual blocks of two convolutions, as nnU-Net's residual encoder has them.
+    /// Residual blocks of two convolutions, like nnU-Net's residual encoder.
     ResidualEncoder,
 }
 
-/// What activations are normalised by, sample by sample. There is no batch norm: it cannot be split exactly.
+/// Normalisation of activations, per sample. There is no batch norm: it cannot be split into micro-batches exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Norm {
-    /// Over the pixels of so many groups of channels.
+    /// Over the pixels of each group of channels.
     Group {
-        /// Divides the channels of every stage.
+        /// Number of groups; divides the channels of every stage.
         groups: usize,
     },
     /// Over the pixels of each channel.
@@ -48,7 +48,7 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// Groups among so many channels.
+    /// Number of groups for this many channels.
     pub fn groups(self, channels: usize) -> usize {
         match self {
             Norm::Group { groups } => groups,
@@ -57,45 +57,42 @@ impl Norm {
     }
 }
 
-/// How a decoder stage gets to its size.
+/// Upsampling before a decoder stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Up {
     /// A transposed convolution of 2 x 2, which also halves the channels.
     Transposed,
-    /// Every pixel four times.
+    /// Repeats every pixel 2 x 2 times.
     Nearest,
-    /// Weighted means of neighbours.
+    /// Bilinear interpolation.
     Bilinear,
 }
 
-/// How an encoder stage gets to its size.
+/// Downsampling before an encoder stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Down {
-    /// The largest of 2 x 2.
+    /// Max pooling of 2 x 2.
     MaxPool,
-    /// The first convolution takes every other pixel.
+    /// A stride of 2 in the stage's first convolution.
     Strided,
 }
 
-/// Pictures as the model takes them: `(value / maximum - mean) / std`, channel by channel.
+/// Input pictures and their normalisation `(value / maximum - mean) / std`, channel by channel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PictureInput {
-    /// Channels of a picture.
     pub channels: usize,
-    /// Bits of a value.
     pub depth: PixelDepth,
-    /// Subtracted from each channel, after values became 0 to 1.
+    /// Mean of each channel, for values scaled to 0 to 1.
     pub mean: Vec<f64>,
-    /// Divides each channel.
+    /// Divisor of each channel.
     pub std: Vec<f64>,
 }
 
-/// A U-Net.
+/// Sizes of a U-Net.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnetConfig {
-    /// What the encoder is made of; the decoder is plain.
+    /// Kind of the encoder; the decoder is plain.
     pub kind: UnetKind,
-    /// What it takes.
     pub input: PictureInput,
     /// Channels of each stage, from the full size down.
     pub channels: Vec<usize>,
@@ -103,51 +100,47 @@ pub struct UnetConfig {
     pub encoder_blocks: Vec<usize>,
     /// Convolutions of each decoder stage.
     pub decoder_blocks: usize,
-    /// What activations are normalised by.
     pub norm: Norm,
     /// Added to the variance in every norm.
     pub norm_eps: f64,
-    /// Behind every norm but that of a shortcut.
+    /// Activation after every norm but that of a shortcut.
     pub activation: Activation,
-    /// How sizes double.
     pub up: Up,
-    /// How sizes halve.
     pub down: Down,
-    /// Whether coarser decoder stages have heads of their own while training.
+    /// Whether coarser decoder stages have heads of their own during training.
     pub deep_supervision: bool,
-    /// Names: one is what a pixel is or is not (sigmoid); several are what it is one of (softmax), the background first.
+    /// Class names. One name: present or absent (sigmoid). Several: exactly one per pixel (softmax), the background first.
     pub classes: Vec<String>,
-    /// Height and width that pictures are resized to; `None`: pictures keep their size.
+    /// Height and width that pictures are resized to; `None` keeps their size.
     pub image_size: Option<[usize; 2]>,
-    /// Side of the square patches that it was trained on; `None`: whole pictures.
+    /// Side of the square training patches; `None` for whole pictures.
     pub patch: Option<usize>,
-    /// A pixel whose probability is at least this is one of the class; with several classes the likeliest counts.
+    /// Probability from which a pixel belongs to the class; with several classes the most probable one is taken.
     pub threshold: f64,
 }
 
 impl UnetConfig {
-    /// Stages of the encoder.
     pub fn num_stages(&self) -> usize {
         self.channels.len()
     }
 
-    /// What heights and widths must be multiples of.
+    /// Heights and widths must be multiples of this.
     pub fn size_multiple(&self) -> usize {
         1 << (self.num_stages() - 1)
     }
 
-    /// Logits per pixel: one for a class that is or is not there.
+    /// Logits per pixel: a single class has one.
     pub fn num_outputs(&self) -> usize {
         self.classes.len()
     }
 
-    /// Classes that a mask may have: two where one class is or is not there.
+    /// Number of classes in masks: a single class has two, present and absent.
     pub fn num_mask_values(&self) -> usize {
         self.classes.len().max(2)
     }
 
-    /// Levels that have a head, the full size first: level `i` is `1 / 2^i` of the size. With deep supervision, as nnU-Net
-    /// has it, all decoder stages but the coarsest.
+    /// Levels that have a head, full size first: level `i` has `1 / 2^i` of the size. With deep supervision, like nnU-Net, all
+    /// decoder stages but the coarsest.
     pub fn num_heads(&self) -> usize {
         if self.deep_supervision {
             (self.num_stages() - 2).max(1)
@@ -156,14 +149,14 @@ impl UnetConfig {
         }
     }
 
-    /// What the loss of each head counts: half of that of the size above, together 1.
+    /// Weight of each head's loss: half of that of the next larger size, summing to 1.
     pub fn head_weights(&self) -> Vec<f64> {
         let halves = (0..self.num_heads()).map(|level| 0.5f64.powi(level as i32));
         let total: f64 = halves.clone().sum();
         halves.map(|half| half / total).collect()
     }
 
-    /// Channels that come from below into a decoder stage.
+    /// Channels that upsampling brings into a decoder stage.
     pub(crate) fn up_channels(&self, level: usize) -> usize {
         match self.up {
             Up::Transposed => self.channels[level],
@@ -240,7 +233,7 @@ impl UnetConfig {
         modules
     }
 
-    /// Name and shape of every tensor in the state dict of docs/scripts/unet.py.
+    /// Names and shapes of the tensors in the state dict of docs/scripts/unet.py.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let mut list = TensorList(Vec::new());
         for (name, module) in self.modules() {
@@ -271,7 +264,7 @@ impl UnetConfig {
         list.0
     }
 
-    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         let sizes = Sizes { file, section: "" };
         let stages = self.num_stages();
@@ -342,7 +335,7 @@ pub(crate) enum Module {
     Norm {
         width: usize,
     },
-    /// What a residual block adds to its shortcut comes out of it.
+    /// The last norm of a residual block's main branch, before the shortcut is added.
     LastNormOfBlock {
         width: usize,
     },

@@ -9,39 +9,38 @@ use super::config::{Down, Norm, PictureInput, UnetConfig, UnetKind, Up};
 use crate::config_json::Section;
 use crate::error::ModelError;
 
-/// A word of config.json and of a run's config, and what it means.
+/// Words of config.json and of a run's config, with their meanings.
 pub type Words<T> = &'static [(&'static str, T)];
 
-/// What the encoder is made of.
+/// Words for the kind of encoder.
 pub const KINDS: Words<UnetKind> = &[
     ("plain", UnetKind::Plain),
     ("residual-encoder", UnetKind::ResidualEncoder),
 ];
-/// Activation functions.
+/// Words for activation functions.
 pub const ACTIVATIONS: Words<Activation> = &[
     ("relu", Activation::Relu),
     ("leaky-relu", Activation::LeakyRelu),
     ("gelu", Activation::Gelu),
 ];
-/// How sizes double.
+/// Words for upsampling.
 pub const UPS: Words<Up> = &[
     ("transposed", Up::Transposed),
     ("nearest", Up::Nearest),
     ("bilinear", Up::Bilinear),
 ];
-/// How sizes halve.
+/// Words for downsampling.
 pub const DOWNS: Words<Down> = &[("max-pool", Down::MaxPool), ("strided", Down::Strided)];
 
-/// What is said where a batch norm is asked for.
+/// Message where a batch norm is configured.
 pub const NO_BATCH_NORM: &str = "group or instance: a batch norm's statistics depend on how the batch is split, so no split of it is exact";
 
-/// The word for a meaning.
 fn word<T: PartialEq>(words: Words<T>, meaning: &T) -> &'static str {
     let found = words.iter().find(|(_, known)| known == meaning);
     found.map_or("", |(word, _)| word)
 }
 
-/// What a word means, if it is one of these.
+/// Meaning of a word, if it is known.
 pub fn meaning<T: Copy>(words: Words<T>, written: &str) -> Option<T> {
     let found = words.iter().find(|(word, _)| *word == written);
     found.map(|&(_, meaning)| meaning)
@@ -63,7 +62,7 @@ impl UnetConfig {
             16 => PixelDepth::Sixteen,
             bits => return Err(top.wrong("bits", "8 or 16", &json!(bits))),
         };
-        // Sizes that no picture has would only fill the memory with defaults.
+        // A larger count would only fill the memory with defaults.
         if num_input_channels > crate::size_checks::LARGEST_SIZE {
             let found = json!(num_input_channels);
             return Err(top.wrong("input_channels", "channels of a picture", &found));
@@ -109,7 +108,6 @@ impl UnetConfig {
         Ok(config)
     }
 
-    /// The text of a config.json.
     pub fn to_json(&self) -> String {
         let bits = match self.input.depth {
             PixelDepth::Eight => 8,

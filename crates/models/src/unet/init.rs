@@ -1,7 +1,7 @@
-//! U-Nets from nothing.
+//! Random initialisation of U-Nets.
 //!
-//! Behind leaky ReLU as nnU-Net starts them: weights normal of standard deviation `sqrt(2 / (1 + 0.01^2) / fan in)`, biases zero.
-//! Otherwise as `nn.Conv2d` does by itself: weights and biases uniform within `1 / sqrt(fan in)`. Norms are 1 and 0; with leaky
+//! With leaky ReLU, like nnU-Net: weights normal with standard deviation `sqrt(2 / (1 + 0.01^2) / fan in)`, biases zero.
+//! Otherwise like `nn.Conv2d`'s default: weights and biases uniform within `1 / sqrt(fan in)`. Norms are 1 and 0; with leaky
 //! ReLU, the last norm of a residual block is 0 and 0, so that the block starts as its shortcut.
 
 use holdall_graph::ops::activation::Activation;
@@ -10,10 +10,10 @@ use super::config::{Module, UnetConfig};
 use crate::error::ModelError;
 use crate::init::Start;
 
-/// Leaky ReLU's.
+/// Negative slope of leaky ReLU.
 const SLOPE: f64 = 0.01;
 
-/// Fills a parameter of a model that starts from nothing.
+/// Fills a parameter of a model with random weights.
 pub fn fill(
     config: &UnetConfig,
     seed: u64,
@@ -28,7 +28,7 @@ pub fn fill(
     Ok(())
 }
 
-/// What a parameter starts as; `None` where there is none of that name.
+/// Initial distribution of a parameter; `None` for an unknown name.
 pub(crate) fn start_of(config: &UnetConfig, name: &str) -> Option<Start> {
     let (module_name, kind) = name.rsplit_once('.')?;
     let modules = config.modules();
@@ -47,7 +47,7 @@ pub(crate) fn start_of(config: &UnetConfig, name: &str) -> Option<Start> {
     match *module {
         Module::Conv { bias: false, .. } if !is_weight => None,
         Module::Conv { inputs, kernel, .. } => Some(convolution(inputs * kernel * kernel)),
-        // PyTorch takes the second dimension of a weight for the inputs, whichever they are.
+        // PyTorch's fan in uses the second dimension of a weight, even where that is the outputs.
         Module::Transposed { outputs, .. } => Some(convolution(outputs * 2 * 2)),
         Module::LastNormOfBlock { .. } if as_nnunet => Some(Start::Constant(0.0)),
         Module::Norm { .. } | Module::LastNormOfBlock { .. } => {

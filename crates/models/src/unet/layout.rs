@@ -1,6 +1,6 @@
-//! Convolution weights: `[a, b, height, width]` in PyTorch and in model folders, `[a, height, width, b]` here.
+//! Layouts of convolution weights: `[a, b, height, width]` in PyTorch and in model folders, `[a, height, width, b]` in graphs.
 
-/// From a folder's layout to that of the graph, in place; `shape` is the folder's.
+/// Converts from a folder's layout to the graph's, in place; `shape` is the folder's.
 pub fn to_channels_last(shape: &[usize], values: &mut [f32]) {
     if let [_, channels, height, width] = *shape {
         let pixels = height * width;
@@ -12,10 +12,10 @@ pub fn to_channels_last(shape: &[usize], values: &mut [f32]) {
     }
 }
 
-/// From the graph's layout to that of a folder, whose shape it is, one output channel at a time: a whole weight is never held twice.
+/// Converts from the graph's layout to a folder's, which has this `shape`, one output channel at a time: no second copy of the weight.
 ///
 /// # Errors
-/// Those of `write`.
+/// The errors of `write`.
 pub fn for_channels_first<E>(
     shape: &[usize],
     values: &[f32],
@@ -33,7 +33,7 @@ pub fn for_channels_first<E>(
     Ok(())
 }
 
-/// A matrix of `rows x columns`, transposed.
+/// Transposes a matrix of `rows x columns`.
 fn transpose(matrix: &[f32], [rows, columns]: [usize; 2], to: &mut Vec<f32>) {
     assert_eq!(matrix.len(), rows * columns, "values of a weight");
     to.clear();

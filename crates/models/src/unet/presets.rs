@@ -1,4 +1,4 @@
-//! U-Nets known by name: sizes that people use, and a small one.
+//! Presets of U-Nets: common sizes, and a small one.
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::normalize_pixels::PixelDepth;
@@ -7,11 +7,11 @@ use super::config::{Down, Norm, PictureInput, UnetConfig, UnetKind, Up};
 use crate::vit::presets::IMAGENET;
 
 impl UnetConfig {
-    /// The names that [`UnetConfig::preset`] knows.
+    /// Names that [`UnetConfig::preset`] accepts.
     pub const PRESETS: &'static [&'static str] =
         &["unet", "unet-small", "unet-demo", "nnunet", "nnunet-resenc"];
 
-    /// A U-Net known by name, for one class in pictures of three channels.
+    /// A preset for one class in pictures of three channels.
     pub fn preset(name: &str) -> Option<UnetConfig> {
         Some(match name {
             "unet" => plain(&[64, 128, 256, 512, 1024], 1024),
@@ -25,7 +25,7 @@ impl UnetConfig {
 }
 
 impl PictureInput {
-    /// Mean and spread of ImageNet for three channels of a byte; otherwise -1 to 1.
+    /// ImageNet's mean and standard deviation for three channels of a byte; otherwise a range of -1 to 1.
     pub fn of(channels: usize, depth: PixelDepth) -> PictureInput {
         let of_imagenet = channels == 3 && depth == PixelDepth::Eight;
         let (mean, std) = if of_imagenet {
@@ -65,7 +65,7 @@ fn plain(channels: &[usize], image_size: usize) -> UnetConfig {
     }
 }
 
-/// What nnU-Net plans for pictures of 512 pixels: 32 channels, doubled up to 512, until a side of 4 is left.
+/// nnU-Net's plan for pictures of 512 pixels: 32 channels, doubled up to 512, until a side of 4 is left.
 fn nnunet(kind: UnetKind) -> UnetConfig {
     let channels = [32, 64, 128, 256, 512, 512, 512, 512];
     let (encoder_blocks, decoder_blocks) = match kind {

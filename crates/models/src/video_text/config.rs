@@ -1,4 +1,4 @@
-//! What a video-text model is, in numbers.
+//! Sizes of a video-text model.
 
 use std::path::Path;
 
@@ -16,77 +16,73 @@ use crate::transformer::{Blocks, NormPlace};
 pub use crate::vit::config::VisionConfig;
 use crate::vit::config::{CLIP_BLOCKS, VisionTransformerConfig};
 
-/// What reads texts.
+/// The text tower.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextTower {
-    /// CLIP's: causal, read at the end token.
+    /// CLIP's tower: causal, read at the end token.
     Clip(TextConfig),
     /// A BERT: bidirectional, read at the class token.
     Bert(BertConfig),
 }
 
-/// On what a temporal transformer works.
+/// Input of a temporal transformer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// The frames' class tokens, before the projection.
     Hidden,
-    /// The frames' features behind the projection, as CLIP4Clip's seqTransf.
+    /// The frames' features after the projection, like CLIP4Clip's seqTransf.
     Projected,
 }
 
-/// How frames become one clip.
+/// How frame features become one clip feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// The mean of the frames' features, as CLIP4Clip's meanP.
+    /// Mean of the frames' features, like CLIP4Clip's meanP.
     Mean,
-    /// A transformer over frames, and the mean of what comes out.
+    /// A transformer over frames, and the mean of its outputs.
     Temporal {
-        /// Blocks.
         layers: usize,
-        /// Attention heads.
         heads: usize,
         /// Width inside the MLP.
         inner: usize,
-        /// On what it works.
+        /// Its input.
         place: Place,
     },
     /// Learned queries that attend to all tokens of all frames.
     Attention {
-        /// Queries, of which the mean is taken.
+        /// Number of queries, whose outputs are averaged.
         queries: usize,
-        /// Attention heads.
         heads: usize,
     },
 }
 
-/// A whole video-text model.
+/// Sizes of a whole video-text model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VideoTextConfig {
-    /// CLIP's vision tower, which looks at each frame.
+    /// CLIP's vision tower, applied to each frame.
     pub vision: VisionConfig,
-    /// The text tower.
     pub text: TextTower,
     /// Width of the space in which texts and clips are compared.
     pub projection_dim: usize,
     /// Frames of one video.
     pub num_frames: usize,
-    /// Videos of one sample; their frames follow each other.
+    /// Videos of one sample; their frames are concatenated.
     pub num_videos: usize,
-    /// How frames become one clip.
     pub pooling: Pooling,
-    /// What writes captions, if anything does.
+    /// Captioning decoder, if the model has one.
     pub decoder: Option<DecoderConfig>,
-    /// Whether the decoder is told which frame came first. Without, it sees frames as a set: nothing in a caption can depend on their order.
+    /// Whether frame positions are added to the decoder's input. Without them a caption cannot depend on the order of frames.
     pub frame_positions: bool,
-    /// Standard deviation that tables of positions of patches and frames start with when weights are random; `None` for the usual ones. Those are faint
-    /// beside what they are added to, so that what depends on place and time together, as the direction of a movement does, is learned late.
+    /// Initial standard deviation of the position tables of patches and frames, for random weights; `None` for the usual values. Those are
+    /// small beside the embeddings they are added to, so that features that combine place and time, such as the direction of a movement,
+    /// are learned late.
     pub position_spread: Option<f64>,
-    /// Where `logit_scale` starts when weights are random: the logarithm of the scale.
+    /// Initial `logit_scale` of random weights: the logarithm of the scale.
     pub logit_scale_init: f64,
 }
 
 impl VideoTextConfig {
-    /// A CLIP model over one video of so many frames: their mean, no decoder.
+    /// A CLIP model over one video of `num_frames` frames: mean pooling, no decoder.
     pub fn of_clip(clip: &ClipConfig, num_frames: usize) -> VideoTextConfig {
         VideoTextConfig {
             vision: clip.vision.clone(),
@@ -102,8 +98,8 @@ impl VideoTextConfig {
         }
     }
 
-    /// A temporal transformer of so many layers with the usual sizes: heads of 64, or those of CLIP's text tower where it can
-    /// start as that tower's first layers; an MLP four times as wide.
+    /// A temporal transformer with the usual sizes: heads of 64, or those of CLIP's text tower where its first layers can
+    /// initialise the transformer; an MLP four times as wide.
     pub fn temporal(&self, layers: usize, place: Place) -> Pooling {
         let width = match place {
             Place::Hidden => self.vision.hidden_size,
@@ -136,12 +132,12 @@ impl VideoTextConfig {
         self.num_frames * self.num_videos
     }
 
-    /// Tokens that the vision tower makes of a frame.
+    /// Tokens of a frame inside the vision tower.
     pub fn tokens_per_frame(&self) -> usize {
         self.backbone().num_tokens()
     }
 
-    /// Tokens that the vision tower leaves of a frame: all, or the class token where nothing reads the others.
+    /// Tokens of a frame that the vision tower returns: all, or the class token where nothing reads the others.
     pub fn encoded_tokens_per_frame(&self) -> usize {
         if self.reads_all_tokens() {
             self.tokens_per_frame()
@@ -150,7 +146,7 @@ impl VideoTextConfig {
         }
     }
 
-    /// Tokens that the decoder attends to.
+    /// Number of tokens that the decoder attends to.
     pub fn num_frame_tokens(&self) -> usize {
         self.frames() * self.tokens_per_frame()
     }
@@ -171,7 +167,7 @@ impl VideoTextConfig {
         }
     }
 
-    /// Whether anything reads tokens of a frame beside its class token.
+    /// Whether any part reads tokens of a frame besides its class token.
     pub fn reads_all_tokens(&self) -> bool {
         self.decoder.is_some() || matches!(self.pooling, Pooling::Attention { .. })
     }
@@ -180,12 +176,11 @@ impl VideoTextConfig {
         self.decoder.as_ref().expect("the model has a decoder")
     }
 
-    /// The vision tower.
     pub fn backbone(&self) -> VisionTransformerConfig {
         VisionTransformerConfig::of_clip(self.vision.clone())
     }
 
-    /// The CLIP model that both towers and their projections are, where the text tower is CLIP's.
+    /// The CLIP model formed by both towers and their projections, if the text tower is CLIP's.
     pub fn clip(&self) -> Option<ClipConfig> {
         let TextTower::Clip(text) = &self.text else {
             return None;
@@ -198,7 +193,7 @@ impl VideoTextConfig {
         })
     }
 
-    /// The transformer over frames, where there is one.
+    /// The temporal transformer, if the model has one.
     pub(crate) fn temporal_blocks(&self) -> Option<Blocks> {
         let Pooling::Temporal {
             layers,
@@ -235,7 +230,7 @@ impl VideoTextConfig {
         }
     }
 
-    /// Name and shape of every tensor. Meant for sizes that [`VideoTextConfig::validate`] accepts.
+    /// Names and shapes of all tensors. Meant for sizes that [`VideoTextConfig::validate`] accepts.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let (width, frames) = (self.vision.hidden_size, self.frames());
         let mut list = TensorList(Vec::new());
@@ -277,7 +272,7 @@ impl VideoTextConfig {
         list.0
     }
 
-    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         let top = Sizes { file, section: "" };
         match (&self.text, self.clip()) {
@@ -342,5 +337,5 @@ impl VideoTextConfig {
     }
 }
 
-/// No clip that is trained on has more.
+/// Limit of a sample's frames.
 const MOST_FRAMES: usize = 1 << 12;

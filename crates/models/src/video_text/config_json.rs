@@ -47,7 +47,6 @@ impl VideoTextConfig {
         Ok(config)
     }
 
-    /// The text of a config.json.
     pub fn to_json(&self) -> String {
         let mut vision = self.vision.to_json();
         vision.insert("model_type".into(), json!("clip_vision_model"));

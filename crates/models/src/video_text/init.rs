@@ -1,4 +1,4 @@
-//! A video-text model from nothing: towers as CLIP's or BERT's, the rest as theirs.
+//! Random initialisation of a video-text model: towers like CLIP's or BERT's, and all other parts with matching distributions.
 
 use super::config::{TextTower, VideoTextConfig};
 use super::pooling::{ATTENTION_POOL, TEMPORAL_POSITIONS};
@@ -8,14 +8,14 @@ use crate::init::Start;
 use crate::transformer::start_of_norm;
 use crate::{bert, clip, decoder, vit};
 
-/// Positions of frames and embeddings of videos.
+/// Standard deviation of frame positions and video embeddings.
 fn place_spread(config: &VideoTextConfig) -> f64 {
     config.position_spread.unwrap_or(0.02)
 }
 
 const PATCH_POSITIONS: &str = "vision_model.embeddings.position_embedding.weight";
 
-/// Fills a parameter of a model that starts from nothing, by its name.
+/// Fills a parameter of a model with random weights, by its name.
 pub fn fill(
     config: &VideoTextConfig,
     seed: u64,
@@ -30,7 +30,7 @@ pub fn fill(
     Ok(())
 }
 
-/// What a parameter starts as; `None` where there is none of that name.
+/// Initial distribution of a parameter; `None` for an unknown name.
 pub(crate) fn start_of(config: &VideoTextConfig, name: &str) -> Option<Start> {
     let scale = |width: usize| Start::Normal((width as f64).powf(-0.5));
     match name {
@@ -72,7 +72,7 @@ pub(crate) fn start_of(config: &VideoTextConfig, name: &str) -> Option<Start> {
         .or_else(|| decoder::init::start_of(config.decoder.as_ref()?, name))
 }
 
-/// Queries that differ from the first step on: with small ones all would attend alike, and learn alike.
+/// Queries differ from the start: with small ones all would attend alike, and learn alike.
 fn start_of_attention_pool(config: &VideoTextConfig, part: &str) -> Option<Start> {
     if !matches!(config.pooling, super::config::Pooling::Attention { .. }) {
         return None;

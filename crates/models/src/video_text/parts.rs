@@ -1,8 +1,8 @@
-//! Parts of a video-text model that transformers loads by themselves, in folders beside the whole:
+//! Submodels of a video-text model that transformers loads on its own, in folders beside the whole model:
 //!
 //! ```text
-//! decoder/   BlenderbotForCausalLM; its `encoder_hidden_states` are the frame tokens behind `frame_projection`
-//! clip/      CLIPModel, where a clip's feature is the mean of CLIP's features of its frames and the text tower is CLIP's
+//! decoder/   BlenderbotForCausalLM; its `encoder_hidden_states` are the frame tokens after `frame_projection`
+//! clip/      CLIPModel, for mean pooling with CLIP's text tower: a clip's feature is the mean of its frames' CLIP features
 //! ```
 
 use super::config::{Pooling, VideoTextConfig};
@@ -10,33 +10,31 @@ use crate::decoder::config::{BLENDERBOT_EPS, blenderbot_name};
 use crate::model_config::ModelConfig;
 use crate::tensor_list::TensorList;
 
-/// A folder within the model's.
+/// A submodel in a subfolder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// Its name.
+    /// Name of the subfolder.
     pub folder: &'static str,
-    /// What it is.
     pub config: ModelConfig,
-    /// Of each of its tensors, the name there, the name in the whole model, and the shape.
+    /// Tensors of the submodel.
     pub tensors: Vec<PartTensor>,
 }
 
-/// A tensor of a part.
+/// A tensor of a submodel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartTensor {
-    /// Its name in the part.
+    /// Name in the submodel.
     pub name: String,
-    /// Its name in the whole model.
+    /// Name in the whole model.
     pub whole_name: String,
-    /// Its dimensions.
     pub shape: Vec<usize>,
 }
 
 impl VideoTextConfig {
-    /// The parts that transformers loads by themselves.
+    /// The submodels that transformers loads on its own.
     pub fn parts(&self) -> Vec<Part> {
         let decoder = self.decoder.as_ref();
-        // transformers' decoder has one eps, whatever its config.json says.
+        // transformers' decoder has a fixed eps, whatever its config.json says.
         let decoder = decoder.filter(|decoder| decoder.eps == BLENDERBOT_EPS);
         let decoder = decoder.map(|decoder| {
             let mut list = TensorList(Vec::new());

@@ -7,7 +7,7 @@
 //! attention            normalise(visual_projection(mean(post_layernorm(attention(queries, norm(tokens + positions))))))
 //! ```
 //!
-//! Means and attention leave out frames that do not exist. The first two are CLIP4Clip's meanP and seqTransf.
+//! Means and attention leave out missing frames. The first two are CLIP4Clip's meanP and seqTransf.
 //!
 //! Legend: `b` samples, `f` frames, `s` frame tokens, `n` queries, `d` width, `p` projection.
 
@@ -24,7 +24,7 @@ pub(crate) const ATTENTION_POOL: &str = "attention_pool";
 pub(super) const POST_NORM: &str = "vision_model.post_layernorm";
 const PROJECTION: &str = "visual_projection";
 
-/// Writes the pooling of all frame tokens, or of class tokens where there are no others, into `features_bp`.
+/// Writes the pooling of all frame tokens, or of class tokens where only these exist, into `features_bp`.
 pub(super) fn write(
     graph: &mut Graph,
     config: &VideoTextConfig,
@@ -67,7 +67,7 @@ pub(super) fn write(
     project(graph, PROJECTION, pooled_b1d, projection, features_bp);
 }
 
-/// The class token of every frame behind the last norm, `[b, f, d]`.
+/// The class token of every frame after the last norm, `[b, f, d]`.
 fn class_tokens(graph: &mut Graph, config: &VideoTextConfig, tokens_bsd: ValueId) -> ValueId {
     let [batch, tokens, width] = *graph.shape(tokens_bsd).dims() else {
         unreachable!("frame tokens have three dimensions");
@@ -108,7 +108,7 @@ fn add_temporal(
     graph.add("temporal.sum", x_bfd, mixed_bfd)
 }
 
-/// The mean of directions, made a direction again.
+/// Mean of unit-length vectors, normalised again.
 fn mean_of_directions(
     graph: &mut Graph,
     y_bfp: ValueId,
@@ -122,7 +122,7 @@ fn mean_of_directions(
     graph.normalize_into("clip features", mean_b1p, features_bp);
 }
 
-/// Learned queries over all frame tokens, `[b, n, d]`.
+/// Attention of learned queries over all frame tokens, `[b, n, d]`.
 fn attention_pool(
     graph: &mut Graph,
     config: &VideoTextConfig,

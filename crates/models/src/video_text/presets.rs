@@ -1,14 +1,13 @@
-//! Configurations known by name, for models that start from random weights.
+//! Presets of video-text models with random weights.
 
 use super::config::{DecoderConfig, Place, VideoTextConfig};
 use crate::clip::config::{ClipConfig, TextConfig, TextPooling, VisionConfig};
 
 impl VideoTextConfig {
-    /// The names that [`VideoTextConfig::preset`] knows.
+    /// Names that [`VideoTextConfig::preset`] accepts.
     pub const PRESETS: &'static [&'static str] =
         &["video-text", "video-text-small", "video-text-demo"];
 
-    /// A configuration known by name.
     pub fn preset(name: &str) -> Option<VideoTextConfig> {
         match name {
             "video-text" => base(),
@@ -43,7 +42,8 @@ fn small() -> Option<VideoTextConfig> {
     Some(with_decoder(VideoTextConfig::of_clip(&clip, 4), 4, decoder))
 }
 
-/// Learns what moves where in minutes on two cores: four small frames, and positions that are seen from the first step on.
+/// Learns which shape moves where in minutes on two cores: four small frames, and positions that are large enough to matter from the
+/// first step on.
 fn demo() -> Option<VideoTextConfig> {
     let small = ClipConfig::preset("small")?;
     let clip = ClipConfig {

@@ -1,4 +1,4 @@
-//! The graph has what the state dict has, and everything has a start.
+//! The graph's parameters match the state dict, and every parameter has an initial distribution.
 
 use holdall_graph::{DType, Op};
 
@@ -202,7 +202,7 @@ fn every_parameter_has_a_start_and_no_other_name_has() {
         for name in unknown {
             assert!(init::start_of(&config, name).is_none(), "{name}");
         }
-        // What another variant has, this one has not.
+        // Tensors that only other variants have are unknown to this one.
         for other in variants() {
             for (name, _) in other.tensors() {
                 let known = tensors.iter().any(|(own, _)| *own == name);
@@ -272,7 +272,7 @@ fn a_bert_drops_in_attention_too_each_place_by_itself() {
             _ => None,
         })
         .collect();
-    // Embedded tokens; attention, its branch and the MLP's branch of each of two layers.
+    // Embedded tokens, then attention, its branch and the MLP's branch of each of two layers.
     assert_eq!(places.len(), 1 + 2 * 3);
     places.sort_unstable();
     places.dedup();

@@ -1,10 +1,10 @@
-//! Where the weights of a video-text model come from: a CLIP folder, a BERT folder, a video-text folder, or nowhere.
+//! Initial weights of a video-text model: from a CLIP folder, a BERT folder, a video-text folder, or random.
 //!
 //! ```text
-//! text_model of a BERT                      the BERT folder
-//! temporal layers on projected frames       the first layers and positions of CLIP's text tower, as CLIP4Clip starts them
-//! what the model folder has in this shape   the model folder
-//! everything else                           drawn at random
+//! text_model of a BERT                          the BERT folder
+//! temporal layers on projected frames           the first layers and positions of CLIP's text tower, like CLIP4Clip
+//! tensors of equal shape in the model folder    the model folder
+//! everything else                               drawn at random
 //! ```
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::model_config::ModelConfig;
 const TEXT_LAYERS: &str = "text_model.encoder.layers";
 const TEXT_POSITIONS: &str = "text_model.embeddings.position_embedding.weight";
 
-/// What a parameter starts as.
+/// Source of a parameter's initial values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A tensor of the model folder, or the first rows of one.
@@ -31,7 +31,7 @@ pub enum Origin {
     Drawn,
 }
 
-/// Folders that a model starts from.
+/// Folders that a model is initialised from.
 pub struct WeightSources<'a> {
     config: &'a VideoTextConfig,
     model: Option<&'a ModelFolder>,
@@ -41,7 +41,7 @@ pub struct WeightSources<'a> {
 }
 
 impl<'a> WeightSources<'a> {
-    /// `model` is a CLIP or a video-text folder, `text_model` a BERT folder; what neither has is drawn by `seed`.
+    /// `model` is a CLIP or a video-text folder, `text_model` a BERT folder; all other parameters are drawn by `seed`.
     pub fn new(
         config: &'a VideoTextConfig,
         model: Option<&'a ModelFolder>,
@@ -78,7 +78,7 @@ impl<'a> WeightSources<'a> {
         })
     }
 
-    /// Fills a parameter.
+    /// Fills a parameter from its source.
     pub fn fill(&self, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
         match (self.origin(name), self.model, self.text_model) {
             (Origin::Model(source), Some(folder), _) => read_first(folder, &source, values),
@@ -87,7 +87,7 @@ impl<'a> WeightSources<'a> {
         }
     }
 
-    /// Where a parameter comes from.
+    /// Source of a parameter.
     pub fn origin(&self, name: &str) -> Origin {
         let Some(shape) = self.shapes.get(name).map(Vec::as_slice) else {
             return Origin::Drawn;
@@ -111,7 +111,7 @@ impl<'a> WeightSources<'a> {
         };
         match shape_in(self.model, &source) {
             Some(found) if found == shape => Origin::Model(source),
-            // The text tower has more places than a clip has frames.
+            // The text tower has more positions than a clip has frames.
             Some(&[rows, width]) if source == TEXT_POSITIONS => match *shape {
                 [frames, own_width] if frames <= rows && width == own_width => {
                     Origin::Model(source)
@@ -122,7 +122,7 @@ impl<'a> WeightSources<'a> {
         }
     }
 
-    /// The tensor of CLIP's text tower that one of the temporal transformer starts as.
+    /// Tensor of CLIP's text tower that initialises a tensor of the temporal transformer.
     fn text_tower_source(&self, name: &str) -> Option<String> {
         let Pooling::Temporal {
             heads,
@@ -132,7 +132,7 @@ impl<'a> WeightSources<'a> {
         else {
             return None;
         };
-        // Weights of a head mean something in heads of the same width.
+        // Weights of a head are only meaningful in heads of the same width.
         let ModelConfig::Clip(clip) = self.model?.config() else {
             return None;
         };
@@ -147,7 +147,7 @@ impl<'a> WeightSources<'a> {
         Some(format!("{TEXT_LAYERS}{rest}"))
     }
 
-    /// For the log: what comes from where, by the first part of the names.
+    /// For the log: sources of the weights, by the first part of the names.
     pub fn summary(&self) -> Vec<String> {
         let mut found: Vec<(String, String)> = Vec::new();
         for (name, _) in self.config.tensors() {
@@ -181,7 +181,7 @@ impl<'a> WeightSources<'a> {
     }
 }
 
-/// Reads a tensor, or as many of its first rows as there is room for.
+/// Reads a tensor, or as many of its first rows as fit into `values`.
 fn read_first(folder: &ModelFolder, name: &str, values: &mut [f32]) -> Result<(), ModelError> {
     let tensor = folder.tensor(name);
     let count = tensor.map_or(0, |tensor| tensor.shape.iter().product());

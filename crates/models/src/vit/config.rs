@@ -1,15 +1,15 @@
-//! What a vision transformer is, in numbers: patches and a class token through a stack of blocks.
+//! Sizes of a vision transformer: patches and a class token through a stack of blocks.
 //!
 //! ```text
 //! x        = [class token, patches of the picture] + positions
-//! features = what the classifier reads of blocks(x), by family:
+//! features = input of the classifier, from blocks(x), by family:
 //!   ViT, DeiT   class token of layernorm(x)          (DeiT has a distillation token behind the class token)
 //!   DINOv2      [class token, mean of patches] of layernorm(x), each block's branches scaled by column
 //!   CLIP        mean of patches of x, where x passed a norm before the first block
 //! logits   = classifier(features)
 //! ```
 //!
-//! Names, defaults and what is read are those of transformers' `ViTForImageClassification`, `DeiTForImageClassification`,
+//! Names, defaults and pooling are those of transformers' `ViTForImageClassification`, `DeiTForImageClassification`,
 //! `Dinov2ForImageClassification` and `CLIPForImageClassification`.
 
 use std::path::Path;
@@ -43,17 +43,17 @@ pub struct VisionConfig {
     pub activation: Activation,
     /// Added to the variance in every layer norm.
     pub layer_norm_eps: f64,
-    /// What bytes of pictures become. Not in config.json: `preprocessor_config.json` beside it says so.
+    /// Normalisation of picture bytes. Stored not in config.json, but in the `preprocessor_config.json` beside it.
     pub normalization: Normalization,
 }
 
 impl VisionConfig {
-    /// Patches of a picture.
+    /// Number of patches of a picture.
     pub fn num_patches(&self) -> usize {
         (self.image_size / self.patch_size).pow(2)
     }
 
-    /// Checks the sizes; `section` is what stands before their keys in `file`.
+    /// Checks the sizes; `section` is the prefix of their keys in `file`.
     pub(crate) fn validate(&self, file: &Path, section: &str) -> Result<(), ModelError> {
         let sizes = Sizes { file, section };
         sizes.within("hidden_size", self.hidden_size, LARGEST_SIZE)?;
@@ -71,7 +71,7 @@ impl VisionConfig {
     }
 }
 
-/// Architectures that are one graph but for names, what stands before the patches and what the classifier reads.
+/// Architectures with one graph that differ in names, in the tokens before the patches, and in pooling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// `ViTForImageClassification`, `ViTModel`.
@@ -84,18 +84,18 @@ pub enum Family {
     Clip,
 }
 
-/// What the classifier reads of the tokens.
+/// How the tokens become the classifier's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// The class token behind the last norm.
+    /// The class token after the last norm.
     ClassToken,
-    /// The mean of the patches before the last norm, which nothing reads.
+    /// The mean of the patches before the last norm, which is not read.
     MeanOfPatches,
-    /// The class token, and beside it the mean of the patches, both behind the last norm.
+    /// The class token and the mean of the patches side by side, both after the last norm.
     ClassTokenAndMean,
 }
 
-/// Names of a family's tensors. All but the classifier's stand behind `prefix`.
+/// Names of a family's tensors. All but the classifier's follow `prefix`.
 pub(crate) struct FamilyNames {
     pub prefix: &'static str,
     /// Tokens before the patches, the class token first.
@@ -150,7 +150,7 @@ const DINOV2: FamilyNames = FamilyNames {
     ..VIT
 };
 
-/// Names inside the blocks of both of CLIP's transformers.
+/// Module names inside the blocks of both of CLIP's transformers.
 pub(crate) const CLIP_BLOCKS: BlockNames = BlockNames {
     norm1: "layer_norm1",
     query: "self_attn.q_proj",
@@ -168,7 +168,7 @@ const CLIP: FamilyNames = FamilyNames {
     tokens: &["embeddings.class_embedding"],
     patches: "embeddings.patch_embedding",
     positions: "embeddings.position_embedding.weight",
-    // The misspelling is Hugging Face's, and every released checkpoint carries it.
+    // The misspelling is Hugging Face's; every released checkpoint has it.
     pre_norm: Some("pre_layrnorm"),
     layers: "encoder.layers",
     blocks: CLIP_BLOCKS,
@@ -176,7 +176,6 @@ const CLIP: FamilyNames = FamilyNames {
 };
 
 impl Family {
-    /// Every family.
     pub const ALL: [Family; 4] = [Family::Vit, Family::Deit, Family::Dinov2, Family::Clip];
 
     pub(crate) fn names(self) -> &'static FamilyNames {
@@ -188,7 +187,7 @@ impl Family {
         }
     }
 
-    /// What the classifier reads.
+    /// How the classifier's input is pooled.
     pub fn pooling(self) -> Pooling {
         match self {
             Family::Vit | Family::Deit => Pooling::ClassToken,
@@ -197,7 +196,7 @@ impl Family {
         }
     }
 
-    /// The class in transformers that has a classifier.
+    /// Class in transformers of the model with a classifier.
     pub fn classifier_architecture(self) -> &'static str {
         match self {
             Family::Vit => "ViTForImageClassification",
@@ -211,18 +210,16 @@ impl Family {
 /// A vision transformer without a classifier.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VisionTransformerConfig {
-    /// Whose names and wiring.
+    /// Family that determines names and wiring.
     pub family: Family,
-    /// Its sizes.
     pub vision: VisionConfig,
-    /// Whether query, key and value have biases.
     pub qkv_bias: bool,
-    /// What layer scales start at when weights are random; DINOv2 alone has them.
+    /// Initial layer scale of random weights; only DINOv2 has layer scales.
     pub layer_scale_init: f64,
 }
 
 impl VisionTransformerConfig {
-    /// The vision half of a CLIP model.
+    /// The vision tower of a CLIP model.
     pub fn of_clip(vision: VisionConfig) -> VisionTransformerConfig {
         VisionTransformerConfig {
             family: Family::Clip,
@@ -232,7 +229,7 @@ impl VisionTransformerConfig {
         }
     }
 
-    /// Width of the features that the classifier reads.
+    /// Width of the classifier's input.
     pub fn num_features(&self) -> usize {
         match self.family.pooling() {
             Pooling::ClassToken | Pooling::MeanOfPatches => self.vision.hidden_size,
@@ -240,12 +237,12 @@ impl VisionTransformerConfig {
         }
     }
 
-    /// Tokens before the patches.
+    /// Number of tokens before the patches.
     pub fn num_prefix_tokens(&self) -> usize {
         self.family.names().tokens.len()
     }
 
-    /// Tokens of a picture.
+    /// Number of tokens of a picture.
     pub fn num_tokens(&self) -> usize {
         self.num_prefix_tokens() + self.vision.num_patches()
     }
@@ -254,7 +251,7 @@ impl VisionTransformerConfig {
         self.family != Family::Clip
     }
 
-    /// Hugging Face's name for a tensor of this family.
+    /// Hugging Face's name of a tensor of this family.
     pub(crate) fn name(&self, part: &str) -> String {
         format!("{}{part}", self.family.names().prefix)
     }
@@ -276,14 +273,14 @@ impl VisionTransformerConfig {
         }
     }
 
-    /// Name and shape of every tensor, under the names of the architecture with a classifier.
+    /// Names and shapes of all tensors, with the names of the architecture that has a classifier.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let mut list = TensorList(Vec::new());
         self.list(&mut list);
         list.0
     }
 
-    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         let section = match self.family {
             Family::Clip => "vision_config.",
@@ -298,12 +295,12 @@ impl VisionTransformerConfig {
         sizes.all_tensors(&self.tensors())
     }
 
-    /// Adds every tensor, under the names of the architecture with a classifier.
+    /// Appends all tensors, with the names of the architecture that has a classifier.
     pub(crate) fn list(&self, list: &mut TensorList) {
         let (names, vision) = (self.family.names(), &self.vision);
         let (width, patch) = (vision.hidden_size, vision.patch_size);
         let is_clip = self.family == Family::Clip;
-        // CLIP has a vector and a matrix where the others keep a dimension for the batch.
+        // CLIP stores a vector and a matrix where the other families have a batch dimension too.
         for token in names.tokens {
             let shape = [1, 1, width];
             list.add(
@@ -328,30 +325,29 @@ impl VisionTransformerConfig {
     }
 }
 
-/// What the outputs of a classifier are, as transformers' `problem_type` has it.
+/// Meaning of a classifier's outputs, as transformers' `problem_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
-    /// One label of several.
+    /// Exactly one label.
     SingleLabel,
     /// Any number of labels.
     MultiLabel,
-    /// Numbers.
     Regression,
 }
 
 /// A vision transformer and a linear classifier on its features.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassifierConfig {
-    /// What computes the features.
+    /// Model that computes the features.
     pub backbone: VisionTransformerConfig,
-    /// Names of the outputs, in their order.
+    /// Names of the outputs, in order.
     pub labels: Vec<String>,
-    /// What the outputs are, where the file says so.
+    /// Meaning of the outputs, if the file states it.
     pub problem: Option<Problem>,
 }
 
 impl ClassifierConfig {
-    /// Name and shape of every tensor in the state dict of the family's `...ForImageClassification`. Meant for sizes that
+    /// Names and shapes of the tensors in the state dict of the family's `...ForImageClassification`. Meant for sizes that
     /// [`ClassifierConfig::validate`] accepts.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let mut list = TensorList(Vec::new());
@@ -361,7 +357,7 @@ impl ClassifierConfig {
         list.0
     }
 
-    /// Checks that the numbers describe a model that can exist. `file` is named in the error.
+    /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         self.backbone.validate(file)?;
         let sizes = Sizes { file, section: "" };

@@ -1,4 +1,4 @@
-//! config.json of vision transformers, read as transformers reads it and written so that it loads there.
+//! config.json of vision transformers, read like transformers and written so that transformers loads it.
 
 use serde_json::{Map, Value, json};
 
@@ -51,7 +51,7 @@ impl VisionConfig {
 }
 
 impl VisionTransformerConfig {
-    /// Reads a backbone. Settings that only training would use, and that training here takes from elsewhere, become notes.
+    /// Reads a backbone. Training settings in the file, which Holdall takes from the run's config instead, become notes.
     pub(crate) fn read(
         family: Family,
         top: &Section<'_>,
@@ -109,7 +109,7 @@ impl ClassifierConfig {
         Ok(config)
     }
 
-    /// The text of a config.json that `AutoModelForImageClassification.from_pretrained` loads.
+    /// Text of a config.json that `AutoModelForImageClassification.from_pretrained` loads.
     pub fn to_json(&self) -> String {
         let VisionTransformerConfig { family, vision, .. } = &self.backbone;
         let numbered = || self.labels.iter().enumerate();
@@ -146,7 +146,7 @@ impl ClassifierConfig {
                 "layerscale_value".into(),
                 json!(self.backbone.layer_scale_init),
             );
-            // A token for pretraining, which a classifier does not read.
+            // The mask token is for pretraining; a classifier does not read it.
             sizes.insert("use_mask_token".into(), json!(false));
         }
         for (key, size) in sizes {
@@ -167,13 +167,13 @@ impl Family {
     }
 }
 
-/// Names of the outputs: `id2label`, or so many without names; transformers has two where the file says nothing.
+/// Names of the outputs: `id2label`, or `num_labels` unnamed ones; transformers' default is two.
 fn read_labels(top: &Section<'_>) -> Result<Vec<String>, ModelError> {
     let unnamed = |count: usize| (0..count).map(|id| format!("LABEL_{id}")).collect();
     let Some(value) = top.get("id2label").filter(|value| !value.is_null()) else {
         let count = top.size("num_labels", 2)?;
         return match count {
-            // A count that no model has would only fill the memory with names.
+            // A larger count would only fill the memory with names.
             1..=LARGEST_NUM_LABELS => Ok(unnamed(count)),
             _ => Err(top.wrong("num_labels", "1 to 1048576", &json!(count))),
         };
@@ -206,7 +206,7 @@ fn read_problem(top: &Section<'_>) -> Result<Option<Problem>, ModelError> {
     }
 }
 
-/// Whether a labels' name says nothing: what transformers calls outputs that have none.
+/// Whether all labels have transformers' placeholder names for unnamed outputs.
 pub(crate) fn is_unnamed(labels: &[String]) -> bool {
     labels
         .iter()

@@ -1,5 +1,5 @@
-//! Vision transformers from nothing: drawn as OpenAI drew CLIP's (docs/decisions/0006), which a small model learns from faster
-//! than from the one spread that transformers has for all.
+//! Random initialisation of vision transformers, with OpenAI's distributions for CLIP (docs/decisions/0006): a small model learns
+//! faster from them than from transformers' single standard deviation.
 
 use super::CLASSIFIER;
 use super::config::{ClassifierConfig, VisionTransformerConfig};
@@ -7,11 +7,11 @@ use crate::error::ModelError;
 use crate::init::Start;
 use crate::transformer::start_of_norm;
 
-/// Small, as transformers has it: features are normalised, so logits start near zero, and the backbone hears of the loss
+/// Small, like transformers' value: features are normalised, so logits start near zero, and gradients reach the backbone
 /// from the first step.
 const CLASSIFIER_SPREAD: f64 = 0.02;
 
-/// Fills a parameter of a model that starts from nothing, or of a new classifier on a model that does not.
+/// Fills a parameter of a model with random weights, or of a new classifier on a pretrained backbone.
 pub fn fill(
     config: &ClassifierConfig,
     seed: u64,
@@ -31,7 +31,7 @@ pub fn fill(
     Ok(())
 }
 
-/// What a parameter of the backbone starts as; `None` where it has none of that name.
+/// Initial distribution of a parameter of the backbone; `None` for an unknown name.
 pub(crate) fn start_of(config: &VisionTransformerConfig, name: &str) -> Option<Start> {
     let (names, vision) = (config.family.names(), &config.vision);
     let part = name.strip_prefix(names.prefix)?;

@@ -1,4 +1,4 @@
-//! Backbones known by name, for models that start from random weights: the sizes of released models, and a small one.
+//! Presets of backbones with random weights: the sizes of released models, and a small one.
 
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::patchify::Normalization;
@@ -7,20 +7,20 @@ use crate::clip;
 
 use super::config::{Family, VisionConfig, VisionTransformerConfig};
 
-/// Bytes to -1..1: how Google's ViT was trained.
+/// Bytes to -1..1: normalisation of Google's ViT.
 pub(crate) const HALVES: Normalization = Normalization {
     mean: [0.5; 3],
     std: [0.5; 3],
 };
 
-/// Mean and spread of ImageNet: DeiT and DINOv2.
+/// Mean and standard deviation of ImageNet: normalisation of DeiT and DINOv2.
 pub(crate) const IMAGENET: Normalization = Normalization {
     mean: [0.485, 0.456, 0.406],
     std: [0.229, 0.224, 0.225],
 };
 
 impl VisionTransformerConfig {
-    /// The names that [`VisionTransformerConfig::preset`] knows.
+    /// Names that [`VisionTransformerConfig::preset`] accepts.
     pub const PRESETS: &'static [&'static str] = &[
         "vit-demo",
         "vit-tiny-patch16-224",
@@ -36,7 +36,7 @@ impl VisionTransformerConfig {
         "dinov2-large-patch14-224",
     ];
 
-    /// A backbone known by name; its owner may be left out.
+    /// A preset's configuration; the owner's name may be left out.
     pub fn preset(name: &str) -> Option<VisionTransformerConfig> {
         let of_owner = |listed: &str| listed.split_once('/').is_some_and(|(_, own)| own == name);
         let mut presets = VisionTransformerConfig::PRESETS.iter();
@@ -98,7 +98,7 @@ pub(crate) fn defaults(family: Family) -> VisionTransformerConfig {
     }
 }
 
-/// Another width, with heads of 64 and an MLP four times as wide.
+/// The config with another width, heads of 64 and an MLP four times as wide.
 fn of_width(config: VisionTransformerConfig, width: usize) -> VisionTransformerConfig {
     VisionTransformerConfig {
         vision: VisionConfig {

@@ -1,4 +1,4 @@
-//! Operations on pictures: channels first, from end to end.
+//! Operations on pictures, which are channels-first throughout.
 
 use holdall_graph::ops::conv2d::{Conv2d, TransposedConv2d};
 use holdall_graph::ops::group_norm::GroupNorm;
@@ -68,7 +68,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// By instance norms over the groups: ONNX's own group norm has one factor a group in the versions that are in wide use.
+    /// Group norm as an instance norm over the groups: ONNX's own group norm has one factor per group in the widely used versions.
     pub(super) fn group_norm(&mut self, op: &GroupNorm, node: &Node) -> Result<(), OnnxError> {
         let x = self.pictures_of(node, 0)?;
         let channels = self.graph.shape(node.inputs[0]).width();
@@ -137,7 +137,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Numbers that are normalised already; the channels of zeros behind them are read by nobody.
+    /// Pixels that are already normalised; the padding channels of zeros behind them are not read.
     pub(super) fn normalized_pixels(
         &mut self,
         channels: usize,

@@ -29,7 +29,7 @@ fn a_view_begins_where_its_offset_says() {
         starts_within(&whole, &whole.shape, &token),
         Some(vec![0, 2, 0])
     );
-    // Half of the batch is no part that has a number.
+    // Half of the batch is refused: the batch cannot be sliced.
     let samples = Value {
         shape: shape(&[BATCH / 2, 5, 12]),
         ..whole
@@ -56,7 +56,7 @@ fn the_strides_of_a_view_say_of_which_shape_it_is_a_part() {
     assert_eq!(base, Some(shape(&[3 * BATCH, 5, 8])));
 }
 
-/// q, k and v are rows of one weight, and columns of what it computes.
+/// q, k and v are rows of one weight, and columns of the product with it.
 #[test]
 fn rows_are_joined_and_columns_sliced() {
     let mut graph = Graph::new(DType::F32);

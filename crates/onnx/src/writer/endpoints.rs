@@ -1,4 +1,4 @@
-//! What a program takes and gives.
+//! Inputs and outputs of a program.
 
 use holdall_graph::{Shape, Value, ValueId};
 
@@ -10,17 +10,17 @@ use crate::proto::{
 use crate::views::Layout;
 use crate::{BATCH, OnnxError, Precision};
 
-/// Which pictures a program takes.
+/// Sizes of the pictures that a program accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PictureSize {
-    /// Those of the graph's size.
+    /// The graph's size only.
     Fixed,
-    /// Of any size: nothing in the graph depends on it.
+    /// Any size: nothing in the graph depends on it.
     Any,
 }
 
 impl Writer<'_> {
-    /// Pictures `[batch, channels, height, width]`, or clips `[batch, frames, channels, height, width]`, of normalised numbers.
+    /// Adds an input of normalised pictures `[batch, channels, height, width]` or clips `[batch, frames, channels, height, width]`.
     pub fn pictures(&mut self, name: &str, value: ValueId, size: PictureSize) {
         let value = *self.graph.value(value);
         let dims = value.shape.dims();
@@ -46,12 +46,12 @@ impl Writer<'_> {
         );
     }
 
-    /// Indices, such as token ids.
+    /// Adds an input of indices, such as token ids.
     pub fn indices(&mut self, name: &str, value: ValueId) {
         self.plain_input(name, value, ElementType::Int64);
     }
 
-    /// Numbers that another program leaves.
+    /// Adds an input of numbers that another program computes.
     pub fn numbers(&mut self, name: &str, value: ValueId) {
         self.plain_input(name, value, ElementType::Float);
     }
@@ -66,7 +66,7 @@ impl Writer<'_> {
         self.put(value, tensor, Layout::AsInGraph);
     }
 
-    /// A mask `[batch, tokens]` of ones and then zeros; their number goes to `lengths_b`.
+    /// Adds an input mask `[batch, tokens]` of ones followed by zeros; the number of ones goes to `lengths_b`.
     pub fn mask(&mut self, name: &str, tokens: usize, lengths_b: ValueId) {
         let shape = vec![DimensionProto::any("batch"), DimensionProto::of(tokens)];
         let mask = self.input(name, ElementType::Int64, shape);
@@ -76,7 +76,8 @@ impl Writer<'_> {
         self.put(*self.graph.value(lengths_b), lengths, Layout::AsInGraph);
     }
 
-    /// Where the end of every text is, and how many tokens it has with it: the first token `end`, or the first of the highest id.
+    /// Computes the position of the end of every text and its length including the end: the first token `end`, or the first of the highest
+    /// id.
     pub fn ends(
         &mut self,
         ids_bt: ValueId,
@@ -92,7 +93,7 @@ impl Writer<'_> {
             }
             None => ids,
         };
-        // Runtimes look for maxima of 32-bit integers everywhere, of 64-bit ones not everywhere.
+        // Every runtime supports ArgMax on 32-bit integers; not every one supports it on 64-bit integers.
         let marked = self.node("Cast", &[&marked], vec![AttributeProto::int("to", 6)]);
         let attributes = vec![
             AttributeProto::int("axis", 1),
@@ -107,7 +108,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Names a result; pictures `[batch, height, width, channels]` get channels first.
+    /// Adds an output; pictures `[batch, height, width, channels]` are converted to channels first.
     pub fn output(
         &mut self,
         name: &str,

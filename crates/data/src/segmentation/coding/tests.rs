@@ -93,7 +93,7 @@ fn three_equal_channels_are_grey_and_colours_need_names() {
     );
 }
 
-/// VOC's masks: the index is the class, whatever colour it is shown in.
+/// VOC's masks: the palette index is the class, whatever its colour.
 #[test]
 fn indices_of_a_coloured_palette_are_class_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn what_masks_hold_is_decided_by_their_values() {
         "{grey}"
     );
     assert!(error(&[0, 1, 2], nothing()).contains("hint: `data: {classes: "));
-    // Indices of a palette are class numbers, and no greys to cut in two.
+    // Palette indices are class numbers, not greys to threshold.
     let indexed = |values: &[u8], asked: &Asked| {
         let mut histogram = Histogram::default();
         let native = Native::upright(values.len() as u32, 1, 1, PixelDepth::Eight);

@@ -24,7 +24,7 @@ fn resized(picture: &WholePicture, width: usize, height: usize) -> Vec<u8> {
     out
 }
 
-/// Any number of channels, of either depth, gives what each channel alone gives.
+/// Several channels, of either depth, give the same values as each channel alone.
 #[test]
 fn channels_do_not_see_each_other() {
     for (channels, depth) in [

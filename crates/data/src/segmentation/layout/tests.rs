@@ -178,7 +178,7 @@ fn partners_must_be_there() {
     );
 }
 
-/// Fields of view without masks, told by the training split beside them or by the names of DRIVE and HRF.
+/// Fields of view without masks are recognised by the training split beside them or by the names of DRIVE and HRF.
 #[test]
 fn a_field_of_view_is_no_mask() {
     let withheld = |names: &[&str], place: &str| {
@@ -233,7 +233,7 @@ fn splits_inside_of_folders_masks_beside_images_isic_and_voc() {
     let expected = [pair("train/x.jpg", "train/x_mask.png", None)];
     assert_eq!(beside.train, expected);
     assert_eq!(beside.validation.unwrap().len(), 1);
-    // Photographs of masks.
+    // Photographs of face masks.
     assert!(found(&["my_mask.png", "your_mask.png"]).is_err());
     assert!(found(&["a.png", "a_mask.png", "b.png", "c.png"]).is_err());
 
@@ -278,7 +278,7 @@ fn splits_inside_of_folders_masks_beside_images_isic_and_voc() {
     assert_eq!(voc.validation.unwrap().len(), 1);
 }
 
-/// What is told as images and masks is never taken for the classes of a classifier.
+/// A layout of images and masks is never taken for class folders.
 #[test]
 fn no_layout_is_one_of_class_folders() {
     for names in [
@@ -336,7 +336,7 @@ fn nnunet_raw() {
     describe(r#"{"channel_names":{"0":"g"},"labels":{"background":0,"disc":1}}"#);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();
     assert!(error.contains("a (2 of 1), b_1 (2 of 1)"), "{error}");
-    // One file for each case that has all channels, with or without a number.
+    // One file per case with all channels, with or without a channel number.
     describe(r#"{"channel_names":{"0":"R","1":"G","2":"B"},"labels":{"background":0,"disc":1}}"#);
     let natural = root.join("Dataset007");
     for name in ["a_0001.png", "b_1_0000.png", "b_1_0001.png"] {
@@ -356,14 +356,14 @@ fn nnunet_raw() {
     let layout = find(root, Subfolders::default()).unwrap();
     let images: Vec<&str> = layout.train.iter().map(|pair| &*pair.image).collect();
     assert_eq!(images, ["imagesTr/a_0000.png", "imagesTr/b_1.png"]);
-    // The first of three grey channels.
+    // Grey files: only the first of three channels exists.
     save("a_0000.png", false);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();
     assert!(error.contains("a (1 of 3)"), "{error}");
     describe(r#"{"labels":{"background":0,"whole":[1,2]}}"#);
     let error = find(root, Subfolders::default()).unwrap_err().to_string();
     assert!(error.contains("regions are not read"), "{error}");
-    // Without a description, names count the channels.
+    // Without a description, file names count the channels.
     fs::remove_file(natural.join("dataset.json")).unwrap();
     files(
         root,

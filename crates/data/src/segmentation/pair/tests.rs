@@ -11,7 +11,7 @@ use crate::segmentation::PixelDepth;
 const WIDTH: u32 = 40;
 const HEIGHT: u32 = 24;
 
-/// A picture whose red says which class a pixel has; `fov.png` leaves the lower half out.
+/// A picture whose red codes the class of each pixel; `fov.png` leaves the lower half out.
 fn pair(folder: &Path, has_field_of_view: bool) -> Samples {
     let class = |x: u32, y: u32| u8::from((x / 4 + y / 4).is_multiple_of(3));
     let image = RgbImage::from_fn(WIDTH, HEIGHT, |x, y| {
@@ -65,7 +65,7 @@ fn occasion(sample: u64) -> Occasion {
     }
 }
 
-/// Where there is no doubt about a pixel, the mask agrees with it.
+/// Asserts that mask and red agree where red is unambiguous.
 fn assert_aligned(framing: &PairFraming, row: &[u8]) {
     let (pixels, _) = row[framing.shape.pixels()].as_chunks::<3>();
     let mut num_sure = 0;
@@ -127,7 +127,7 @@ fn resized_pairs_stay_aligned() {
 fn patches_are_parts_and_foreground_is_looked_for() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pair(folder.path(), false);
-    // One pixel of foreground: no part misses it.
+    // A single foreground pixel: every foreground patch contains it.
     let mask = GrayImage::from_fn(WIDTH, HEIGHT, |x, y| {
         Luma([if (x, y) == (33, 20) { 255 } else { 0 }])
     });
@@ -220,8 +220,8 @@ fn channels_come_from_several_files_and_bits_are_widened() {
     assert_eq!(framing.shape.count(&row, IGNORED), 16);
 }
 
-/// Every augmentation at once: the same row again, another on another occasion, and a mask that stays on its picture under those that move
-/// pixels.
+/// All augmentations together: the same occasion gives the same row, another occasion another row, and the mask stays aligned with its
+/// picture under the geometric ones.
 #[test]
 fn augmented_pairs_are_a_function_of_the_occasion_and_stay_aligned() {
     let folder = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ fn augmented_pairs_are_a_function_of_the_occasion_and_stay_aligned() {
     }
 }
 
-/// The same classes from every format that published sets come in.
+/// The same classes from every mask format of published sets.
 #[test]
 fn masks_of_every_format_give_the_same_classes() {
     use std::io::Write;
@@ -274,7 +274,7 @@ fn masks_of_every_format_give_the_same_classes() {
         mask.save(place(name)).unwrap();
     }
     mask.to_rgb8().save(place("mask.gif")).unwrap();
-    // By hand: the encoder writes PAM.
+    // Written by hand: the encoder writes PAM.
     let write = |name: &str, kind: &str, pixels: &[u8]| {
         let header = format!("{kind}\n# drawn\n{WIDTH} {HEIGHT}\n255\n");
         fs::write(place(name), [header.as_bytes(), pixels].concat()).unwrap();
@@ -317,7 +317,7 @@ fn masks_are_turned_with_their_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for (width, height) in [(4_u16, 4_u16), (6, 4)] {
-        // White from one corner on: no turn leaves it as it is.
+        // White in one corner only, so that every turn shows.
         let corner: Vec<u8> = (0..width * height)
             .map(|at| 255 * u8::from(at % width < 2 && at / width < 1))
             .collect();
@@ -368,7 +368,7 @@ fn masks_are_turned_with_their_pictures() {
             }
         }
     }
-    // Of 6 x 4 pixels in the file, drawn upright on 4 x 6.
+    // The file has 6 x 4 pixels; the mask is drawn on the upright 4 x 6.
     let drawn: Vec<u8> = (0..24).map(|at| 255 * u8::from(at == 0)).collect();
     fs::write(path("mask.tif"), grey_pages((4, 6), 1, 0, &[&drawn])).unwrap();
     let mut builder = SamplesBuilder::new(folder.path().to_owned());

@@ -39,7 +39,7 @@ fn sampled(source: &WholePicture, shape: RowShape, map: Map) -> (Vec<[u8; 3]>, V
     (pixels.as_chunks::<3>().0.to_vec(), mask)
 }
 
-/// All eight ways to lay a square, for even and odd sides.
+/// All eight orientations of a square, for even and odd sides.
 #[test]
 fn mirrors_and_quarter_turns_copy_every_pixel_once() {
     for side in [8, 7, 70] {
@@ -110,7 +110,7 @@ fn beyond_its_edges_a_picture_is_mirrored_and_does_not_count() {
     assert_eq!(pixels[..3], [[2, 3, 9], [3, 3, 9], [3, 3, 9]]);
     assert_eq!(pixels[3..6], [[2, 3, 9], [3, 3, 9], [3, 3, 9]]);
     assert_eq!(mask[..4], [5, 6, IGNORED, IGNORED]);
-    // Over and over, so that each pixel is there as often as any other.
+    // Mirrored repeatedly, so that each pixel appears equally often.
     let places: Vec<usize> = (-4..8).map(|at| mirrored(at, 2)).collect();
     assert_eq!(places, [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]);
     assert_eq!((mirrored(-7, 1), mirrored(9, 1)), (0, 0));
@@ -122,7 +122,7 @@ fn enlarging_is_bilinear() {
         zoom: 2.0,
         ..PairDraw::NONE
     };
-    // The middle 4 x 4 of 8 x 8, twice as large: a quarter of a pixel beside each middle.
+    // The middle 4 x 4 of 8 x 8, twice as large: sampled a quarter of a pixel off each middle.
     let (pixels, _) = sampled(
         &picture(8, 8),
         shape(8, 8),
@@ -146,8 +146,8 @@ fn fewer_pixels_are_steps_smoothed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any turn and scale: a pixel that is on the source shows its place, its class is that of a pixel beside it, and 16 bits and any number of
-    /// channels give the same.
+    /// Any rotation and scale: a pixel inside the source shows its own position, its class is that of an adjacent pixel, and 16 bits and
+    /// any number of channels give the same.
     #[test]
     fn pixels_and_classes_come_from_one_place(
         angle in -3.2f64..3.2, zoom in 0.5f64..2.0, is_mirrored in any::<bool>(), width in 20usize..40, height in 20usize..40,

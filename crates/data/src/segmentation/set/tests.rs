@@ -178,7 +178,7 @@ fn columns_of_sides_and_groups_are_recognised_in_a_table() {
     ] {
         assert!(notes.contains(note), "{notes}");
     }
-    // Without validation rows, whole groups are drawn where they are named, and never of the test.
+    // Without validation rows, whole groups are drawn where a group column is named, and never from the test rows.
     write(["train", "train", "train", "train", "test", "test"]);
     let grouped = DataConfig {
         validation: serde_json::from_str(r#"{"share": "25%", "group": "patient"}"#).unwrap(),
