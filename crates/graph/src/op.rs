@@ -77,7 +77,6 @@ macro_rules! operations {
     ($($variant:ident in $module:ident),* $(,)?) => {
         /// An operation with its attributes.
         #[derive(Clone, Debug, PartialEq)]
-        #[allow(missing_docs)] // each variant is documented at the struct it wraps
         pub enum Op {
             $($variant(ops::$module::$variant)),*
         }

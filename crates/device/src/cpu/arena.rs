@@ -9,10 +9,7 @@ use super::real::Element;
 pub enum ArenaError {
     /// The system refused the allocation.
     #[error("could not reserve {bytes} bytes of memory: {source}")]
-    Refused {
-        bytes: u64,
-        source: std::io::Error,
-    },
+    Refused { bytes: u64, source: std::io::Error },
 }
 
 /// Memory that holds every tensor of a run.

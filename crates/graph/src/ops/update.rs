@@ -127,9 +127,7 @@ pub enum AverageAction {
     /// The average becomes a copy of the weight.
     Restart,
     /// The average becomes `(1 - share) average + share weight`.
-    Interpolate {
-        share: f64,
-    },
+    Interpolate { share: f64 },
 }
 
 undifferentiated!(GradientNorm, "gradient norm", |_, node| {
