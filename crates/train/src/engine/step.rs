@@ -136,7 +136,7 @@ impl<'a> Stored<'a> {
 }
 
 impl Step {
-    /// Reserves the arena. `plan` is for a graph that [`crate::step_graph::write_step`] wrote from the same config.
+    /// Reserves the arena. `plan` is for a graph that [`crate::engine::step_graph::write_step`] wrote from the same config.
     pub fn new(
         device: &Device,
         config: StepConfig,
