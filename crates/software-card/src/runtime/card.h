@@ -331,6 +331,8 @@ extern "C" const char *holdall_run_block(const card::Launch *launch, card::Exten
     unsigned first = next_thread();
     take_turn(first);
     holdall_switch(&block.host_stack_pointer, stack_pointer_of(first));
+    // The host's own accesses, before the next block begins, are not checked.
+    block.launch = nullptr;
     return block.fault;
 }
 
