@@ -317,11 +317,13 @@ impl Setup {
             _ => return planned(0),
         };
         // Planning leaves memory in the process, and the plan itself takes some: the memory measured after planning counts.
-        // If that no longer fits, planning starts over with that amount included.
+        // If that no longer fits, planning starts over. The next target counts what the process still holds by then; `foreseen`
+        // is only what was given back in between and will be taken again.
         let held = || device.held_bytes().unwrap_or(0);
-        let mut foreseen = 0;
+        let mut expected_after_planning = 0;
         for _ in 0..MOST_PLANS {
             let before = held();
+            let foreseen = u64::saturating_sub(expected_after_planning, before);
             let mut made = match planned(foreseen) {
                 // Refusals include that amount and the variation between starts, so that the offered options fit when they
                 // are used.
@@ -340,9 +342,9 @@ impl Setup {
             {
                 return Ok(made);
             }
-            foreseen = grown + (128 << 10);
+            expected_after_planning = held() + (128 << 10);
         }
-        planned(foreseen)
+        planned(expected_after_planning.saturating_sub(held()))
     }
 
     /// Reserves the arena and fills the weights. Returns the reserved candidate; it is another one if less memory is free
