@@ -122,29 +122,30 @@ pub fn start_after<W: AsRef<OsStr>>(shell: &str, words: impl IntoIterator<Item =
     spawn(command, &[], words)
 }
 
-/// Has commands start with Ctrl-C as a terminal's do: a shell in the background, or nohup, starts this process with the signal ignored,
-/// and its children would inherit that. A signal that is handled here is back at its default in them.
+/// Has commands start with signals as a terminal's do: a shell in the background ignores Ctrl-C, nohup ignores hang-ups, and children of
+/// this process would inherit that. A signal that is handled here is back at its default in them.
 #[cfg(unix)]
-fn heed_ctrl_c() {
+fn reset_signals_of_children() {
+    use signal_hook::consts::{SIGHUP, SIGINT};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let always = Arc::new(AtomicBool::new(true));
-        let sigint = signal_hook::consts::SIGINT;
-        signal_hook::flag::register_conditional_shutdown(sigint, 130, always).unwrap();
+        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, always).unwrap();
+        signal_hook::flag::register(SIGHUP, Arc::default()).unwrap();
     });
 }
 
 #[cfg(not(unix))]
-fn heed_ctrl_c() {}
+fn reset_signals_of_children() {}
 
 fn spawn<W: AsRef<OsStr>>(
     mut command: Command,
     variables: &[(&str, &str)],
     words: impl IntoIterator<Item = W>,
 ) -> Running {
-    heed_ctrl_c();
+    reset_signals_of_children();
     let program = program();
     command.args(words).envs(variables.iter().copied());
     let typed = format!("{command:?}").replace(&*program.to_string_lossy(), "holdall");
@@ -248,7 +249,7 @@ impl Running {
                     status.code(),
                     Some(0..=3 | HUNG_UP | INTERRUPTED | TERMINATED)
                 ),
-            "{typed}: {status}\n{stderr}"
+            "{typed}: {status}\n{stdout}\n{stderr}"
         );
         Answer {
             typed,
