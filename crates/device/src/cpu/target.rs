@@ -60,40 +60,46 @@ impl CpuTarget {
         self
     }
 
-    /// The products of a node: the threads of each, its form, and `m x k` by `k x n`.
-    fn products(&self, node: NodeView<'_>, part: Part) -> (Threads, Vec<(Form, [usize; 3])>) {
-        let products = match &node.node.op {
+    /// Scratch and products of a node. One match answers for every operation.
+    fn demand(&self, node: NodeView<'_>, strip: Strip) -> Demand {
+        let element = node.graph.compute().bytes();
+        match &node.node.op {
             Op::Linear(op) => {
                 let (x, weight) = (node.input(0), node.input(1));
-                let rows = strip_rows(x.rows(), weight.rows(), part);
+                let rows = strip_rows(x.rows(), weight.rows(), strip);
+                let wide = [rows, x.width(), weight.rows()];
                 let terms = op.low_rank_terms().map(|(columns, h)| {
                     let rows = rows.max(product::least_rows(columns.len()));
-                    (
-                        Form::RightTransposed,
-                        [rows, node.input(h).width(), columns.len()],
-                    )
+                    [rows, node.input(h).width(), columns.len()]
                 });
-                let wide = (Form::RightTransposed, [rows, x.width(), weight.rows()]);
-                [wide].into_iter().chain(terms).collect()
+                let sizes = std::iter::once(wide).chain(terms);
+                let scratch = linear::forward_scratch_elements(op, &|index| node.input(index));
+                Demand::scratch(scratch * element)
+                    .with_products(sizes.map(|sizes| (Form::RightTransposed, sizes)))
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
-                let rows = strip_rows(dz.rows(), weight.width(), part);
-                vec![(Form::Plain, [rows, dz.width(), weight.width()])]
+                let rows = strip_rows(dz.rows(), weight.width(), strip);
+                let scratch = product::row_scratch_elements(weight.rows(), weight.width());
+                Demand::scratch(scratch * element)
+                    .with_products([(Form::Plain, [rows, dz.width(), weight.width()])])
             }
-            Op::LinearWeightGrad(_) => {
+            Op::LinearWeightGrad(op) => {
                 let (dz, x) = (node.input(0), node.input(1));
-                vec![(Form::LeftTransposed, [dz.width(), dz.rows(), x.width()])]
+                Demand::scratch(linear::bias_parts_bytes(op.bias, dz.width()))
+                    .with_products([(Form::LeftTransposed, [dz.width(), dz.rows(), x.width()])])
             }
             Op::Contrastive(op) => {
                 let image = node.input(0);
-                let tiles = tile_sizes(image.rows(), op.tile, part).into_iter();
+                let scratch = contrastive::scratch_elements(image.rows(), op.tile);
+                let tiles = tile_sizes(image.rows(), op.tile, strip).into_iter();
                 let product = |(i, j)| (Form::RightTransposed, [i, image.width(), j]);
-                tiles.map(product).collect()
+                Demand::scratch(scratch * element).with_products(tiles.map(product))
             }
             Op::ContrastiveGrad(op) => {
                 let image = node.input(1);
-                let tiles = tile_sizes(image.rows(), op.tile, part).into_iter();
+                let scratch = contrastive::scratch_elements(image.rows(), op.tile);
+                let tiles = tile_sizes(image.rows(), op.tile, strip).into_iter();
                 let products = |(i, j)| {
                     [
                         (Form::RightTransposed, [i, image.width(), j]),
@@ -101,54 +107,86 @@ impl CpuTarget {
                         (Form::LeftTransposed, [j, i, image.width()]),
                     ]
                 };
-                tiles.flat_map(products).collect()
+                Demand::scratch(scratch * element).with_products(tiles.flat_map(products))
             }
             Op::VocabularyLoss(op) => {
-                let shapes = [node.input(0), node.input(1)];
-                vocabulary_products(shapes, op.tile, false, part)
+                let sizes = vocabulary_sizes(node.input(0), node.input(1));
+                Demand::scratch(vocabulary_loss::scratch_bytes(sizes, op.tile, element))
+                    .with_products(vocabulary_products(sizes, op.tile, false, strip))
             }
             Op::VocabularyLossGrad(op) => {
-                let shapes = [node.input(1), node.input(2)];
-                vocabulary_products(shapes, op.tile, true, part)
+                let sizes = vocabulary_sizes(node.input(1), node.input(2));
+                Demand::scratch(vocabulary_loss::scratch_bytes(sizes, op.tile, element))
+                    .with_products(vocabulary_products(sizes, op.tile, true, strip))
             }
             Op::Attention(op) => {
                 let shapes = [node.input(0), node.input(1)];
-                return attention_products(op, shapes, part);
+                Demand {
+                    threads: Threads::One,
+                    ..Demand::scratch(self.attention_elements(op, shapes, 1) * element)
+                        .with_products(attention_products(op, shapes, strip))
+                }
             }
             Op::AttentionGrad(op) => {
-                let shapes = [node.input(1), node.input(2)];
-                return attention_products(&op.forward, shapes, part);
+                let (op, shapes) = (&op.forward, [node.input(1), node.input(2)]);
+                let matrices = attention::backward_matrices(op);
+                Demand {
+                    threads: Threads::One,
+                    ..Demand::scratch(self.attention_elements(op, shapes, matrices) * element)
+                        .with_products(attention_products(op, shapes, strip))
+                }
             }
-            plain_operations!()
-            | Op::LayerNormGrad(_)
-            | Op::EmbeddingGrad(_)
-            | Op::CachedAttention(_)
-            | Op::TopTokens(_)
-            | Op::AddPositionsGrad(_)
-            | Op::RepeatGrad(_)
-            | Op::ClassTokenGrad(_)
-            | Op::CrossEntropy(_)
-            | Op::CrossEntropyGrad(_)
-            | Op::PointwiseLoss(_)
-            | Op::PointwiseLossGrad(_)
-            | Op::ScaleColumnsGrad(_)
-            | Op::Conv2d(_)
+            Op::CachedAttention(op) => {
+                let ancestors = node.input(3);
+                let (rows, longest) = (ancestors.rows(), ancestors.width());
+                let scratch = cached_attention::scratch_elements(rows, op.num_heads, longest);
+                Demand::scratch(scratch * element)
+            }
+            Op::LayerNormGrad(_) => {
+                Demand::scratch(layer_norm::PARTS * 3 * node.input(0).width() * element)
+            }
+            Op::CrossEntropy(_) => {
+                let logits = node.input(0);
+                Demand::scratch(logits.rows() * (logits.width() + 1) * element)
+            }
+            Op::CrossEntropyGrad(_) => Demand::scratch(node.input(1).num_elements() * element),
+            Op::PointwiseLoss(_) => Demand::scratch(node.input(0).rows() * size_of::<f64>()),
+            Op::ScaleColumnsGrad(op) if op.gamma => {
+                Demand::scratch(elements::SCALE_PARTS * node.input(0).width() * element)
+            }
+            Op::GradientNorm(_) => {
+                let elements = |index| node.input(index).num_elements();
+                let widest = (0..node.node.inputs.len()).map(elements).max();
+                let tasks = widest.unwrap_or(0).div_ceil(update::TASK_ELEMENTS);
+                Demand::scratch(tasks * size_of::<f64>())
+            }
+            Op::Conv2d(_)
             | Op::Conv2dInputGrad(_)
             | Op::Conv2dWeightGrad(_)
             | Op::TransposedConv2d(_)
             | Op::TransposedConv2dInputGrad(_)
-            | Op::TransposedConv2dWeightGrad(_)
-            | Op::GroupStatistics(_)
-            | Op::GroupNormGrad(_)
-            | Op::PixelLoss(_)
-            | Op::OverlapSums(_)
+            | Op::TransposedConv2dWeightGrad(_) => {
+                Demand::scratch(convolution::scratch_bytes(node, self.num_threads))
+            }
+            Op::GroupStatistics(_) => Demand::scratch(group_norm::sum_bytes(node.input(0))),
+            Op::GroupNormGrad(op) => {
+                Demand::scratch(group_norm::gradient_bytes(node.input(1), op.groups))
+            }
+            Op::PixelLoss(_) => Demand::scratch(pixel_loss::line_bytes(node.input(0))),
+            Op::OverlapSums(_) => Demand::scratch(overlap::line_bytes(node.input(0))),
+            plain_operations!()
+            | Op::EmbeddingGrad(_)
+            | Op::TopTokens(_)
+            | Op::AddPositionsGrad(_)
+            | Op::RepeatGrad(_)
+            | Op::ClassTokenGrad(_)
+            | Op::PointwiseLossGrad(_)
+            | Op::ScaleColumnsGrad(_)
             | Op::OverlapLoss(_)
             | Op::OverlapLossGrad(_)
             | Op::Fill(_)
-            | Op::Collective(_)
-            | Op::GradientNorm(_) => Vec::new(),
-        };
-        (Threads::All, products)
+            | Op::Collective(_) => Demand::scratch(0),
+        }
     }
 
     /// Elements of scratch, with `matrices` matrices of scores per thread.
@@ -164,81 +202,105 @@ impl CpuTarget {
     /// Bytes that the node's products pack, and how many threads pack panels at a time.
     fn packed(&self, node: NodeView<'_>) -> (Packed, usize) {
         let element = node.graph.compute().bytes();
-        let parts = [Part::Whole, Part::Last].map(|part| self.products(node, part));
-        let at_a_time = match parts[0].0 {
+        let strips = [Strip::Whole, Strip::Last].map(|strip| self.demand(node, strip));
+        let threads = strips[0].threads;
+        let at_a_time = match threads {
             Threads::One => self.num_threads,
             Threads::All => 1,
         };
-        let each = parts.into_iter().flat_map(|(threads, products)| {
-            let packed = move |(kind, shape)| Packed::new(kind, shape, element, threads);
-            products.into_iter().map(packed)
-        });
+        let products = strips.iter().flat_map(|demand| &demand.products);
+        let each = products.map(|&(form, sizes)| Packed::new(form, sizes, element, threads));
         (each.fold(Packed::default(), Packed::max), at_a_time)
+    }
+}
+
+/// Scratch and products of one operation.
+struct Demand {
+    scratch_bytes: usize,
+    /// Threads that compute one product together.
+    threads: Threads,
+    /// Form and sizes of the products, `m x k` by `k x n`.
+    products: Vec<(Form, [usize; 3])>,
+}
+
+impl Demand {
+    fn scratch(bytes: usize) -> Demand {
+        Demand {
+            scratch_bytes: bytes,
+            threads: Threads::All,
+            products: Vec::new(),
+        }
+    }
+
+    fn with_products(self, products: impl IntoIterator<Item = (Form, [usize; 3])>) -> Demand {
+        Demand {
+            products: products.into_iter().collect(),
+            ..self
+        }
     }
 }
 
 /// Which strip or tile of rows is meant: more rows do not always mean more bytes that `gemm` packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Strip {
     Whole,
     Last,
 }
 
 /// Rows of a strip; the last strip may be filled up if it has few.
-fn strip_rows(rows: usize, width: usize, part: Part) -> usize {
-    let strip = linear::strip_rows(rows, width);
-    match part {
-        Part::Whole => strip,
-        Part::Last => (rows % strip.max(1)).max(product::least_rows(width)),
+fn strip_rows(rows: usize, width: usize, strip: Strip) -> usize {
+    let whole = linear::strip_rows(rows, width);
+    match strip {
+        Strip::Whole => whole,
+        Strip::Last => (rows % whole.max(1)).max(product::least_rows(width)),
     }
 }
 
 /// Rows and columns of a tile of scores.
-fn tile_sizes(rows: usize, tile: usize, part: Part) -> Vec<(usize, usize)> {
+fn tile_sizes(rows: usize, tile: usize, strip: Strip) -> Vec<(usize, usize)> {
     let tile = tile.min(rows).max(1);
     let last = rows % tile;
-    match part {
-        Part::Whole => vec![(tile, tile)],
-        Part::Last => vec![(tile, last), (last, tile), (last, last)],
+    match strip {
+        Strip::Whole => vec![(tile, tile)],
+        Strip::Last => vec![(tile, last), (last, tile), (last, last)],
     }
 }
 
-/// [`Part::Whole`]: the products of a whole tile of rows. [`Part::Last`]: also those of shorter tiles, whose size depends on data.
+/// Rows, width and vocabulary of a loss over a vocabulary.
+fn vocabulary_sizes(x: Shape, weight: Shape) -> [usize; 3] {
+    [x.rows(), x.width(), weight.rows()]
+}
+
+/// [`Strip::Whole`]: the products of a whole tile of rows. [`Strip::Last`]: also those of shorter tiles, whose size depends on data.
 fn vocabulary_products(
-    [x, weight]: [Shape; 2],
+    sizes: [usize; 3],
     tile: usize,
     is_backward: bool,
-    part: Part,
+    strip: Strip,
 ) -> Vec<(Form, [usize; 3])> {
-    let sizes = [x.rows(), x.width(), weight.rows()];
     let mut products = vocabulary_loss::products(sizes, tile, is_backward);
-    if part == Part::Whole {
+    if strip == Strip::Whole {
         products.truncate(if is_backward { 3 } else { 1 });
     }
     products
 }
 
 /// The small products of an attention, one per thread at a time.
-fn attention_products(
-    op: &Attention,
-    [q, k]: [Shape; 2],
-    part: Part,
-) -> (Threads, Vec<(Form, [usize; 3])>) {
+fn attention_products(op: &Attention, [q, k]: [Shape; 2], strip: Strip) -> Vec<(Form, [usize; 3])> {
     if cross_attention::takes(op, [q, k]) {
-        return (Threads::One, Vec::new());
+        return Vec::new();
     }
     let (queries, keys) = (q.dims()[1], k.dims()[1]);
-    let queries = match part {
-        Part::Whole => queries.min(QUERY_TILE),
-        Part::Last => queries % QUERY_TILE,
+    let queries = match strip {
+        Strip::Whole => queries.min(QUERY_TILE),
+        Strip::Last => queries % QUERY_TILE,
     };
     let width = q.width() / op.num_heads;
-    let products = vec![
+    vec![
         (Form::RightTransposed, [queries, width, keys]),
         (Form::Plain, [queries, keys, width]),
         (Form::LeftTransposed, [keys, queries, width]),
-    ];
-    (Threads::One, products)
+    ]
 }
 
 impl Target for CpuTarget {
@@ -247,90 +309,7 @@ impl Target for CpuTarget {
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
-        let element = node.graph.compute().bytes();
-        let bytes = match &node.node.op {
-            Op::Linear(op) => {
-                linear::forward_scratch_elements(op, &|index| node.input(index)) * element
-            }
-            Op::LinearInputGrad(_) => {
-                let weight = node.input(1);
-                product::row_scratch_elements(weight.rows(), weight.width()) * element
-            }
-            Op::LinearWeightGrad(op) => linear::bias_parts_bytes(op.bias, node.input(0).width()),
-            Op::LayerNormGrad(_) => layer_norm::PARTS * 3 * node.input(0).width() * element,
-            Op::Attention(op) => {
-                let shapes = [node.input(0), node.input(1)];
-                self.attention_elements(op, shapes, 1) * element
-            }
-            Op::AttentionGrad(op) => {
-                let shapes = [node.input(1), node.input(2)];
-                let matrices = attention::backward_matrices(&op.forward);
-                self.attention_elements(&op.forward, shapes, matrices) * element
-            }
-            Op::CachedAttention(op) => {
-                let ancestors = node.input(3);
-                let (rows, longest) = (ancestors.rows(), ancestors.width());
-                cached_attention::scratch_elements(rows, op.num_heads, longest) * element
-            }
-            Op::VocabularyLoss(op) => {
-                let (x, weight) = (node.input(0), node.input(1));
-                let sizes = [x.rows(), x.width(), weight.rows()];
-                vocabulary_loss::scratch_bytes(sizes, op.tile, element)
-            }
-            Op::VocabularyLossGrad(op) => {
-                let (x, weight) = (node.input(1), node.input(2));
-                let sizes = [x.rows(), x.width(), weight.rows()];
-                vocabulary_loss::scratch_bytes(sizes, op.tile, element)
-            }
-            Op::CrossEntropy(_) => {
-                let logits = node.input(0);
-                logits.rows() * (logits.width() + 1) * element
-            }
-            Op::CrossEntropyGrad(_) => node.input(1).num_elements() * element,
-            Op::PointwiseLoss(_) => node.input(0).rows() * size_of::<f64>(),
-            Op::ScaleColumnsGrad(op) => {
-                if op.gamma {
-                    elements::SCALE_PARTS * node.input(0).width() * element
-                } else {
-                    0
-                }
-            }
-            Op::Contrastive(op) => {
-                contrastive::scratch_elements(node.input(0).rows(), op.tile) * element
-            }
-            Op::ContrastiveGrad(op) => {
-                contrastive::scratch_elements(node.input(1).rows(), op.tile) * element
-            }
-            Op::GradientNorm(_) => {
-                let widest = (0..node.node.inputs.len())
-                    .map(|input| node.input(input).num_elements())
-                    .max();
-                widest.unwrap_or(0).div_ceil(update::TASK_ELEMENTS) * size_of::<f64>()
-            }
-            Op::Conv2d(_)
-            | Op::Conv2dInputGrad(_)
-            | Op::Conv2dWeightGrad(_)
-            | Op::TransposedConv2d(_)
-            | Op::TransposedConv2dInputGrad(_)
-            | Op::TransposedConv2dWeightGrad(_) => {
-                convolution::scratch_bytes(node, self.num_threads)
-            }
-            Op::GroupStatistics(_) => group_norm::sum_bytes(node.input(0)),
-            Op::GroupNormGrad(op) => group_norm::gradient_bytes(node.input(1), op.groups),
-            Op::PixelLoss(_) => pixel_loss::line_bytes(node.input(0)),
-            Op::OverlapSums(_) => overlap::line_bytes(node.input(0)),
-            plain_operations!()
-            | Op::EmbeddingGrad(_)
-            | Op::TopTokens(_)
-            | Op::AddPositionsGrad(_)
-            | Op::RepeatGrad(_)
-            | Op::ClassTokenGrad(_)
-            | Op::PointwiseLossGrad(_)
-            | Op::OverlapLoss(_)
-            | Op::OverlapLossGrad(_)
-            | Op::Fill(_)
-            | Op::Collective(_) => 0,
-        };
+        let bytes = self.demand(node, Strip::Whole).scratch_bytes;
         let panels = match self.packed(node) {
             (Packed { panel_bytes: 0, .. }, _) => 0,
             // Scratch may begin at any address: aligning it skips up to one alignment.
@@ -342,8 +321,8 @@ impl Target for CpuTarget {
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let threads = self.num_threads as f64;
-        let (_, products) = self.products(node, Part::Whole);
-        let smallest = products.iter().flat_map(|(_, shape)| shape).min();
+        let Demand { products, .. } = self.demand(node, Strip::Whole);
+        let smallest = products.iter().flat_map(|(_, sizes)| sizes).min();
         let smallest = smallest.copied().unwrap_or(64) as f64;
         let speed = self.flops_per_second * smallest / (smallest + HALF_SPEED_ROWS);
         cost.product_flops as f64 / (speed * threads)

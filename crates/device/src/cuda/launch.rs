@@ -31,10 +31,10 @@ use holdall_graph::{DType, MemorySpace, Op, Write};
 use holdall_plan::{Instruction, Place, Program, ProgramId, StepPlan};
 
 use super::buckets::Bucket;
+use super::demand::{Demand, norm_parts};
 use super::driver::{Argument, Buffer, Event, Stream};
 use super::kernels::Kernels;
 use super::product::{Factor, Format, Product};
-use super::target::{norm_parts, own_scratch};
 use super::{Cuda, format_of};
 use crate::{Arithmetic, DeviceError};
 
@@ -856,12 +856,13 @@ impl Operands<'_, '_> {
     /// Workspace of a product: address and size.
     fn product_workspace(&self) -> (u64, u64) {
         let input = |index: usize| self.instruction.inputs[index].shape;
-        let own = own_scratch(
+        let own = Demand::of(
             &self.instruction.op,
             &input,
             self.instruction.inputs.len(),
             self.issuer.cuda.num_processors,
-        );
+        )
+        .scratch_bytes;
         let bytes = self.instruction.workspace.bytes.saturating_sub(own);
         (self.scratch() + own, bytes)
     }

@@ -8,6 +8,7 @@
 //! cudnn, convolution   the same for convolutions; opened by the first of them
 //! launch      an instruction -> products and kernels, in a stream
 //! machine     a plan's memory and its programs as graphs
+//! demand      what each operation takes of a card: scratch, products, kernels
 //! target      the card as a target of the planner; profile: its measured rates
 //! ranks       retrieval's counts of scores: on tensor cores, then undecided ones in f64
 //! progress    messages about slow preparations
@@ -22,6 +23,7 @@ pub mod cards;
 pub mod compile;
 mod convolution;
 mod cudnn;
+mod demand;
 mod driver;
 pub mod gpus;
 mod kernels;

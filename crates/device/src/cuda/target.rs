@@ -1,10 +1,11 @@
 //! A card as a target of the planner: scratch, times, and memory outside the arena.
 
-use holdall_graph::{DType, NodeView, Op, Shape};
+use holdall_graph::{DType, NodeView};
 use holdall_plan::{Spacing, Target};
 
 use super::cards::Card;
-use super::launch::{conv, images};
+use super::demand::{Demand, OwnTime};
+use super::launch::conv;
 use super::profile::Profile;
 use crate::Arithmetic;
 
@@ -56,316 +57,11 @@ const UPDATES_REACH: f64 = 0.76;
 /// The driver reserves whole pages.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// Minimum rows and columns of a tile of the contrastive loss: a card needs more work at a time than a CPU.
-const LEAST_TILE: usize = 2048;
-
 /// Alignment of offsets that vector accesses and the product library need.
-const ALIGNMENT: u64 = 256;
+pub(super) const ALIGNMENT: u64 = 256;
 
 /// Side of the tile of a product that one multiprocessor computes at a time.
 const PRODUCT_TILE: usize = 128;
-
-/// Number of partial sums of a layer norm's parameter gradients.
-pub(super) fn norm_parts(rows: usize, processors: usize) -> usize {
-    rows.div_ceil(8).clamp(1, 2 * processors)
-}
-
-/// Number of partial sums of a bias gradient; one: a single launch computes it. Measured on an H200 at widths of 2304 and 3072:
-/// one launch is faster up to 6,400 rows, 64 parts reach the memory's bandwidth at 51,200.
-pub(super) fn column_parts(rows: usize) -> usize {
-    match rows {
-        0..=8192 => 1,
-        _ => 64,
-    }
-}
-
-/// Number of partial sums of a bias gradient that is summed in the backward pass of an activation; a single one adds to the gradient
-/// directly.
-pub(super) fn activation_parts(rows: usize) -> usize {
-    match rows {
-        0..=1024 => 1,
-        1025..=16_384 => 8,
-        _ => 32,
-    }
-}
-
-pub(super) fn contrastive_tile(rows: usize, asked: usize) -> usize {
-    asked.max(LEAST_TILE).min(rows)
-}
-
-/// Tiles of the logits of a loss over a vocabulary.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct VocabularyTiles {
-    num_rows: usize,
-    /// Rows per tile.
-    pub rows: usize,
-    /// Floats between consecutive rows of logits.
-    pub pitch: usize,
-}
-
-impl VocabularyTiles {
-    pub fn new(num_rows: usize, vocabulary: usize, tile: usize) -> VocabularyTiles {
-        VocabularyTiles {
-            num_rows,
-            rows: tile.min(num_rows),
-            pitch: vocabulary.next_multiple_of(ALIGNMENT as usize / 4),
-        }
-    }
-
-    /// First row and number of rows of every tile.
-    pub fn iter(self) -> impl Iterator<Item = (usize, usize)> {
-        let starts = (0..self.num_rows).step_by(self.rows.max(1));
-        starts.map(move |first| (first, self.rows.min(self.num_rows - first)))
-    }
-
-    fn of(node: NodeView<'_>) -> Option<VocabularyTiles> {
-        let (first, tile) = match &node.node.op {
-            Op::VocabularyLoss(op) => (0, op.tile),
-            Op::VocabularyLossGrad(op) => (1, op.tile),
-            _ => return None,
-        };
-        let (x, weight) = (node.input(first), node.input(first + 1));
-        Some(VocabularyTiles::new(x.rows(), weight.rows(), tile))
-    }
-}
-
-/// Elements per block of the update.
-pub(super) const UPDATE_CHUNK: usize = 8192;
-
-/// Entries of an embedding's order per block.
-pub(super) const EMBEDDING_CHUNK: usize = 64;
-
-/// Scratch of the operation's own kernels; the workspace of its product follows it.
-pub(super) fn own_scratch(
-    op: &Op,
-    input: &dyn Fn(usize) -> Shape,
-    inputs: usize,
-    processors: usize,
-) -> u64 {
-    let bytes = match op {
-        Op::LinearWeightGrad(op) if op.bias => {
-            let dz = input(0);
-            column_parts(dz.rows()) * dz.width() * 4
-        }
-        Op::LinearInputGrad(op) if op.activation.is_some() => {
-            activation_parts(input(0).rows()) * input(1).width() * 4
-        }
-        Op::LayerNormGrad(_) => {
-            let dy = input(0);
-            norm_parts(dy.rows(), processors) * 2 * dy.width() * 4
-        }
-        Op::EmbeddingGrad(_) => {
-            let dx = input(0);
-            dx.rows().div_ceil(EMBEDDING_CHUNK) * 2 * dx.width() * 4
-        }
-        Op::CrossEntropy(_) | Op::PointwiseLoss(_) => input(0).rows() * 4,
-        Op::ScaleColumnsGrad(op) if op.gamma => {
-            let dy = input(0);
-            norm_parts(dy.rows(), processors) * dy.width() * 4
-        }
-        Op::Contrastive(op) => {
-            let rows = input(0).rows();
-            let tile = contrastive_tile(rows, op.tile);
-            (tile * tile + 5 * rows) * 4
-        }
-        Op::ContrastiveGrad(op) => {
-            let rows = input(1).rows();
-            let tile = contrastive_tile(rows, op.tile);
-            // Tiles are cut at the borders of each process's rows, and one extra tile is allocated.
-            let processes = op.processes.count;
-            let along = rows.div_ceil(tile) + if processes > 1 { 2 } else { 0 };
-            let tiles = along * along + usize::from(processes > 1);
-            (tile * tile + tiles * tile.div_ceil(8) * tile.div_ceil(128)) * 4
-        }
-        Op::VocabularyLoss(op) => {
-            let (x, weight) = (input(0), input(1));
-            let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
-            (tiles.rows * tiles.pitch + x.rows()) * 4
-        }
-        Op::VocabularyLossGrad(op) => {
-            let (x, weight) = (input(1), input(2));
-            let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
-            tiles.rows * tiles.pitch * 4
-        }
-        Op::AddPositionsGrad(op) if op.repeat > 1 => {
-            let dy = input(0);
-            dy.dims()[1] * dy.width() * 4
-        }
-        Op::GradientNorm(_) => {
-            let chunks: usize = (0..inputs)
-                .map(|index| input(index).num_elements().div_ceil(UPDATE_CHUNK))
-                .sum();
-            chunks * 8
-        }
-        Op::Conv2d(_)
-        | Op::Conv2dInputGrad(_)
-        | Op::Conv2dWeightGrad(_)
-        | Op::TransposedConv2d(_)
-        | Op::TransposedConv2dInputGrad(_)
-        // The workspace of these depends on strides too: `conv::workspace_bytes`.
-        | Op::TransposedConv2dWeightGrad(_) => 0,
-        Op::GroupStatistics(_) => images::statistics_bytes(input(0)),
-        Op::GroupNormGrad(op) => images::gradient_bytes(input(0), op.groups),
-        Op::PixelLoss(_) => images::pixel_loss_bytes(input(0)),
-        Op::OverlapSums(_) => images::overlap_bytes(input(0)),
-        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 0,
-        plain_operations!()
-        | Op::Linear(_)
-        | Op::LinearInputGrad(_)
-        | Op::LinearWeightGrad(_)
-        | Op::Attention(_)
-        | Op::AttentionGrad(_)
-        | Op::ClassTokenGrad(_)
-        | Op::CrossEntropyGrad(_)
-        | Op::PointwiseLossGrad(_)
-        | Op::ScaleColumnsGrad(_)
-        | Op::AddPositionsGrad(_)
-        | Op::RepeatGrad(_)
-        | Op::CachedAttention(_)
-        | Op::TopTokens(_)
-        | Op::Fill(_)
-        | Op::Collective(_) => 0,
-    };
-    (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT
-}
-
-/// The products of a node, as `[rows, outputs, inner]`.
-fn products(node: NodeView<'_>) -> Vec<[usize; 3]> {
-    match &node.node.op {
-        Op::Linear(op) => {
-            let (x, weight) = (node.input(0), node.input(1));
-            let terms = op.low_rank_terms().map(|(columns, h)| {
-                let h = node.input(h);
-                [h.rows(), columns.len(), h.width()]
-            });
-            let mut products = vec![[x.rows(), weight.rows(), x.width()]];
-            products.extend(terms);
-            products
-        }
-        Op::LinearInputGrad(_) => {
-            let (dz, weight) = (node.input(0), node.input(1));
-            vec![[dz.rows(), weight.width(), dz.width()]]
-        }
-        Op::LinearWeightGrad(op) if op.weight => {
-            let (dz, x) = (node.input(0), node.input(1));
-            vec![[dz.width(), x.width(), dz.rows()]]
-        }
-        Op::Contrastive(_) => {
-            let image = node.input(0);
-            vec![[image.rows(), image.rows(), image.width()]]
-        }
-        Op::ContrastiveGrad(_) => {
-            let image = node.input(1);
-            let (rows, width) = (image.rows(), image.width());
-            vec![
-                [rows, rows, width],
-                [rows, width, rows],
-                [rows, width, rows],
-            ]
-        }
-        Op::VocabularyLoss(_) => {
-            let (x, weight) = (node.input(0), node.input(1));
-            vec![[x.rows(), weight.rows(), x.width()]]
-        }
-        Op::VocabularyLossGrad(op) => {
-            let (x, weight) = (node.input(1), node.input(2));
-            let sizes = [x.rows(), weight.rows(), x.width()];
-            let mut all = vec![sizes];
-            if op.x {
-                all.push([sizes[0], sizes[2], sizes[1]]);
-            }
-            if op.weight {
-                all.push([sizes[1], sizes[2], sizes[0]]);
-            }
-            all
-        }
-        // The kernels of attention multiply without the product library.
-        plain_operations!()
-        | Op::LinearWeightGrad(_)
-        | Op::LayerNormGrad(_)
-        | Op::Attention(_)
-        | Op::AttentionGrad(_)
-        | Op::EmbeddingGrad(_)
-        | Op::ClassTokenGrad(_)
-        | Op::CrossEntropy(_)
-        | Op::CrossEntropyGrad(_)
-        | Op::PointwiseLoss(_)
-        | Op::PointwiseLossGrad(_)
-        | Op::ScaleColumnsGrad(_)
-        | Op::AddPositionsGrad(_)
-        | Op::RepeatGrad(_)
-        | Op::CachedAttention(_)
-        | Op::TopTokens(_)
-        | Op::Conv2d(_)
-        | Op::Conv2dInputGrad(_)
-        | Op::Conv2dWeightGrad(_)
-        | Op::TransposedConv2d(_)
-        | Op::TransposedConv2dInputGrad(_)
-        | Op::TransposedConv2dWeightGrad(_)
-        | Op::GroupStatistics(_)
-        | Op::GroupNormGrad(_)
-        | Op::PixelLoss(_)
-        | Op::OverlapSums(_)
-        | Op::OverlapLoss(_)
-        | Op::OverlapLossGrad(_)
-        | Op::Fill(_)
-        | Op::Collective(_)
-        | Op::GradientNorm(_) => Vec::new(),
-    }
-}
-
-fn is_convolution(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Conv2d(_)
-            | Op::Conv2dInputGrad(_)
-            | Op::Conv2dWeightGrad(_)
-            | Op::TransposedConv2d(_)
-            | Op::TransposedConv2dInputGrad(_)
-            | Op::TransposedConv2dWeightGrad(_)
-    )
-}
-
-/// Number of kernels that a node launches in addition to its products.
-fn kernels(op: &Op) -> f64 {
-    match op {
-        Op::Linear(op) if op.activation.is_some() => 1.0,
-        Op::LinearInputGrad(op) if op.activation.is_some() => 1.0,
-        Op::Linear(_) | Op::LinearInputGrad(_) | Op::Collective(_) => 0.0,
-        Op::LinearWeightGrad(op) if op.bias => 1.5,
-        Op::LinearWeightGrad(_) => 0.0,
-        Op::LayerNormGrad(_) | Op::EmbeddingGrad(_) | Op::ClassTokenGrad(_) => 2.0,
-        Op::GradientNorm(_) | Op::CrossEntropy(_) | Op::PointwiseLoss(_) => 2.0,
-        Op::ScaleColumnsGrad(op) if op.gamma => 2.0,
-        Op::Contrastive(_) => 4.0,
-        Op::AddPositionsGrad(op) if op.repeat > 1 => 2.0,
-        // Kernels of the tiles are counted with their products.
-        Op::VocabularyLoss(_) => 1.0,
-        Op::VocabularyLossGrad(_) => 0.0,
-        // Neighbouring gradients are cleared by one launch.
-        Op::Fill(_) => 0.05,
-        Op::Conv2d(_)
-        | Op::Conv2dInputGrad(_)
-        | Op::Conv2dWeightGrad(_)
-        | Op::TransposedConv2d(_)
-        | Op::TransposedConv2dInputGrad(_)
-        | Op::TransposedConv2dWeightGrad(_) => conv::kernels(op),
-        Op::GroupStatistics(_) | Op::PixelLoss(_) | Op::OverlapSums(_) => 2.0,
-        Op::GroupNormGrad(_) => 4.0,
-        Op::OverlapLoss(_) | Op::OverlapLossGrad(_) => 1.0,
-        plain_operations!()
-        | Op::Attention(_)
-        | Op::AttentionGrad(_)
-        | Op::CrossEntropyGrad(_)
-        | Op::PointwiseLossGrad(_)
-        | Op::ScaleColumnsGrad(_)
-        | Op::AddPositionsGrad(_)
-        | Op::RepeatGrad(_)
-        | Op::CachedAttention(_)
-        | Op::TopTokens(_)
-        | Op::ContrastiveGrad(_) => 1.0,
-    }
-}
 
 /// A card of this machine, or a card of the table of specifications.
 #[derive(Clone, Debug)]
@@ -402,6 +98,12 @@ impl CudaTarget {
         }
     }
 
+    fn demand(&self, node: NodeView<'_>) -> Demand {
+        let input = |index: usize| node.input(index);
+        let num_inputs = node.node.inputs.len();
+        Demand::of(&node.node.op, &input, num_inputs, self.processors)
+    }
+
     /// Seconds of one product. A card computes whole tiles, one per multiprocessor at a time.
     fn product_seconds(&self, [rows, outputs, inner]: [usize; 3], full: bool) -> f64 {
         let tiles = rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE);
@@ -435,7 +137,9 @@ impl Target for CudaTarget {
     }
 
     fn busy(&self, node: NodeView<'_>) -> f64 {
-        let tiles = products(node)
+        let tiles = self
+            .demand(node)
+            .products
             .into_iter()
             .map(|[rows, outputs, _]| rows.div_ceil(PRODUCT_TILE) * outputs.div_ceil(PRODUCT_TILE));
         match tiles.max() {
@@ -449,100 +153,52 @@ impl Target for CudaTarget {
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
-        if is_convolution(&node.node.op) {
-            return conv::workspace_bytes(node);
-        }
-        let input = |index: usize| node.input(index);
-        let own = own_scratch(
-            &node.node.op,
-            &input,
-            node.node.inputs.len(),
-            self.processors,
-        );
-        if products(node).is_empty() {
-            own
+        let demand = self.demand(node);
+        if demand.is_convolution() {
+            conv::workspace_bytes(node)
+        } else if demand.products.is_empty() {
+            demand.scratch_bytes
         } else {
-            own + PRODUCT_BYTES
+            demand.scratch_bytes + PRODUCT_BYTES
         }
     }
 
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
-        let op = &node.node.op;
-        // The first input of this gradient is the seed; its products have the format of the activations.
-        let inputs = match op {
-            Op::VocabularyLossGrad(_) => node.node.inputs.get(1),
-            _ => node.node.inputs.first(),
-        };
+        let demand = self.demand(node);
+        let operand = node.node.inputs.get(demand.product_operand);
         let full = self.arithmetic.compute() != DType::F32
-            && inputs.is_some_and(|&input| node.graph.dtype(input) == DType::F32);
-        let products = products(node);
-        let launches = kernels(op);
-        let bandwidth = self.profile.bytes_per_second;
-        let bytes = cost.bytes as f64;
-        let each = |sizes| {
-            let seconds = self.product_seconds(sizes, full) + self.profile.seconds_per_kernel;
-            seconds.max(LEAST_PRODUCT_SECONDS)
-        };
-        let product_seconds: f64 = products.iter().copied().map(each).sum();
+            && operand.is_some_and(|&operand| node.graph.dtype(operand) == DType::F32);
+        let profile = &self.profile;
+        let of_kernels = |kernels: f64| kernels * profile.seconds_per_kernel;
+        let pass_seconds = cost.bytes as f64 / profile.bytes_per_second;
+        let arithmetic_seconds = cost.product_flops as f64 / profile.flops_per_second;
         // Large results are bound by memory as well as arithmetic.
-        let product_seconds = if products.is_empty() {
+        let product_seconds = if demand.products.is_empty() {
             0.0
         } else {
-            product_seconds.max(bytes / bandwidth)
+            let each = |&sizes| {
+                let seconds = self.product_seconds(sizes, full) + of_kernels(1.0);
+                seconds.max(LEAST_PRODUCT_SECONDS)
+            };
+            let all: f64 = demand.products.iter().map(each).sum();
+            all.max(pass_seconds)
         };
-        let own = match op {
-            Op::Attention(_) | Op::AttentionGrad(_) => {
-                bytes / bandwidth + cost.product_flops as f64 * 4.0 / self.profile.flops_per_second
+        let own = match demand.own_time {
+            OwnTime::OnePass => pass_seconds,
+            OwnTime::AfterProducts {
+                bytes,
+                elements,
+                launches,
+            } => {
+                let bytes = bytes + elements * self.arithmetic.compute().bytes() as f64;
+                bytes / profile.bytes_per_second + of_kernels(launches)
             }
-            // Kernels after a product read its result again.
-            Op::Linear(op) if op.activation.is_some() => {
-                2.0 * node.output(0).num_elements() as f64 * self.width() / bandwidth
-            }
-            Op::LinearInputGrad(op) if op.activation.is_some() => {
-                3.0 * node.output(0).num_elements() as f64 * self.width() / bandwidth
-            }
-            Op::LinearWeightGrad(op) if op.bias => {
-                node.input(0).num_elements() as f64 * self.width() / bandwidth
-            }
-            Op::Linear(_) | Op::LinearInputGrad(_) | Op::LinearWeightGrad(_) => 0.0,
-            Op::VocabularyLoss(_) | Op::VocabularyLossGrad(_) => self.tile_seconds(node),
-            Op::Conv2d(_)
-            | Op::Conv2dInputGrad(_)
-            | Op::Conv2dWeightGrad(_)
-            | Op::TransposedConv2d(_)
-            | Op::TransposedConv2dInputGrad(_)
-            | Op::TransposedConv2dWeightGrad(_) => {
-                (bytes / bandwidth).max(cost.product_flops as f64 / self.profile.flops_per_second)
-            }
-            plain_operations!()
-            | Op::LayerNormGrad(_)
-            | Op::EmbeddingGrad(_)
-            | Op::ClassTokenGrad(_)
-            | Op::CrossEntropy(_)
-            | Op::CrossEntropyGrad(_)
-            | Op::PointwiseLoss(_)
-            | Op::PointwiseLossGrad(_)
-            | Op::ScaleColumnsGrad(_)
-            | Op::AddPositionsGrad(_)
-            | Op::RepeatGrad(_)
-            | Op::CachedAttention(_)
-            | Op::TopTokens(_)
-            | Op::Contrastive(_)
-            | Op::ContrastiveGrad(_)
-            | Op::GroupStatistics(_)
-            | Op::GroupNormGrad(_)
-            | Op::PixelLoss(_)
-            | Op::OverlapSums(_)
-            | Op::OverlapLoss(_)
-            | Op::OverlapLossGrad(_)
-            | Op::Fill(_)
-            | Op::Collective(_)
-            | Op::GradientNorm(_) => bytes / bandwidth,
+            OwnTime::Attention => pass_seconds + 4.0 * arithmetic_seconds,
+            OwnTime::Convolution => pass_seconds.max(arithmetic_seconds),
         };
-        let own =
-            (own + launches * self.profile.seconds_per_kernel).max(launches * LEAST_KERNEL_SECONDS);
-        product_seconds + own
+        product_seconds
+            + (own + of_kernels(demand.kernels)).max(demand.kernels * LEAST_KERNEL_SECONDS)
     }
 
     fn host_bytes_per_second(&self) -> Option<f64> {
@@ -579,90 +235,21 @@ impl Target for CudaTarget {
     }
 
     fn replay_bytes(&self, node: NodeView<'_>) -> u64 {
-        match &node.node.op {
-            // Neighbouring gradients are cleared by one launch; `Cuda::exchange_bytes` counts exchanges.
-            Op::Fill(_) | Op::Collective(_) => 0,
-            Op::Linear(op) => (1 + op.low_rank_terms().count() as u64) * REPLAY_BYTES,
-            plain_operations!()
-            | Op::LinearInputGrad(_)
-            | Op::LinearWeightGrad(_)
-            | Op::LayerNormGrad(_)
-            | Op::Attention(_)
-            | Op::AttentionGrad(_)
-            | Op::EmbeddingGrad(_)
-            | Op::ClassTokenGrad(_)
-            | Op::CrossEntropy(_)
-            | Op::CrossEntropyGrad(_)
-            | Op::PointwiseLoss(_)
-            | Op::PointwiseLossGrad(_)
-            | Op::ScaleColumnsGrad(_)
-            | Op::AddPositionsGrad(_)
-            | Op::RepeatGrad(_)
-            | Op::CachedAttention(_)
-            | Op::TopTokens(_)
-            | Op::Contrastive(_)
-            | Op::ContrastiveGrad(_)
-            | Op::GroupStatistics(_)
-            | Op::GroupNormGrad(_)
-            | Op::PixelLoss(_)
-            | Op::OverlapSums(_)
-            | Op::OverlapLoss(_)
-            | Op::OverlapLossGrad(_)
-            | Op::GradientNorm(_) => REPLAY_BYTES,
-            Op::VocabularyLoss(_) | Op::VocabularyLossGrad(_) => {
-                vocabulary_launches(node) * REPLAY_BYTES
-            }
-            Op::Conv2d(_)
-            | Op::Conv2dInputGrad(_)
-            | Op::Conv2dWeightGrad(_)
-            | Op::TransposedConv2d(_)
-            | Op::TransposedConv2dInputGrad(_)
-            | Op::TransposedConv2dWeightGrad(_) => conv::launches(node) * REPLAY_BYTES,
-        }
+        let demand = self.demand(node);
+        let launches = if demand.is_convolution() {
+            conv::launches(node)
+        } else {
+            demand.launches
+        };
+        launches * REPLAY_BYTES
     }
 
     fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
-        if is_convolution(&node.node.op) {
+        if self.demand(node).is_convolution() {
             self.cudnn_bytes
         } else {
             0
         }
-    }
-}
-
-/// Number of products and kernels of a loss over a vocabulary.
-fn vocabulary_launches(node: NodeView<'_>) -> u64 {
-    let tiles = VocabularyTiles::of(node).map_or(0, |tiles| tiles.iter().count());
-    ((products(node).len() + 1) * tiles) as u64
-}
-
-impl CudaTarget {
-    /// Time of a loss over a vocabulary in addition to the arithmetic of its products: logits are written and read, and a weight gradient
-    /// is read and written for every tile.
-    fn tile_seconds(&self, node: NodeView<'_>) -> f64 {
-        let Some(tiles) = VocabularyTiles::of(node) else {
-            return 0.0;
-        };
-        let logits = (tiles.num_rows * tiles.pitch) as f64;
-        let bytes = match &node.node.op {
-            Op::VocabularyLossGrad(op) => {
-                let num_products = f64::from(u8::from(op.x) + u8::from(op.weight));
-                let dweight = if op.weight {
-                    8.0 * node.input(2).num_elements() as f64
-                } else {
-                    0.0
-                };
-                logits * (8.0 + (1.0 + num_products) * self.width())
-                    + tiles.iter().count() as f64 * dweight
-            }
-            _ => logits * 8.0,
-        };
-        let launches = vocabulary_launches(node) as f64;
-        bytes / self.profile.bytes_per_second + launches * self.profile.seconds_per_kernel
-    }
-
-    fn width(&self) -> f64 {
-        self.arithmetic.compute().bytes() as f64
     }
 }
 

@@ -9,9 +9,9 @@ use holdall_graph::Write;
 use holdall_graph::ops::collective::Processes;
 use holdall_graph::ops::contrastive::{Contrastive, ContrastiveGrad};
 
+use super::super::demand::contrastive_tile;
 use super::super::driver::Argument;
 use super::super::product::{Factor, Format, Product};
-use super::super::target::contrastive_tile;
 use super::{Matrix, Operands, accumulates, rows_of_warps};
 use crate::DeviceError;
 

@@ -4,7 +4,7 @@ use holdall_graph::Write;
 use holdall_graph::ops::dropout::{Dropout, DropoutMode};
 use holdall_graph::ops::scale_columns::ScaleColumnsGrad;
 
-use super::super::target::norm_parts;
+use super::super::demand::norm_parts;
 use super::linear::finish_sums;
 use super::{ACCESS, BLOCK, DType, Operands};
 use crate::DeviceError;

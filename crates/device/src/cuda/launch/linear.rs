@@ -7,8 +7,8 @@ use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
 use holdall_graph::{Op, Write};
 use holdall_plan::{Instruction, Program};
 
+use super::super::demand::{activation_parts, column_parts};
 use super::super::product::Product;
-use super::super::target::{activation_parts, column_parts};
 use super::{DType, Matrix, Operands};
 use crate::DeviceError;
 

@@ -5,8 +5,8 @@ use holdall_graph::ops::mix_pictures::MixPictures;
 use holdall_graph::ops::patchify::{Normalization, Patchify};
 use holdall_graph::{DType, Write};
 
+use super::super::demand::EMBEDDING_CHUNK;
 use super::super::driver::Argument;
-use super::super::target::EMBEDDING_CHUNK;
 use super::linear::finish_rows;
 use super::{ACCESS, BLOCK, Matrix, Operands, accumulates};
 use crate::DeviceError;

@@ -4,8 +4,8 @@
 use holdall_graph::ops::update::{AdamW, AverageAction, MomentFormat};
 use holdall_graph::{DType, Graph, Op, Write};
 
+use super::super::demand::UPDATE_CHUNK;
 use super::super::driver::Argument;
-use super::super::target::UPDATE_CHUNK;
 use super::{Matrix, Operands, Pass, SPAN_BYTES};
 use crate::DeviceError;
 use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};

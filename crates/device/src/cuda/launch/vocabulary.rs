@@ -9,9 +9,9 @@ use holdall_graph::ops::top_tokens::TopTokens;
 use holdall_graph::ops::vocabulary_loss::{VocabularyLoss, VocabularyLossGrad};
 use holdall_graph::{DType, Write};
 
+use super::super::demand::VocabularyTiles;
 use super::super::driver::Argument;
 use super::super::product::{Factor, Product};
-use super::super::target::VocabularyTiles;
 use super::losses::sum_rows;
 use super::{Matrix, Operands};
 use crate::DeviceError;
