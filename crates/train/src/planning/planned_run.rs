@@ -178,7 +178,7 @@ impl PlannedRun {
         let parts = (effective_batch, processes::share_of(&group));
         let mut feed = Feed::new(&device, &config, &prepared, parts, done, &costs)?;
         if let (Some(checkpoint), Some(out)) = (&checkpoint, &config.out) {
-            let skipped = checkpoint.state.skipped.as_ref();
+            let skipped = &checkpoint.state.skipped;
             let skipped = SkippedFile::read_only(&out.join("skipped.csv"), skipped)?;
             leave_out_again(&skipped, &prepared, &mut feed, &mut costs);
         }

@@ -176,8 +176,8 @@ impl Trainer {
                 .join("skipped.csv"),
         };
         let mut skipped = match &folder {
-            Some(_) => SkippedFile::open(&list, state.skipped.as_ref())?,
-            None if is_resumed => SkippedFile::read_only(&list, state.skipped.as_ref())?,
+            Some(_) => SkippedFile::open(&list, &state.skipped)?,
+            None if is_resumed => SkippedFile::read_only(&list, &state.skipped)?,
             None => SkippedFile::of_first_process(&list),
         };
         let steps = planned.steps_per_epoch();

@@ -16,8 +16,8 @@ use crate::run_folder::folder::failed;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prefix {
     pub bytes: u64,
-    /// Hexadecimal; `None` in a checkpoint from before checksums were stored.
-    pub checksum: Option<String>,
+    /// Hexadecimal; not compared where there are no bytes.
+    pub checksum: String,
 }
 
 impl Prefix {
@@ -58,13 +58,12 @@ impl Prefix {
                 sum.num_bytes().to_string(),
             ));
         }
-        match &self.checksum {
-            Some(checksum) if *checksum != found => {
-                let expected = format!("in its first {bytes} bytes the checksum {checksum}");
-                Err(wrong(expected, found))
-            }
-            _ => Ok(sum),
+        if self.checksum != found {
+            let checksum = &self.checksum;
+            let expected = format!("in its first {bytes} bytes the checksum {checksum}");
+            return Err(wrong(expected, found));
         }
+        Ok(sum)
     }
 }
 
@@ -132,7 +131,7 @@ impl AppendedFile {
         }
         Ok(Prefix {
             bytes: self.sum.num_bytes(),
-            checksum: Some(self.sum.value().to_string()),
+            checksum: self.sum.value().to_string(),
         })
     }
 }

@@ -62,15 +62,9 @@ pub struct Best {
     /// Optimizer step of the evaluation.
     pub step: u64,
     /// Folder name of its model inside `checkpoints`.
-    #[serde(default = "unversioned_best")]
     pub folder: String,
-    /// Checksum of that folder's `holdall.json`; `None` for models from before there were checksums.
-    #[serde(default)]
+    /// Checksum of that folder's `holdall.json`; `None` in processes that write no files.
     pub checksum: Option<String>,
-}
-
-fn unversioned_best() -> String {
-    "best".to_owned()
 }
 
 /// Time spent by a run, over all processes that worked on it.
@@ -114,12 +108,7 @@ pub struct SplitOfBatch {
     /// Micro-batches that keep their activations.
     pub kept_micro_batches: usize,
     /// Processes that share a step; the two counts before are of each.
-    #[serde(default = "one_process")]
     pub processes: usize,
-}
-
-fn one_process() -> usize {
-    1
 }
 
 /// The state of a run, apart from its tensors.
@@ -143,21 +132,13 @@ pub struct State {
     #[serde(default, skip_serializing_if = "EpochLosses::is_empty")]
     pub epoch_losses: EpochLosses,
     /// Length and checksum of `metrics.jsonl` at this state.
-    #[serde(default)]
     pub journal: Prefix,
-    /// Length of `metrics.jsonl` in format 1, which had no checksums.
-    #[serde(default, skip_serializing)]
-    journal_bytes: u64,
-    /// Length and checksum of `skipped.csv` at this state; `None` in format 1.
-    #[serde(default)]
-    pub skipped: Option<Prefix>,
+    /// Length and checksum of `skipped.csv` at this state.
+    pub skipped: Prefix,
     pub clock: Clock,
     pub split: SplitOfBatch,
     /// Hash of the training and evaluation samples, in hexadecimal. A run with other data cannot resume from this checkpoint.
     pub data_digest: String,
-    /// Data position in format 2, where later pictures moved up into the places of broken ones.
-    #[serde(default, skip_serializing)]
-    cursor: Option<MovedUp>,
     /// Algorithms chosen by the device, in its own notation. Others would round differently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithms: Option<String>,
@@ -166,15 +147,7 @@ pub struct State {
     pub starting_weights: Option<String>,
 }
 
-/// Data position in format 2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct MovedUp {
-    position: u64,
-    given: u64,
-}
-
-/// Version of [`State`]. Format 1 had neither checksums nor versions of the best model; format 2 knew one process only and
-/// had another rule for broken pictures. Both can still be read.
+/// Version of [`State`].
 pub const FORMAT: u32 = 3;
 
 impl State {
@@ -190,12 +163,10 @@ impl State {
             last_scores: Vec::new(),
             epoch_losses: EpochLosses::default(),
             journal: Prefix::default(),
-            journal_bytes: 0,
-            skipped: Some(Prefix::default()),
+            skipped: Prefix::default(),
             clock: Clock::default(),
             split,
             data_digest,
-            cursor: None,
             algorithms: None,
             starting_weights: None,
         }
@@ -273,23 +244,10 @@ impl Checkpoint {
         let (file, mut state) = read(path)?;
         file.verify().map_err(|cause| unusable(path, cause))?;
         let mut notes = Vec::new();
-        if state.format == 1 {
-            state.journal = Prefix {
-                bytes: state.journal_bytes,
-                checksum: None,
-            };
-        }
-        if state
-            .cursor
-            .is_some_and(|cursor| cursor.position != cursor.given)
-        {
-            notes.push(
-                "Other pictures take the place of broken ones than when the run began: the epoch at hand may have some twice"
-                    .to_owned(),
-            );
-        }
-        let skipped = state.skipped.clone().unwrap_or_default();
-        for (prefix, file) in [(&state.journal, run.journal()), (&skipped, run.skipped())] {
+        for (prefix, file) in [
+            (&state.journal, run.journal()),
+            (&state.skipped, run.skipped()),
+        ] {
             let checked = prefix.check(&file);
             checked.map_err(|cause| Unusable::Damaged(without_hint(&cause)))?;
         }
@@ -313,7 +271,6 @@ impl Checkpoint {
             last_best: state.best.as_ref().map(|best| best.folder.clone()),
             previous_best: None,
         };
-        state.format = FORMAT;
         Ok(Checkpoint {
             path: path.to_owned(),
             file,
@@ -368,17 +325,17 @@ fn read(path: &Path) -> Result<(StateFile, State), Unusable> {
     let file = StateFile::open(path).map_err(|cause| unusable(path, cause))?;
     let wrong = |found: String| {
         Unusable::Refused(Box::new(TrainError::Run(format!(
-            "{}: expected a checkpoint of format 1 to {FORMAT}, found {found}\n\
+            "{}: expected a checkpoint of format {FORMAT}, found {found}\n\
              hint: go on with the version of holdall that wrote it, or begin a new run",
             path.display()
         ))))
     };
     let state: State =
         serde_json::from_str(file.text()).map_err(|cause| wrong(cause.to_string()))?;
-    if !(1..=FORMAT).contains(&state.format) {
+    if state.format != FORMAT {
         return Err(wrong(format!("format {}", state.format)));
     }
-    if state.format > 1 && file.checksum().is_none() {
+    if file.checksum().is_none() {
         let text = "its header: expected checksums, found none";
         return Err(Unusable::Damaged(format!(
             "{}: damaged: {text}",

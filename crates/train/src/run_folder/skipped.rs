@@ -75,10 +75,10 @@ pub(crate) struct SkippedFile {
 
 impl SkippedFile {
     /// Opens the file behind the prefix of the checkpoint; later lines are cut off, because the resumed run finds those
-    /// pictures again. `None` stands for an old checkpoint without a prefix: then all complete lines count.
-    pub fn open(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
-        let (mut list, prefix) = SkippedFile::read(path, prefix)?;
-        list.file = Some(AppendedFile::open(path, &prefix)?);
+    /// pictures again.
+    pub fn open(path: &Path, prefix: &Prefix) -> Result<SkippedFile, TrainError> {
+        let mut list = SkippedFile::read_only(path, prefix)?;
+        list.file = Some(AppendedFile::open(path, prefix)?);
         Ok(list)
     }
 
@@ -92,25 +92,12 @@ impl SkippedFile {
     }
 
     /// Like [`SkippedFile::open`], for processes that do not write the file.
-    pub fn read_only(path: &Path, prefix: Option<&Prefix>) -> Result<SkippedFile, TrainError> {
-        Ok(SkippedFile::read(path, prefix)?.0)
-    }
-
-    fn read(path: &Path, prefix: Option<&Prefix>) -> Result<(SkippedFile, Prefix), TrainError> {
+    pub fn read_only(path: &Path, prefix: &Prefix) -> Result<SkippedFile, TrainError> {
         let mut known = HashSet::new();
         let mut bytes = match std::fs::read(path) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
             read => read.map_err(failed(path, "read"))?,
         };
-        let whole = || {
-            let end = bytes.iter().rposition(|&byte| byte == b'\n');
-            let bytes = end.map_or(0, |end| end as u64 + 1);
-            Prefix {
-                bytes,
-                checksum: None,
-            }
-        };
-        let mut prefix = prefix.cloned().unwrap_or_else(whole);
         prefix.check(path)?;
         bytes.truncate(prefix.bytes as usize);
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
@@ -124,16 +111,11 @@ impl SkippedFile {
             })?;
             known.insert((line.part, line.row));
         }
-        if known.is_empty() {
-            // A header without lines is written again with the first line.
-            prefix = Prefix::default();
-        }
-        let list = SkippedFile {
+        Ok(SkippedFile {
             path: path.to_owned(),
             file: None,
             known,
-        };
-        Ok((list, prefix))
+        })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
@@ -267,7 +249,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("skipped.csv");
         let samples = samples();
-        let mut file = SkippedFile::open(&path, None).unwrap();
+        let mut file = SkippedFile::open(&path, &Prefix::default()).unwrap();
         let line = missing(Subset::Train, &samples, 3);
         assert_eq!(line.reason, "expected a picture, found no file");
         assert!(file.add(&line).unwrap());
@@ -276,11 +258,11 @@ mod tests {
         let remembered = file.sync().unwrap();
         // The process was killed in the middle of a line, after a line that no checkpoint contains.
         file.write(b"train,9,x.jpg,gone\ntrain,7,\"4").unwrap();
-        let mut file = SkippedFile::open(&path, Some(&remembered)).unwrap();
+        let mut file = SkippedFile::open(&path, &remembered).unwrap();
         assert_eq!(file.total(), 2);
         assert_eq!(file.samples(Subset::Train, &samples), [3]);
         assert!(file.add(&missing(Subset::Train, &samples, 4)).unwrap());
-        let others = SkippedFile::read_only(&path, None).unwrap();
+        let others = SkippedFile::read_only(&path, &file.sync().unwrap()).unwrap();
         assert_eq!(others.samples(Subset::Train, &samples), [3, 4]);
         let lines: Vec<SkippedLine> = csv::Reader::from_path(&path)
             .unwrap()
@@ -307,16 +289,18 @@ mod tests {
         let path = folder.path().join("skipped.csv");
         let samples = samples();
         std::fs::write(&path, "part,row,image,reason\ntrain,5,\"3").unwrap();
-        let mut file = SkippedFile::open(&path, None).unwrap();
+        let mut file = SkippedFile::open(&path, &Prefix::default()).unwrap();
         assert!(file.add(&missing(Subset::Train, &samples, 3)).unwrap());
-        assert_eq!(SkippedFile::open(&path, None).unwrap().total(), 1);
+        let remembered = file.sync().unwrap();
+        assert_eq!(SkippedFile::open(&path, &remembered).unwrap().total(), 1);
     }
 
     #[test]
     fn too_many_stop_a_run() {
         let folder = tempfile::tempdir().unwrap();
         let samples = samples();
-        let mut file = SkippedFile::open(&folder.path().join("skipped.csv"), None).unwrap();
+        let mut file =
+            SkippedFile::open(&folder.path().join("skipped.csv"), &Prefix::default()).unwrap();
         let policy = DataConfig::default();
         let check = |file: &SkippedFile| file.check(Path::new("cars.csv"), 20, &policy);
         for sample in 0..2 {

@@ -137,7 +137,7 @@ impl Trainer {
             return Ok(self.step.answer_for_state()?);
         };
         self.state.journal = records.journal.sync()?;
-        self.state.skipped = Some(self.skipped.sync()?);
+        self.state.skipped = self.skipped.sync()?;
         records.checkpoints.save(&self.state, &self.step)
     }
 
