@@ -18,6 +18,11 @@ pub trait Operation {
 
     /// How an output can be recomputed without repeating a product. `None`: it has to be kept in memory.
     fn recompute(&self) -> Option<RecomputeRule>;
+
+    /// Whether each of several processes computes its own share of the result: their results add up to one.
+    fn is_shared_by_processes(&self) -> bool {
+        false
+    }
 }
 
 /// How an output is recomputed in the backward pass.

@@ -24,6 +24,18 @@ const STAGE_BYTES: usize = 2 * (TILE_Q + TILE_G) * CHUNK * size_of::<u16>();
 const MOST_STAGES: usize = 4;
 const COUNTERS: usize = 8;
 
+/// Counters of a count, 32-bit words by their names in `ranks.cu`.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+enum Counter {
+    Listed = 0,
+    Open = 2,
+    /// A 64-bit number in two words.
+    InF64 = 4,
+    QueriesLow = 6,
+    GalleryLow = 7,
+}
+
 /// Queries whose halves are in memory at a time.
 const QUERIES: usize = 128 * TILE_Q;
 /// Maximum length of the list of comparisons that wait for f64.
@@ -342,12 +354,12 @@ impl<'a> Ranks<'a> {
             counters,
             ..
         } = Work::new(address, num_queries, num_items, dimension);
-        let at = |index: usize| counters + 4 * index as u64;
+        let counter = |counter: Counter| counters + 4 * counter as u64;
         self.stream.clear(counters, 4 * COUNTERS as u64)?;
         let exponent = scale(queries.exponent) + scale(gallery.exponent);
         q.begin(self, queries, exponent)?;
         g.begin(self, gallery, exponent)?;
-        g.split(self, gallery, 0, num_items, at(7))?;
+        g.split(self, gallery, 0, num_items, counter(Counter::GalleryLow))?;
         let rows = [
             queries.rows.buffer.address.into(),
             gallery.rows.buffer.address.into(),
@@ -377,9 +389,11 @@ impl<'a> Ranks<'a> {
                 Event::with_clock()?,
             ];
             clock[0].record(&self.stream)?;
-            self.stream.clear(at(0), 8)?;
-            self.stream.clear(at(6), 4)?;
-            q.split(self, queries, first, count, at(6))?;
+            let any_low = counter(Counter::QueriesLow);
+            // The numbers of listed pairs and of listed tiles, which are neighbours.
+            self.stream.clear(counter(Counter::Listed), 8)?;
+            self.stream.clear(any_low, 4)?;
+            q.split(self, queries, first, count, any_low)?;
             clock[1].record(&self.stream)?;
             self.count.launch_with(
                 &self.stream,
@@ -450,7 +464,8 @@ impl<'a> Ranks<'a> {
             seconds.first += clock[2].seconds_since(&clock[1])?;
             seconds.again += clock[3].seconds_since(&clock[2])?;
         }
-        let num_open = counted[2] as usize;
+        let in_f64 = Counter::InF64 as usize;
+        let num_open = counted[Counter::Open as usize] as usize;
         if num_open > OPEN {
             return Err(DeviceError::Memory {
                 found: format!(
@@ -475,7 +490,7 @@ impl<'a> Ranks<'a> {
                 self.fetch(g.level, num_items)?,
             ],
             open: open.collect(),
-            in_f64: u64::from(counted[4]) | u64::from(counted[5]) << 32,
+            in_f64: u64::from(counted[in_f64]) | u64::from(counted[in_f64 + 1]) << 32,
             seconds,
         }))
     }

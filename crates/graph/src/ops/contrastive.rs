@@ -169,6 +169,10 @@ impl Operation for Contrastive {
     fn recompute(&self) -> Option<RecomputeRule> {
         None
     }
+
+    fn is_shared_by_processes(&self) -> bool {
+        true
+    }
 }
 
 undifferentiated!(ContrastiveGrad, "contrastive gradient", |op, node| pairs(

@@ -404,8 +404,9 @@ pub(crate) fn losses_of_every_process(g: &Graph) -> Vec<usize> {
     let sums = g.endpoint(endpoints::SUMS).expect("every step has them");
     let (sums, written) = (g.value(sums).storage, g.nodes().iter());
     let written = written.filter(|node| {
-        let is_loss = !matches!(node.op, Op::Contrastive(_) | Op::Fill(_));
-        is_loss && node.section == Section::Loss
+        let is_whole = !node.op.rules().is_shared_by_processes();
+        let is_loss = node.section == Section::Loss && !matches!(node.op, Op::Fill(_));
+        is_loss && is_whole
     });
     let outputs = written.flat_map(|node| &node.outputs);
     let values = outputs.map(|output| g.value(output.value));

@@ -93,10 +93,16 @@ pub struct Trainer {
     resumed_at: Instant,
     /// Seconds that earlier processes spent on the run.
     seconds_before: f64,
-    /// Planned bytes of the process and of the arena.
-    planned_bytes: [u64; 2],
+    planned_bytes: PlannedBytes,
     /// Times and memory of a step on each process.
     processes: Processes,
+}
+
+/// Bytes of the plan that runs.
+#[derive(Clone, Copy, Debug)]
+struct PlannedBytes {
+    process: u64,
+    arena: u64,
 }
 
 impl Trainer {
@@ -123,12 +129,12 @@ impl Trainer {
         let is_resumed = planned.is_resumed();
         planned.recorder.enter(Phase::Warmup);
         let mut step = planned.reserve(tell)?;
-        let planned_bytes = [
-            planned.plan.step.process_bytes,
-            planned.plan.step.arena_bytes,
-        ];
+        let planned_bytes = PlannedBytes {
+            process: planned.plan.step.process_bytes,
+            arena: planned.plan.step.arena_bytes,
+        };
         planned.recorder.promise(Promise {
-            planned_bytes: planned_bytes[0],
+            planned_bytes: planned_bytes.process,
             arena_bytes: step.arena_bytes(),
             batch_size: planned.split.batch_size,
             budget_bytes: planned.prepared.setup.budget_bytes,
@@ -601,7 +607,7 @@ impl Trainer {
 
     fn memory(&self) -> MemoryUse {
         MemoryUse {
-            planned_bytes: self.planned_bytes[0],
+            planned_bytes: self.planned_bytes.process,
             peak_bytes: self.planned.device.peak_bytes(),
             budget_bytes: self.planned.prepared.setup.budget_bytes,
         }
