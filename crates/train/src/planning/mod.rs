@@ -3,6 +3,7 @@
 pub(crate) mod digest;
 pub mod disk_space;
 pub mod loader_budget;
+mod opened_run;
 pub mod picture_costs;
 pub mod plan_race;
 pub mod plan_together;
