@@ -1,4 +1,4 @@
-//! The training loop; `evaluation`, `saving` and `finish` hold its rarer parts.
+//! The training loop; `begin`, `evaluation`, `saving` and `finish` hold its rarer parts.
 //!
 //! ```text
 //! for each step:
@@ -23,25 +23,23 @@ use serde::Serialize;
 
 use crate::engine::divergence;
 use crate::engine::operations::operations_json;
-use crate::engine::optimizer::{Averaging, StepScalars};
-use crate::engine::scaler::LossScaler;
+use crate::engine::optimizer::StepScalars;
 use crate::engine::schedule::LearningRates;
 use crate::engine::scores::Direction;
 use crate::engine::step::{Advance, Step, StepReport};
-use crate::engine::task::{Loss, Unfinished, best_metric};
+use crate::engine::task::{Loss, Unfinished};
 use crate::error::StepNorm;
 use crate::error::TrainError;
 use crate::planning::planned_run::PlannedRun;
 use crate::planning::processes;
 use crate::run::progress::Passes;
-use crate::run::recorder::Promise;
 use crate::run::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
 use crate::run::requests::Requests;
-use crate::run_folder::checkpoint::{Checkpoints, Clock, Next, State};
-use crate::run_folder::folder::RunFolder;
+use crate::run_folder::checkpoint::{Clock, Next, State};
 use crate::run_folder::skipped::{SkippedFile, SkippedPicture, refused};
 
 mod agreement;
+mod begin;
 mod evaluation;
 mod finish;
 mod records;
@@ -50,7 +48,6 @@ mod saving;
 use agreement::{Load, Processes};
 use records::Records;
 
-use crate::planning::digest::data_digest;
 pub use finish::End;
 
 /// Step whose operations are timed: caches are warm by then.
@@ -106,141 +103,6 @@ struct PlannedBytes {
 }
 
 impl Trainer {
-    /// Reserves the arena, fills it from the weights or the checkpoint, and writes the config and the plan. With several
-    /// processes, only the first has the run folder. `tell` receives messages about a plan that changed because less memory
-    /// is free.
-    pub fn begin(
-        mut planned: PlannedRun,
-        folder: impl Into<Option<RunFolder>>,
-        tell: &mut dyn FnMut(&str),
-    ) -> Result<Trainer, TrainError> {
-        let task = &planned.prepared.setup.step.task;
-        let best_metric = best_metric(&**task, planned.config.train.best_metric.as_deref())?;
-        let losses = task.losses();
-        let folder: Option<RunFolder> = folder.into();
-        let digest = format!("{:016x}", data_digest(&planned.prepared));
-        if let Some(algorithms) = planned
-            .checkpoint
-            .as_ref()
-            .and_then(|checkpoint| checkpoint.state.algorithms.as_ref())
-        {
-            planned.device.prefer_algorithms(algorithms);
-        }
-        let is_resumed = planned.is_resumed();
-        planned.recorder.enter(Phase::Warmup);
-        let mut step = planned.reserve(tell)?;
-        let planned_bytes = PlannedBytes {
-            process: planned.plan.step.process_bytes,
-            arena: planned.plan.step.arena_bytes,
-        };
-        planned.recorder.promise(Promise {
-            planned_bytes: planned_bytes.process,
-            arena_bytes: step.arena_bytes(),
-            batch_size: planned.split.batch_size,
-            budget_bytes: planned.prepared.setup.budget_bytes,
-        });
-        let mut checkpoints = folder.as_ref().map(Checkpoints::new);
-        let mut saved = None;
-        let state = match planned.checkpoint.take() {
-            Some(checkpoint) => {
-                if checkpoint.state.data_digest != digest {
-                    return Err(TrainError::Config(format!(
-                        "{}: the rows, or the model's preprocessor_config.json, are not those that the run began with\n\
-                         hint: restore the files to go on, or begin a new run",
-                        planned.prepared.csv.display()
-                    )));
-                }
-                checkpoint.restore(&planned.device, &mut step)?;
-                checkpoints = checkpoints.map(|_| checkpoint.checkpoints());
-                saved = Some((checkpoint.state.step, checkpoint.state.next));
-                let mut state = checkpoint.state;
-                state.split = planned.split;
-                state
-            }
-            None => {
-                planned.prepared.setup.fill(&planned.device, &mut step)?;
-                let scaler = LossScaler::suiting(step.config().arithmetic);
-                let mut state = State::new(scaler, planned.split, digest);
-                state.algorithms = planned.device.algorithms();
-                match step.averaging() {
-                    Averaging::None => {}
-                    Averaging::OverSteps { .. } => step.restart_averages(&planned.device)?,
-                    Averaging::WithStart { .. } => {
-                        state.starting_weights = Some(step.checksum_of_weights()?);
-                    }
-                }
-                state
-            }
-        };
-        let list = match &folder {
-            Some(folder) => folder.skipped(),
-            None => planned
-                .config
-                .out
-                .clone()
-                .unwrap_or_default()
-                .join("skipped.csv"),
-        };
-        let mut skipped = match &folder {
-            Some(_) => SkippedFile::open(&list, &state.skipped)?,
-            None if is_resumed => SkippedFile::read_only(&list, &state.skipped)?,
-            None => SkippedFile::of_first_process(&list),
-        };
-        let steps = planned.steps_per_epoch();
-        let too_short = (state.step > planned.total_steps()).then(|| {
-            let (key, asked, done) = match planned.config.train.max_steps {
-                Some(asked) => ("max_steps", asked, state.step),
-                None => (
-                    "epochs",
-                    planned.config.train.num_epochs(),
-                    state.step.div_ceil(steps),
-                ),
-            };
-            TrainError::Config(format!(
-                "train.{key}: {asked}, expected at least {done}, which are done\nhint: leave it out, or ask for more"
-            ))
-        });
-        let records = match folder.zip(checkpoints) {
-            Some(files) => Some(Records::begin(
-                files, is_resumed, &planned, &state, &skipped, too_short, tell,
-            )?),
-            None => match too_short {
-                Some(error) => return Err(error),
-                None => None,
-            },
-        };
-        skipped.add_rows(&planned.prepared.bad_rows)?;
-        for (subset, samples) in planned.prepared.subsets() {
-            let broken = skipped.samples(subset, samples);
-            planned.feed.leave_out(samples, broken);
-        }
-        let rates = LearningRates::new(&planned.config, planned.total_steps() as usize);
-        let passes = Passes::new(
-            &planned.plan.step,
-            &planned.plan.step.memory_map,
-            planned.plan.chosen.step_ms / 1e3,
-        );
-        Ok(Trainer {
-            planned,
-            records,
-            step,
-            state,
-            is_between_steps: true,
-            rates,
-            skipped,
-            best_metric,
-            losses,
-            passes,
-            saved,
-            last_norm: None,
-            process_clock: Clock::default(),
-            resumed_at: Instant::now(),
-            seconds_before: 0.0,
-            planned_bytes,
-            processes: Processes::default(),
-        })
-    }
-
     /// Also writes every number to `tensorboard/` in the run folder, in a new file each time that the run resumes.
     pub fn write_tensorboard(&self) -> Result<(), TrainError> {
         let Some(records) = &self.records else {
@@ -282,7 +144,7 @@ impl Trainer {
                 if requests.stop.load(Ordering::Relaxed) {
                     return self.interrupted(asked, watch);
                 }
-                let line = match self.one_step(&mut epoch_clock, [asked, requests], watch) {
+                let line = match self.one_step(&mut epoch_clock, asked, requests, watch) {
                     Ok(Some(line)) => line,
                     Ok(None) => return self.interrupted(asked, watch),
                     Err(error) => return Err(self.failed(error, watch)),
@@ -338,11 +200,6 @@ impl Trainer {
                 self.planned.recorder.enter(Phase::Train);
             }
         }
-        let records = self.records.as_ref();
-        if records.is_some_and(|records| records.checkpoints.checksum().is_none()) {
-            // The summary refers to the checkpoint by its checksum, which old formats lack.
-            self.save(watch)?;
-        }
         let finished = self.finish();
         self.tell_notices(watch);
         finished
@@ -362,10 +219,12 @@ impl Trainer {
         }
     }
 
+    /// `asked` are the requests to this process, `requests` those that all processes agreed on.
     fn one_step(
         &mut self,
         epoch_clock: &mut Clock,
-        [asked, requests]: [&Requests; 2],
+        asked: &Requests,
+        requests: &Requests,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<StepLine>, TrainError> {
         let began = Instant::now();
@@ -407,18 +266,11 @@ impl Trainer {
             });
         }
         let seconds = (began.elapsed() - timing).as_secs_f64();
-        let each = self.losses.iter().zip(self.step.losses());
         let line = StepLine {
             step: number,
             epoch: (number - 1) / self.planned.steps_per_epoch() + 1,
             loss: report.loss,
-            losses: each
-                .map(|(loss, sum)| LossLine {
-                    name: loss.name.clone(),
-                    mean: sum.mean(),
-                    chance: loss.chance.of(samples),
-                })
-                .collect(),
+            losses: self.loss_lines(samples),
             gradient_norm: report.gradient_norm,
             rates: self.named_rates(&rates),
             loss_scale: scaler.scale(),
@@ -457,6 +309,17 @@ impl Trainer {
             .recorder
             .add_scalars("train", number, &line.comparable());
         Ok(Some(line))
+    }
+
+    /// Each loss of the step beside its chance for so many samples.
+    fn loss_lines(&self, samples: usize) -> Vec<LossLine> {
+        let each = self.losses.iter().zip(self.step.losses());
+        each.map(|(loss, sum)| LossLine {
+            name: loss.name.clone(),
+            mean: sum.mean(),
+            chance: loss.chance.of(samples),
+        })
+        .collect()
     }
 
     /// Learning rates for the log: the base rate, and the rate of new heads if there are any.

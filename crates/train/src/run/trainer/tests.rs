@@ -12,6 +12,7 @@ use crate::config::{Count, EvalEvery, RunConfig, Subset};
 use crate::planning::plan_race::Choosing;
 use crate::run_folder::appended_file::Prefix;
 use crate::run_folder::checkpoint::Checkpoint;
+use crate::run_folder::folder::RunFolder;
 use crate::run_folder::journal::Journal;
 
 mod key_effects;

@@ -21,6 +21,7 @@ use crate::config::budget::Memory;
 use crate::engine::schedule::LearningRates;
 use crate::planning::digest::data_digest;
 use crate::planning::prepare::Prepared;
+use crate::run_folder::folder::RunFolder;
 
 /// Keys without a visible effect in a run of one process on intact pictures, and the tests that cover them.
 const READ_ELSEWHERE: &[(&str, &str)] = &[

@@ -11,6 +11,7 @@ use super::*;
 use crate::config::Shard;
 use crate::config::TaskName;
 use crate::planning::processes::open_run;
+use crate::run_folder::folder::RunFolder;
 
 /// Runs one closure per process, each on a thread.
 fn on_each<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {

@@ -6,6 +6,7 @@ use holdall_models::state_file::StateFile;
 use super::*;
 use crate::config::OptimizerState;
 use crate::engine::optimizer::StatePart;
+use crate::run_folder::folder::RunFolder;
 
 /// Bits of weights and state.
 fn bits(trainer: &Trainer) -> Vec<(String, Vec<u32>)> {
