@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use holdall_files::{OverLimit, show_bytes};
 
-use crate::columns::Media;
-use crate::folder::{EXTENSIONS, FORMATS};
+use crate::media::{EXTENSIONS, FORMATS, Media};
 use crate::words::{counted, listed, percent, thousands};
 
 /// Invalid data: its place, what was expected and found, and a hint.

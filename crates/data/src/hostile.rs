@@ -6,13 +6,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::clips::ClipFile;
+use crate::decode::{self, CHANNELS, ClipFile, FrameView, Framing, Limits, Scratch};
 use crate::error::DataError;
-use crate::parquet;
-use crate::picture::{self, CHANNELS, FrameView, Framing, Limits, Scratch};
 use crate::segmentation::MaskCoding;
-use crate::shards;
-use crate::table::Table;
+use crate::table::{ParquetLimits, Table, list_file};
 
 /// Limits of hostile pictures: small, so that excess memory is noticed and fuzzing is quick.
 pub const LIMITS: Limits = Limits {
@@ -38,7 +35,7 @@ pub fn json_lines(bytes: &[u8]) -> Result<(), DataError> {
 /// Lists the samples of a tar.
 pub fn tar(bytes: &[u8]) -> Result<(), DataError> {
     in_file(bytes, "tar", |path| {
-        let list = shards::list_file(path, parquet_limits())?;
+        let list = list_file(path, parquet_limits())?;
         // The list repeats each member's name, its texts, and the name of the shard.
         assert!(
             list.len() <= 64 * bytes.len(),
@@ -52,12 +49,12 @@ pub fn tar(bytes: &[u8]) -> Result<(), DataError> {
 /// Lists a Parquet file: every cell, and copies of its pictures.
 pub fn parquet(bytes: &[u8]) -> Result<(), DataError> {
     in_file(bytes, "parquet", |path| {
-        shards::list_file(path, parquet_limits()).map(|_| ())
+        list_file(path, parquet_limits()).map(|_| ())
     })
 }
 
-fn parquet_limits() -> parquet::Limits {
-    parquet::Limits {
+fn parquet_limits() -> ParquetLimits {
+    ParquetLimits {
         most_page_bytes: LIMITS.most_file_bytes,
         most_footer_bytes: LIMITS.most_file_bytes,
     }
@@ -112,13 +109,13 @@ pub fn picture(bytes: &[u8]) -> Result<(), DataError> {
     let mut out = vec![0; (SIZE * SIZE) as usize * CHANNELS];
     let mut scratch = Scratch::with_limits(LIMITS);
     let path = Path::new(NAME);
-    let read = picture::evaluated_from(path, bytes, Framing::clip(SIZE), &mut scratch, &mut out);
+    let read = decode::evaluated_from(path, bytes, Framing::clip(SIZE), &mut scratch, &mut out);
     checked(NAME, read)
 }
 
 /// Estimated peak memory of [`picture`](fn@picture), the bytes included, from the header.
 pub fn picture_cost(bytes: &[u8]) -> u64 {
-    picture::cost_from(bytes, Framing::clip(SIZE))
+    decode::cost_from(bytes, Framing::clip(SIZE))
 }
 
 /// Reads a mask, once with a threshold and once strictly.
@@ -128,7 +125,7 @@ pub fn mask(bytes: &[u8]) -> Result<(), DataError> {
         let mut pixels = Vec::new();
         let path = Path::new(NAME);
         let read_as = coding.read_as();
-        let native = picture::decode_native(path, bytes, read_as, &mut scratch, &mut pixels);
+        let native = decode::decode_native(path, bytes, read_as, &mut scratch, &mut pixels);
         let native = checked(NAME, native)?;
         assert_eq!(pixels.len(), native.num_bytes());
         let mut classes = vec![9; native.num_pixels()];

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 /// Compares runs of digits by their value and letters without their case; names that are equal in this order by their bytes.
-pub(crate) fn compare(a: &str, b: &str) -> Ordering {
+pub fn compare(a: &str, b: &str) -> Ordering {
     by_parts(a, b).then_with(|| a.cmp(b))
 }
 

@@ -19,16 +19,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::allowance::Allowance;
 use crate::check::{Outcome, Watch};
-use crate::clips::ClipPacking;
-use crate::columns::{caption_by_name, image_column, mask_by_name, video_column};
 use crate::config::DataConfig;
+use crate::decode::{
+    self, Allowance, ClipPacking, FrameCoding, ReadAs, Scratch, SmallerFormat, SmallerFrames,
+};
 use crate::error::DataError;
-use crate::picture::{self, FrameCoding, ReadAs, Scratch, SmallerFormat, SmallerFrames};
-use crate::shards::tar;
 use crate::stored_file::{self, StoredFile, is_url};
-use crate::table::{Row, Table};
+use crate::table::{Row, Table, caption_by_name, image_column, mask_by_name, tar, video_column};
 use crate::words::counted;
 
 /// Input, output and format of a packing.
@@ -332,7 +330,7 @@ impl PackColumns {
             let is_packed = column == self.image || Some(column) == self.mask || name == "__key__";
             // A listing of class folders keeps its split column, under the name that shards use.
             let name = match table.split_column() {
-                Some(split) if split == name => crate::shards::SPLIT,
+                Some(split) if split == name => crate::table::SPLIT,
                 _ => name,
             };
             if !is_packed && !row.cell(column).is_empty() {
@@ -396,9 +394,9 @@ impl Work<'_> {
         };
         let mut files = Vec::new();
         let smaller = match self.config.size {
-            Some(size) => picture::smaller_picture(&path, size, format, scratch)?,
+            Some(size) => decode::smaller_picture(&path, size, format, scratch)?,
             // A picture that cannot be decoded is of no use in a shard either.
-            None => picture::probe(&path, scratch).map(|_| None)?,
+            None => decode::probe(&path, scratch).map(|_| None)?,
         };
         files.push(match smaller {
             Some(bytes) => (format.extension().to_owned(), bytes),
@@ -409,7 +407,7 @@ impl Work<'_> {
             let smaller = match self.config.size {
                 Some(size) => {
                     let read_as = self.columns.read_mask_as;
-                    picture::smaller_mask(&path, size, read_as, scratch)?
+                    decode::smaller_mask(&path, size, read_as, scratch)?
                 }
                 None => None,
             };
@@ -425,7 +423,7 @@ impl Work<'_> {
 /// Extension of a file name; for a member of an archive, the member's extension.
 fn extension(name: &str) -> String {
     match stored_file::extension(name) {
-        end if crate::folder::is_picture(&format!(".{end}")) => end,
+        end if crate::media::is_picture(&format!(".{end}")) => end,
         _ => "jpg".to_owned(),
     }
 }

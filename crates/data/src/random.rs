@@ -50,22 +50,11 @@ impl Random {
 
     /// Uniform in `0..bound`; 0 where the bound is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        let bound = bound as u64;
-        // The high word of bits * bound is uniform except for the lowest `2^64 mod bound` products.
-        let uneven = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
-        loop {
-            let product = u128::from(self.bits()) * u128::from(bound);
-            if product as u64 >= uneven {
-                return (product >> 64) as usize;
-            }
-        }
+        self.0.below(bound)
     }
 
-    /// Fisher-Yates shuffle.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
+        self.0.shuffle(items);
     }
 }
 

@@ -19,6 +19,26 @@ impl SplitMix64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Uniform in `0..bound`; 0 where the bound is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        let bound = bound as u64;
+        // The high word of bits * bound is uniform except for the lowest `2^64 mod bound` products.
+        let uneven = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
+        loop {
+            let product = u128::from(self.bits()) * u128::from(bound);
+            if product as u64 >= uneven {
+                return (product >> 64) as usize;
+            }
+        }
+    }
+
+    /// Fisher-Yates shuffle.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+
     /// Advances the state by this many draws.
     pub fn skip(&mut self, draws: u64) {
         self.0 = self.0.wrapping_add(GOLDEN.wrapping_mul(draws));

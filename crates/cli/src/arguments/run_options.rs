@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
-use holdall_data::find::is_data;
+use holdall_data::table::is_data;
 use holdall_train::config::budget::Memory;
 use holdall_train::config::{
     Freeze, Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers,

@@ -10,17 +10,14 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_buffers::Keeping;
 use holdall_data::DataConfig;
-use holdall_data::allowance::Allowance;
-use holdall_data::clips::ClipFraming;
 use holdall_data::config::{Augment, Decode, PairAugment, Validation};
+use holdall_data::decode::{self, Allowance, Framing, Scratch};
 use holdall_data::loader::{
-    Course, Cursor, Epochs, Loaded, Loader, PictureFormat, RowFormat, Share, Skipped, View, Workers,
+    ClipFraming, Course, Cursor, Epochs, Loaded, Loader, PictureFormat, RowFormat, Share, Skipped,
+    View, Workers,
 };
-use holdall_data::order::Sampling;
-use holdall_data::picture::{self, Framing, Scratch};
-use holdall_data::samples::Samples;
+use holdall_data::samples::{Captions, EvidenceKind, Samples, Sampling, evidence, read_clips};
 use holdall_data::segmentation::{Fit, PairFraming, RowShape, SegmentationSet, read_whole};
-use holdall_data::source::{Captions, EvidenceKind, evidence, read_clips};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_train::TrainError;
 use holdall_train::engine::task::nothing_readable;
@@ -171,7 +168,7 @@ impl Input {
                 },
                 decode: arguments.decode(),
             }),
-            row_bytes: (size * size) as usize * picture::CHANNELS,
+            row_bytes: (size * size) as usize * decode::CHANNELS,
         })
     }
 }
@@ -313,7 +310,7 @@ fn decode_only(samples: &Samples, format: &RowFormat, threads: usize) -> f64 {
                     // Broken pictures take time as well, and were counted before.
                     match format {
                         RowFormat::Picture(_) => {
-                            let _ = picture::probe(&samples.image_path(sample), &mut scratch);
+                            let _ = decode::probe(&samples.image_path(sample), &mut scratch);
                         }
                         RowFormat::Clip(framing) => {
                             let row = row.as_mut_slice();

@@ -6,14 +6,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::DataError;
-use holdall_data::allowance::Allowance;
 use holdall_data::check::{
     CheckConfig, Example, Fault, Finding, MAX_ASPECT, MAX_BITS, MAX_COLOUR_DIFFERENCE,
     MIN_PER_LABEL, MIN_SIZE, Outcome, Report, RowKind, Watch, check,
 };
-use holdall_data::clips::ClipFraming;
-use holdall_data::find::{find, source_of};
-use holdall_data::source::{Captions, EvidenceKind, Media, evidence};
+use holdall_data::decode::Allowance;
+use holdall_data::loader::ClipFraming;
+use holdall_data::media::Media;
+use holdall_data::samples::{Captions, EvidenceKind, evidence};
+use holdall_data::table::{find, source_of};
 use holdall_device::cpu;
 use holdall_files::{counted, thousands};
 use holdall_train::TrainError;

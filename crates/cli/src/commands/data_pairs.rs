@@ -6,8 +6,8 @@ use anyhow::Result;
 use holdall_data::check::{
     CleanPairs, Copies, PairCheck, PairFault, PairFinding, PairReport, check_pairs, clean_pairs,
 };
+use holdall_data::samples::{EvidenceKind, evidence};
 use holdall_data::segmentation::FIELD_OF_VIEW_HINT;
-use holdall_data::source::{EvidenceKind, evidence};
 use holdall_files::{Existing, counted, thousands};
 use holdall_train::config::TaskName;
 use serde::Serialize;

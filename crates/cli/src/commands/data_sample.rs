@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use holdall_data::cars::{self, CarsConfig};
-use holdall_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
-use holdall_data::vessels::{self, VesselsConfig};
 use holdall_files::thousands;
+use holdall_sample_data::cars::{self, CarsConfig};
+use holdall_sample_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
+use holdall_sample_data::vessels::{self, VesselsConfig};
 use holdall_train::TrainError;
 
 use crate::arguments::seed;

@@ -8,12 +8,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::cars::{self, CarsConfig};
-use holdall_data::config::{Augment, ImageSize, Validation};
-use holdall_data::moving_shapes::{self, MovingShapesConfig};
-use holdall_data::target::TargetConfig;
-use holdall_data::vessels::{self, ThresholdSearch, VesselsConfig};
+use holdall_data::config::{Augment, ImageSize, TargetConfig, Validation};
 use holdall_device::Device;
+use holdall_sample_data::cars::{self, CarsConfig};
+use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
+use holdall_sample_data::vessels::{self, ThresholdSearch, VesselsConfig};
 use holdall_train::TrainError;
 use holdall_train::config::budget::Memory;
 use holdall_train::config::{EvalEvery, RunConfig, Warmup};

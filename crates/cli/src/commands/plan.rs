@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use holdall_data::find::is_data;
+use holdall_data::table::is_data;
 use holdall_device::cuda::cards::{self, CARDS, Card};
 use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
 use holdall_train::TrainError;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use holdall_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
+use holdall_sample_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
 use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, bytes, holdall, holdall_words, start};

@@ -17,9 +17,7 @@ use super::row_facts::LabelCell;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
 use crate::config::Validation;
 use crate::error::DataError;
-use crate::find::{cleaned_names, source_of};
-use crate::sides::Side;
-use crate::table::{Row, Table};
+use crate::table::{Row, Side, Table, cleaned_names, source_of};
 use crate::words::thousands;
 
 /// Treatment of rows that show the same picture under the same label.

@@ -6,8 +6,8 @@ use super::AllFacts;
 use super::findings::At;
 use super::picture_state::State;
 use super::row_facts::Facts;
-use crate::fingerprint::{Fingerprint, near_pairs};
-use crate::sides::Side;
+use crate::decode::{Fingerprint, near_pairs};
+use crate::table::Side;
 
 /// Groups of rows that show the same picture: the first row on each side, numbered through both files.
 pub(super) struct Groups {

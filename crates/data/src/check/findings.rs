@@ -7,10 +7,11 @@ use super::picture_state::{Look, State};
 use super::report::{CaptionFacts, Example, Fault, Finding, LabelFacts, Report, RowKind};
 use super::row_facts::{Facts, LabelCell};
 use super::{AllFacts, CheckConfig};
+use crate::decode;
 use crate::error::DataError;
-use crate::picture;
-use crate::sides::Side;
-use crate::source::{Media, Source};
+use crate::media::Media;
+use crate::samples::Source;
+use crate::table::Side;
 use crate::words::{counted, listed};
 
 /// Above this share of rows with one caption, the caption does not tell pictures apart.
@@ -129,7 +130,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             detail: match kind {
                 Fault::Picture(State::OtherFormat) => {
                     let image = images.get(at).map_or("", String::as_str);
-                    picture::refused_kind(&sheets[at.0].0.root.join(image))
+                    decode::refused_kind(&sheets[at.0].0.root.join(image))
                 }
                 _ => detail(kind, *at, all, &groups, (&labels, &spellings)),
             },

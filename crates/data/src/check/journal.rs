@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::picture_state::{Look, State};
-use crate::fingerprint::Fingerprint;
+use crate::decode::Fingerprint;
 use crate::stored_file;
 
 /// Results of another version are discarded: it may judge pictures differently.

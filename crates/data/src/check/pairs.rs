@@ -14,17 +14,16 @@ use serde::Serialize;
 use super::clean::copy_rows;
 use super::pair_report::{PairExample, PairFault, PairFinding, PairReport};
 use super::{Conflicts, Copies, Duplicates, Outcome, Severity, Watch};
-use crate::allowance::Allowance;
 use crate::config::{DataConfig, PairAugment};
+use crate::decode::{
+    Allowance, Fingerprint, Limits, ReadAs, Scratch, native_cost, near_pairs, read_native,
+};
 use crate::error::DataError;
-use crate::find::cleaned_names;
-use crate::fingerprint::{Fingerprint, near_pairs};
-use crate::picture::{Limits, ReadAs, Scratch, native_cost, read_native};
 use crate::samples::Samples;
 use crate::segmentation::{
     Fit, IGNORED, Outline, PairFraming, PairSummary, RowShape, SegmentationSet, are_fields_of_view,
 };
-use crate::table::{Row, Table};
+use crate::table::{Row, Table, cleaned_names};
 
 /// Settings of a check of pairs.
 #[derive(Clone, Debug)]

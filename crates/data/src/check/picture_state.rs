@@ -5,11 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::clips::ClipFile;
+use crate::decode::{self, ClipFile, Fingerprint, Scratch};
 use crate::error::DataError;
-use crate::fingerprint::Fingerprint;
-use crate::picture::{self, Scratch};
-use crate::source::Media;
+use crate::media::Media;
 use crate::stored_file;
 
 /// Result of decoding a picture or clip.
@@ -127,7 +125,7 @@ impl Look {
     }
 
     fn at_picture(path: &Path, scratch: &mut Scratch) -> Look {
-        match picture::probe(path, scratch) {
+        match decode::probe(path, scratch) {
             Ok((width, height)) => {
                 let (columns, rows) = (width as usize, height as usize);
                 let pixels = scratch.rgb();

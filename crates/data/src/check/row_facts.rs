@@ -10,11 +10,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{FileStamp, Journal};
 use super::picture_state::{Look, State};
-use crate::allowance::Allowance;
-use crate::clips::{find_ffmpeg, needs_ffmpeg};
+use crate::decode::{Allowance, Scratch, find_ffmpeg};
 use crate::error::DataError;
-use crate::picture::Scratch;
-use crate::source::{Media, RowFault, Source};
+use crate::media::{Media, needs_ffmpeg};
+use crate::samples::{RowFault, Source};
 use crate::stored_file::is_url;
 use crate::table::Row;
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::Share;
-use crate::find::cleaned_names;
+use crate::table::cleaned_names;
 
 /// A picture of random blocks; pictures of different numbers are no near copies.
 fn blocks(width: u32, height: u32, number: u8) -> image::RgbImage {
@@ -47,16 +47,16 @@ impl Folder {
                 validation: Validation::None,
                 ..DataConfig::default()
             },
-            media: crate::source::Media::Pictures,
+            media: crate::media::Media::Pictures,
             min_frames: 1,
-            captions: crate::source::Captions::Required,
+            captions: crate::samples::Captions::Required,
             seed: 0,
             min_size: MIN_SIZE,
             max_aspect: MAX_ASPECT,
             min_per_label: MIN_PER_LABEL,
             num_examples: 3,
             num_workers: Some(2),
-            allowance: crate::allowance::Allowance::unlimited(),
+            allowance: crate::decode::Allowance::unlimited(),
         }
     }
 }
@@ -123,7 +123,7 @@ fn class_folders_are_checked_and_not_cleaned() {
     folder.write("b/4.png", b"no picture");
     let mut config = folder.config(b"image,caption\n");
     config.csv = folder.0.path().to_owned();
-    config.captions = crate::source::Captions::None;
+    config.captions = crate::samples::Captions::None;
     let report = checked(&config);
     assert_eq!(
         found(&report),
@@ -310,7 +310,7 @@ fn training_check_and_clean_agree_on_bad_rows() {
             train: Some(csv.clone()),
             ..config.data.clone()
         };
-        crate::source::read(&data, Captions::Required, 0).unwrap()
+        crate::samples::read(&data, Captions::Required, 0).unwrap()
     };
     let dirty = read(&config.csv);
     let skipped: Vec<u32> = dirty.bad_rows.iter().map(|bad| bad.row).collect();
@@ -333,7 +333,7 @@ fn training_check_and_clean_agree_on_bad_rows() {
     let clean = read(&cleaned.cleaned.path);
     assert!(clean.bad_rows.is_empty());
     assert_eq!(clean.labels, dirty.labels);
-    let sides = |data: &crate::DataSet| {
+    let sides = |data: &crate::samples::DataSet| {
         [&data.train, data.validation.as_ref().unwrap()].map(|samples| {
             let samples =
                 (0..samples.len()).map(|at| (samples.image(at).to_owned(), samples.label(at)));
@@ -496,7 +496,7 @@ fn the_split_of_training_is_used() {
     let mut config = folder.config(csv.as_bytes());
     config.data.validation = Validation::share(0.25);
     config.data.train = Some(config.csv.clone());
-    let data = crate::read(&config.data, Captions::Required, 0).unwrap();
+    let data = crate::samples::read(&config.data, Captions::Required, 0).unwrap();
     let held = data.validation.unwrap();
     let held: Vec<u32> = (0..held.len()).map(|sample| held.row(sample)).collect();
     let partner = |row: u32| {
@@ -787,7 +787,7 @@ fn the_same_picture_under_two_labels_is_left_out_unless_one_is_chosen() {
     }
     let csv = "image,label\n1.png,cat\n2.png,dog\nagain.png,dog\n3.png,cat\n4.png,dog\n";
     let mut config = folder.config(csv.as_bytes());
-    config.captions = crate::source::Captions::None;
+    config.captions = crate::samples::Captions::None;
     config.data.label = Some("label".into());
     config.min_per_label = 1;
     let report = checked(&config);
@@ -830,7 +830,7 @@ fn a_split_that_is_not_understood_is_a_finding() {
     }
     let csv = "image,label,Split\n1.png,cat,0\n2.png,dog,1\n3.png,dog,2\n";
     let mut config = folder.config(csv.as_bytes());
-    config.captions = crate::source::Captions::None;
+    config.captions = crate::samples::Captions::None;
     config.data.label = Some("label".into());
     config.min_per_label = 1;
     let report = checked(&config);

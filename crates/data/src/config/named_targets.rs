@@ -7,7 +7,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::target::TargetConfig;
+use crate::config::TargetConfig;
 
 /// Targets by name, in the order of the config.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,6 +4,9 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Limit of the number of classes: value 255 is not counted.
+pub(crate) const MOST_CLASSES: usize = u8::MAX as usize;
+
 /// Whether pixels outside of the field of view count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]

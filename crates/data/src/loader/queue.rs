@@ -14,9 +14,8 @@ use holdall_buffers::Keeping;
 use super::pace::Times;
 use super::stream::{Course, Place, Stream};
 use super::{Loaded, PictureFormat, RowFormat, Skipped, View, seconds_since};
-use crate::allowance::Allowance;
+use crate::decode::{Allowance, Occasion, Scratch, augmented_into, evaluated_into};
 use crate::error::DataError;
-use crate::picture::{Occasion, Scratch, augmented_into, evaluated_into};
 use crate::samples::Samples;
 use crate::segmentation::PairCache;
 

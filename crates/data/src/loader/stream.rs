@@ -14,9 +14,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::order::{Order, Sampling};
 use crate::random::{Purpose, Random};
-use crate::samples::Samples;
+use crate::samples::{Order, Samples, Sampling};
 
 /// The part of every batch, or of a list, that a process reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,8 @@ use image::{Rgb, RgbImage};
 
 use super::*;
 use crate::config::PairAugment;
-use crate::order::Sampling;
-use crate::picture::Framing;
-use crate::samples::{Companions, SamplesBuilder};
+use crate::decode::Framing;
+use crate::samples::{Companions, SamplesBuilder, Sampling};
 use crate::segmentation::{Fit, MaskCoding, PixelDepth, RowShape};
 
 const SIZE: u32 = 8;
@@ -128,7 +127,7 @@ fn neither_workers_nor_room_change_what_is_read() {
 fn an_allowance_changes_no_pixel_and_is_never_exceeded() {
     let folder = tempfile::tempdir().unwrap();
     let samples = pictures(folder.path(), 9, |_| false);
-    let one = crate::picture::cost(&samples.image_path(0), Framing::clip(SIZE)).unwrap();
+    let one = crate::decode::cost(&samples.image_path(0), Framing::clip(SIZE)).unwrap();
     let read = |allowed: u64| {
         let allowance = Allowance::new(allowed);
         let workers = Workers::exactly(3, 4);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::partners::stem;
 use crate::config::DataConfig;
 use crate::error::DataError;
 use crate::samples::{Companions, Samples, SamplesBuilder};
+use crate::table::{pair_layout, stem};
 use crate::words::{counted, listed};
 
 /// Picture files as samples: one file each, or one file for each channel, `NAME_0000.png`, `NAME_0001.png` and so on.
@@ -69,7 +69,7 @@ pub fn case_of(stem: &str) -> Option<&str> {
 /// Whether a config names a folder of images and masks, with the usual subfolder names or with its own.
 pub fn is_set(config: &DataConfig) -> Result<bool, DataError> {
     match &config.train {
-        Some(root) if root.is_dir() => super::layout::is_layout_of(config, root),
+        Some(root) if root.is_dir() => pair_layout::is_layout_of(config, root),
         _ => Ok(false),
     }
 }

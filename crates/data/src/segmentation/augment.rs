@@ -3,9 +3,9 @@
 //! A function of (seed, epoch, sample) alone, so a resumed run and a micro-batch that is run twice see the same pixels. Geometry, colours
 //! and the position of a patch have random streams of their own: enabling one changes none of the others.
 
-use super::row::PixelDepth;
 use crate::config::{PairAugment, Spread};
-use crate::picture::Occasion;
+use crate::decode::Occasion;
+use crate::decode::PixelDepth;
 use crate::random::{Purpose, Random};
 
 /// Random choices for one pair.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::whole::WholePicture;
+use crate::decode::WholePicture;
 use crate::samples::Samples;
 
 /// Cached pairs and a byte limit.

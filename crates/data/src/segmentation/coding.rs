@@ -16,12 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::histogram::{Histogram, hex};
 use super::row::IGNORED;
+use crate::decode::{Native, PixelDepth, ReadAs};
 use crate::error::DataError;
-use crate::picture::{Native, PixelDepth, ReadAs};
 use crate::words::listed;
-
-/// Limit of the number of classes: value 255 is not counted.
-pub const MOST_CLASSES: usize = IGNORED as usize;
 
 /// Maps pixels of a mask to classes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ use super::coding::MaskCoding;
 use super::pair::{Fit, PairFraming};
 use super::row::{IGNORED, RowShape};
 use super::set::Survey;
-use super::whole::WholePicture;
 use crate::config::PairAugment;
-use crate::picture::Scratch;
+use crate::decode::Scratch;
+use crate::decode::WholePicture;
 use crate::samples::Samples;
 
 /// Points along each side at which a picture and its mask are sampled.
@@ -147,7 +147,7 @@ mod tests {
             width: side,
             height: side,
             channels: 1,
-            depth: crate::picture::PixelDepth::Eight,
+            depth: crate::decode::PixelDepth::Eight,
             pixels: pixels.collect(),
             mask: Some(mask.collect()),
             turn: None,

@@ -1,6 +1,7 @@
 //! Blur and noise of a row's pixels, in integers.
 
-use super::row::{PixelDepth, RowShape};
+use super::row::RowShape;
+use crate::decode::PixelDepth;
 use crate::random::Random;
 
 const WEIGHT_BITS: u32 = 14;

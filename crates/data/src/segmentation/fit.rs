@@ -7,8 +7,9 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{F32, U8, U8x3, U16};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
-use super::row::{PixelDepth, RowShape};
-use super::whole::WholePicture;
+use super::row::RowShape;
+use crate::decode::PixelDepth;
+use crate::decode::WholePicture;
 
 type Size = (usize, usize);
 

@@ -1,6 +1,6 @@
 //! Values in masks and their frequencies, for messages and to tell two-valued masks from others.
 
-use crate::picture::{Native, PixelDepth};
+use crate::decode::{Native, PixelDepth};
 use crate::words::percent;
 
 /// Pixel count of each value in masks.

@@ -12,19 +12,20 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use super::augment::PairDraw;
-use super::buffers::{PairBuffers, PairCost};
 use super::cache::PairCache;
 use super::coding::MaskCoding;
 use super::field_of_view::Outline;
 use super::filters::{add_noise, blur};
 use super::fit::{resize_mask, resize_pixels};
-use super::row::{IGNORED, PixelDepth, RowShape};
+use super::row::{IGNORED, RowShape};
 use super::sample::{Map, Target, coarsen, sample};
-use super::whole::{WholePicture, read_into};
+use super::whole::read_into;
 use crate::config::PairAugment;
+use crate::decode::PixelDepth;
+use crate::decode::WholePicture;
+use crate::decode::{Fingerprint, Limits, NativeCost, Occasion, PictureCost, Scratch, native_cost};
+use crate::decode::{PairBuffers, PairCost};
 use crate::error::DataError;
-use crate::fingerprint::Fingerprint;
-use crate::picture::{Limits, NativeCost, Occasion, PictureCost, Scratch, native_cost};
 use crate::random::{Purpose, Random};
 use crate::samples::Samples;
 

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-pub use crate::picture::PixelDepth;
+use crate::decode::PixelDepth;
 
 /// Class of a mask pixel that is not counted: outside the field of view, padding, or ignored by the data.
 pub const IGNORED: u8 = 255;

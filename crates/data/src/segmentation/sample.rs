@@ -8,8 +8,9 @@
 //! quarter turns, shifts) copies them.
 
 use super::augment::PairDraw;
-use super::row::{IGNORED, PixelDepth, RowShape};
-use super::whole::WholePicture;
+use super::row::{IGNORED, RowShape};
+use crate::decode::PixelDepth;
+use crate::decode::WholePicture;
 
 /// Affine map from a pixel `(x, y)` of the result to a position of the source: `(xx x + xy y + x0, yx x + yy y + y0)`, where a whole number
 /// is the middle of a pixel.

@@ -10,17 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::coding::{Asked, MaskCoding, decide};
 use super::field_of_view;
 use super::histogram::Histogram;
-use super::layout::{self, Layout, Subfolders};
-use super::nnunet;
-use super::partners::{PairFiles, stem};
-use super::row::PixelDepth;
 use super::table::{self, PairGroups};
 use crate::config::{Augment, DataConfig, Validation};
+use crate::decode::{self, Limits, Native, PixelDepth, Scratch};
 use crate::error::DataError;
-use crate::picture::{self, Limits, Native, Scratch};
-use crate::samples::{Companions, Samples, SamplesBuilder};
-use crate::shards;
-use crate::split::{held_out, held_out_groups};
+use crate::samples::{Companions, Samples, SamplesBuilder, held_out, held_out_groups};
+use crate::table::nnunet;
+use crate::table::pair_layout::{self, Layout, Subfolders};
+use crate::table::{PairFiles, are_shards, stem};
 use crate::words::{counted, percent};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -245,7 +242,7 @@ impl Found {
             (true, Some(folder)) => folder,
             _ => root,
         };
-        if root.is_file() || (shards::are_meant(root) && !layout::is_layout(root)?) {
+        if root.is_file() || (are_shards(root) && !pair_layout::is_layout(root)?) {
             let (layout, groups, split_not_understood) = table::read(config, root)?;
             return Ok(Found {
                 layout,
@@ -272,7 +269,7 @@ impl Found {
                 path: root.to_owned(),
             });
         }
-        let layout = layout::find(root, Subfolders::of(config))?;
+        let layout = pair_layout::find(root, Subfolders::of(config))?;
         let place = layout.root.clone();
         if nnunet::is_layout(&place) && asked.classes.is_empty() && asked.colours.is_empty() {
             let description = nnunet::describe(&place)?;
@@ -322,7 +319,7 @@ fn split(
             Ok((pairs, Held::Own(Vec::new()), None))
         }
         // The name of a split, where no file of this name exists.
-        Validation::File { path, .. } if !path.exists() && !shards::are_meant(path) => {
+        Validation::File { path, .. } if !path.exists() && !are_shards(path) => {
             let name = path
                 .file_name()
                 .map(|name| name.to_string_lossy().to_lowercase());
@@ -444,16 +441,16 @@ fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCod
     let mut num_probed = 0;
     let mut first_error = None;
     let read_as = if asked.colours.is_empty() {
-        picture::ReadAs::Mask
+        decode::ReadAs::Mask
     } else {
-        picture::ReadAs::ColourMask
+        decode::ReadAs::ColourMask
     };
     for sample in (0..samples.len()).step_by(stride) {
         let Some(path) = samples.mask_path(sample) else {
             continue;
         };
         // The loader reports a mask that cannot be read.
-        match picture::read_native(&path, read_as, &mut scratch, &mut pixels) {
+        match decode::read_native(&path, read_as, &mut scratch, &mut pixels) {
             Ok(native) => {
                 histogram.add(&pixels, native);
                 num_probed += 1;
@@ -472,7 +469,7 @@ fn probe_masks(asked: &Asked, place: &Path, samples: &Samples) -> Result<MaskCod
 /// Distinct heights and widths of all pictures whose headers can be read.
 pub fn picture_sizes(samples: &Samples) -> Vec<[usize; 2]> {
     let size = |sample: usize| {
-        let cost = picture::native_cost(&samples.image_path(sample), Limits::default());
+        let cost = decode::native_cost(&samples.image_path(sample), Limits::default());
         let native = cost.ok()?.native;
         (native.width > 0).then_some([native.height as usize, native.width as usize])
     };
@@ -492,7 +489,7 @@ fn survey(lists: &[&Samples]) -> Result<Survey, DataError> {
     let found: Vec<Option<(Native, usize)>> = headers
         .par_iter()
         .map(|(samples, sample)| {
-            let cost = picture::native_cost(&samples.image_path(*sample), Limits::default());
+            let cost = decode::native_cost(&samples.image_path(*sample), Limits::default());
             let native = cost.ok()?.native;
             let num_files = 1 + samples.further_image_paths(*sample).count();
             (native.width > 0).then_some((native, num_files))
@@ -532,9 +529,9 @@ fn survey(lists: &[&Samples]) -> Result<Survey, DataError> {
             };
             let path = samples.image_path(*sample);
             let mut pixels = Vec::new();
-            picture::read_native(
+            decode::read_native(
                 &path,
-                picture::ReadAs::Picture,
+                decode::ReadAs::Picture,
                 &mut Scratch::default(),
                 &mut pixels,
             )?;

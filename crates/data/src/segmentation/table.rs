@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use super::layout::Layout;
-use super::partners::PairFiles;
-use crate::columns::{field_of_view_by_name, group_by_name, image_column, mask_by_name};
 use crate::config::{DataConfig, FieldOfViewChoice};
 use crate::error::{DataError, at_row};
-use crate::sides::{Side, SplitColumn};
-use crate::table::Table;
+use crate::table::pair_layout::Layout;
+use crate::table::{
+    PairFiles, Side, SplitColumn, Table, field_of_view_by_name, group_by_name, image_column,
+    mask_by_name,
+};
 use crate::words::{counted, listed, thousands};
 
 /// Rows that belong together, such as those of a patient.

@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use holdall_data::config::PairAugment;
-use holdall_data::picture::{self, Framing, Occasion, Scratch};
+use holdall_data::decode::{self, Framing, Occasion, Scratch};
 use holdall_data::samples::{Companions, SamplesBuilder};
 use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, PixelDepth, RowShape};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
@@ -101,11 +101,11 @@ fn drawn(width: u32, height: u32) -> Vec<Case> {
 fn peak_and_cost(name: &str, bytes: &[u8]) -> (u64, u64) {
     let mut out = vec![0; (SIZE * SIZE * 3) as usize];
     let path = std::path::Path::new(name);
-    let cost = picture::cost_from(bytes, Framing::clip(SIZE));
+    let cost = decode::cost_from(bytes, Framing::clip(SIZE));
     let (read, peak) = peak_of(|| {
         let file = bytes.to_vec();
         let scratch = &mut Scratch::default();
-        picture::evaluated_from(path, &file, Framing::clip(SIZE), scratch, &mut out)
+        decode::evaluated_from(path, &file, Framing::clip(SIZE), scratch, &mut out)
     });
     read.unwrap();
     let share = 100.0 * peak as f64 / cost as f64;
@@ -220,9 +220,9 @@ fn no_pair_takes_more_than_it_costs() {
 /// Of clips of every format: at most what their headers say.
 #[test]
 fn no_clip_takes_more_than_it_costs() {
-    use holdall_data::clips::ClipFraming;
     use holdall_data::config::DataConfig;
-    use holdall_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
+    use holdall_data::loader::ClipFraming;
+    use holdall_sample_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
 
     let folder = tempfile::tempdir().unwrap();
     let mut clips = Vec::new();

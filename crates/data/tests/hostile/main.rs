@@ -23,8 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdall_data::DataError;
-use holdall_data::hostile;
+use holdall_data::{DataError, hostile};
 use mutator::Dice;
 
 /// A case of these sizes takes microseconds; a noisy machine may hold it up, but not for so long.

@@ -37,7 +37,7 @@ mod word_or_number;
 use std::path::{Path, PathBuf};
 
 use holdall_data::DataConfig;
-pub use holdall_data::order::Sampling;
+pub use holdall_data::samples::Sampling;
 use holdall_device::Arithmetic;
 use holdall_plan::Request;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The sections of a config and their defaults.
 
-use holdall_data::order::Sampling;
+use holdall_data::samples::Sampling;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{

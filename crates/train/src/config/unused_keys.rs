@@ -5,9 +5,8 @@
 
 use std::path::Path;
 
-use holdall_data::config::{BadPictures, ReplacedPictures, Stride, Validation};
-use holdall_data::find::find;
-use holdall_data::target::TargetConfig;
+use holdall_data::config::{BadPictures, ReplacedPictures, Stride, TargetConfig, Validation};
+use holdall_data::table::find;
 use holdall_models::hub_cache::ModelName;
 use serde_json::Value;
 

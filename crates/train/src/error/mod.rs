@@ -4,7 +4,7 @@ mod diverged;
 
 use std::fmt::Display;
 
-use holdall_data::error::DataError;
+use holdall_data::DataError;
 use holdall_device::DeviceError;
 use holdall_models::error::ModelError;
 use holdall_onnx::OnnxError;

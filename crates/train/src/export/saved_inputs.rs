@@ -8,10 +8,9 @@
 
 use std::path::Path;
 
-use holdall_data::DataConfig;
 use holdall_data::config::Validation;
 use holdall_data::loader::RowFormat;
-use holdall_data::segmentation;
+use holdall_data::{DataConfig, segmentation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

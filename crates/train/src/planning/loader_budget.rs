@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use holdall_data::allowance::Allowance;
+use holdall_data::decode::Allowance;
 use holdall_data::loader::{
     Bottleneck, Course, Loaded, Loader, RowFormat, Share, Skipped, View, Waits, Workers,
 };

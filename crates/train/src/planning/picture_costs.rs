@@ -12,8 +12,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use holdall_data::DataError;
 use holdall_data::config::{BadPictures, DataConfig};
-use holdall_data::error::DataError;
 use holdall_data::loader::{RowFormat, Share, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::Device;

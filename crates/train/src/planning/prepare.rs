@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use holdall_data::samples::Samples;
-use holdall_data::source::BadRow;
+use holdall_data::samples::{BadRow, Samples};
 use holdall_device::cuda::cards::Card;
 use holdall_plan::Plan;
 

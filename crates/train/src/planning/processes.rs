@@ -198,12 +198,12 @@ pub fn paths_of_first(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use holdall_data::cars::{self, CarsConfig};
     use holdall_data::config::DataConfig;
+    use holdall_data::samples::{self, Captions};
     use holdall_data::segmentation::SegmentationSet;
-    use holdall_data::source::{self, Captions};
-    use holdall_data::vessels::{self, VesselsConfig};
     use holdall_processes::testing::loopback;
+    use holdall_sample_data::cars::{self, CarsConfig};
+    use holdall_sample_data::vessels::{self, VesselsConfig};
 
     use super::*;
 
@@ -271,7 +271,7 @@ mod tests {
         cars::write(&folder.path().join("cars"), &cars, |_| true).unwrap();
         let mut of_cars = config("cars");
         of_cars.label = Some("make".into());
-        let read = || Ok(source::read(&of_cars, Captions::Required, 7)?);
+        let read = || Ok(samples::read(&of_cars, Captions::Required, 7)?);
         let expected = format!("{:?}", read().unwrap());
         for found in listed_by_three(read) {
             assert_eq!(format!("{:?}", found.unwrap()), expected);
@@ -291,7 +291,7 @@ mod tests {
         }
 
         let of_nothing = config("nothing");
-        for found in listed_by_three(|| Ok(source::read(&of_nothing, Captions::None, 7)?)) {
+        for found in listed_by_three(|| Ok(samples::read(&of_nothing, Captions::None, 7)?)) {
             let error = found.unwrap_err().to_string();
             assert!(error.contains("found nothing"), "{error}");
         }

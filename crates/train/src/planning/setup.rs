@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use holdall_data::image_processor::ImageProcessor;
+use holdall_data::decode::ImageProcessor;
 use holdall_data::loader::{PictureFormat, RowFormat};
 use holdall_device::cpu::{self, Bound, HostMemory};
 use holdall_device::{Arithmetic, Device};

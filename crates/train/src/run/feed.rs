@@ -263,8 +263,8 @@ impl Feed {
 
 #[cfg(test)]
 mod tests {
-    use holdall_data::cars::{self, CarsConfig};
     use holdall_device::cpu::Cpu;
+    use holdall_sample_data::cars::{self, CarsConfig};
 
     use super::*;
     use crate::config::Count;

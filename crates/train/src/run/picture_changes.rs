@@ -2,8 +2,8 @@
 //! `pictures.bin` in the run folder has the sizes and times, or the hashes, of the picture files.
 
 use holdall_data::config::{BadPictures, DataConfig, ReplacedPictures};
-use holdall_data::picture_record::{Compared, compare, record};
 use holdall_data::samples::Samples;
+use holdall_data::samples::picture_record::{Compared, compare, record};
 use holdall_files::thousands;
 
 use crate::config::Subset;

@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use holdall_data::DataError;
 use holdall_data::Side;
 use holdall_data::config::{BadPictures, DataConfig};
-use holdall_data::error::DataError;
 use holdall_data::loader::Skipped;
-use holdall_data::samples::Samples;
-use holdall_data::source::BadRow;
+use holdall_data::samples::{BadRow, Samples};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Subset;

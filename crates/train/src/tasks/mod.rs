@@ -10,11 +10,9 @@ pub mod video_text;
 
 use std::path::{Path, PathBuf};
 
-use holdall_data::columns;
-use holdall_data::find::find;
-use holdall_data::source::{EvidenceKind, evidence};
-use holdall_data::table::Table;
-use holdall_data::target::TargetConfig;
+use holdall_data::config::TargetConfig;
+use holdall_data::samples::{EvidenceKind, evidence};
+use holdall_data::table::{self, Table, find};
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache::{self, ModelName};
@@ -351,7 +349,7 @@ fn table_without_labels(config: &RunConfig) -> Result<Option<Table>, TrainError>
 /// Sets the label column for the evaluation of a model with labels: the column called `make` or `label`, if there is one.
 pub(crate) fn take_label_column(config: &mut RunConfig) -> Result<(), TrainError> {
     if let Some(table) = table_without_labels(config)? {
-        config.data.label = columns::guess_label(&table).map(TargetConfig::from);
+        config.data.label = table::guess_label(&table).map(TargetConfig::from);
     }
     Ok(())
 }
@@ -375,7 +373,7 @@ pub fn guess_label(config: &mut RunConfig) -> Result<Option<String>, TrainError>
     let Some(table) = table_without_labels(config)? else {
         return Ok(None);
     };
-    let Some(label) = columns::guess_label(&table) else {
+    let Some(label) = table::guess_label(&table) else {
         return Ok(None);
     };
     if !tells_apart(&table, label)? {

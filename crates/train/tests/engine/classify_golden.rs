@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdall_data::target::TargetKind;
+use holdall_data::samples::TargetKind;
 use holdall_graph::DType;
 use holdall_models::folder::ModelFolder;
 use holdall_plan::Recompute;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use holdall_data::mixing::Mixing;
-use holdall_data::target::TargetKind;
+use holdall_data::config::Mixing;
+use holdall_data::samples::TargetKind;
 use holdall_device::{Device, HostRow};
 use holdall_graph::ops::patchify::Normalization;
 use holdall_models::vit::config::VisionTransformerConfig;

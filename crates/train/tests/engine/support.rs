@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdall_data::mixing::Mixing;
-use holdall_data::target::{Target, TargetKind};
+use holdall_data::config::Mixing;
+use holdall_data::samples::{Target, TargetKind};
 use holdall_device::cpu::Cpu;
 use holdall_device::{Device, HostRow};
 use holdall_graph::DType;

@@ -7,7 +7,7 @@
 //! NAME                            the number, for a regression head
 //! ```
 
-use holdall_data::target::TargetKind;
+use holdall_data::samples::TargetKind;
 use holdall_train::tasks::classify::{Answer, Head};
 use serde::Serialize;
 

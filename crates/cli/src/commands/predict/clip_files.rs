@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use holdall_data::clips::is_clip_name;
-use holdall_data::folder::is_picture;
+use holdall_data::media::{is_clip_name, is_picture};
 use holdall_train::TrainError;
 
 /// Named clips, and clips in named folders, sorted. A folder of pictures is a clip.

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdall_data::config::{BadPictures, Share, Validation};
-use holdall_data::find::is_list;
-use holdall_data::folder::{EXTENSIONS, is_picture};
-use holdall_data::samples::{Samples, SamplesBuilder};
-use holdall_data::source::{self, BadRow, Captions, DataSet};
-use holdall_data::table::Table;
+use holdall_data::media::{EXTENSIONS, is_picture};
+use holdall_data::samples::{self, BadRow, Captions, DataSet, Samples, SamplesBuilder};
+use holdall_data::table::{Table, is_list};
 use holdall_data::{DataConfig, DataError};
 use holdall_files::{check_memory, show_bytes, thousands};
 use holdall_train::TrainError;
@@ -115,7 +113,7 @@ pub(in crate::commands) fn pictures(
     data: &DataConfig,
 ) -> Result<Named, TrainError> {
     Ok(match table_of(named)? {
-        Some(table) => Named::of_table(source::read(&read_all(table, data), Captions::None, 0)?),
+        Some(table) => Named::of_table(samples::read(&read_all(table, data), Captions::None, 0)?),
         None => Named::of_files(&pictures_under(named)?),
     })
 }
@@ -173,7 +171,7 @@ pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, Train
             (data.group, data.num_videos) = (None, None);
         }
     }
-    let read = source::read_clips(&data, Captions::None, 0)?;
+    let read = samples::read_clips(&data, Captions::None, 0)?;
     Ok(Clips {
         named: Named::of_table(read),
         groups,
@@ -222,7 +220,7 @@ pub(super) fn lines_of(path: &Path, option: &str, what: &str) -> Result<Vec<Stri
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut num_lines = 0;
     for (number, line) in (1..).zip(lines.clone()) {
-        source::check_text(line, || format!("{}, line {number}", path.display()))?;
+        samples::check_text(line, || format!("{}, line {number}", path.display()))?;
         num_lines = number;
     }
     if num_lines == 0 {

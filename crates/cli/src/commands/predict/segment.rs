@@ -6,17 +6,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use holdall_data::DataConfig;
-use holdall_data::columns::mask_by_name;
-use holdall_data::find::is_list;
-use holdall_data::folder::is_segmentation_picture;
-use holdall_data::loader;
-use holdall_data::picture::PictureCost;
+use holdall_data::decode::PictureCost;
+use holdall_data::media::is_segmentation_picture;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{
     MaskCoding, SegmentationSet, is_set, picture_sizes, without_masks,
 };
-use holdall_data::table::Table;
+use holdall_data::table::{Table, is_list, mask_by_name};
+use holdall_data::{DataConfig, loader};
 use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::engine::task::Unfinished;

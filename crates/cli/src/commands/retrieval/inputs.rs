@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use holdall_data::unique_texts::read_captions;
+use holdall_data::samples::read_captions;
 use holdall_files::{counted, thousands};
 use holdall_metrics::feature_file::{FeatureFiles, parted};
 use holdall_metrics::features::{Element, Features, Meter};

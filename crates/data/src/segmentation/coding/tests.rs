@@ -1,7 +1,7 @@
 use image::{GrayImage, Luma, Rgb, RgbImage};
 
 use super::*;
-use crate::picture::{Scratch, read_native};
+use crate::decode::{Scratch, read_native};
 
 fn encoded(path: &Path, coding: &MaskCoding) -> Result<Vec<u8>, DataError> {
     let mut pixels = Vec::new();

@@ -4,7 +4,7 @@ use std::path::Path;
 use image::{GrayImage, Luma, RgbImage};
 
 use super::*;
-use crate::picture::test_tiff::grey_pages;
+use crate::decode::test_tiff::grey_pages;
 use crate::samples::{Companions, SamplesBuilder};
 use crate::segmentation::PixelDepth;
 
@@ -161,7 +161,7 @@ fn sizes_must_be_equal_and_within_the_allowance() {
     let mut out = vec![0; framing.shape.row_bytes()];
     let allowed = framing.cost(&samples, 0).unwrap().bytes;
     for (bytes, fits) in [(allowed, true), (allowed - 1, false)] {
-        let allowance = crate::allowance::Allowance::new(bytes);
+        let allowance = crate::decode::Allowance::new(bytes);
         let mut scratch = Scratch::within(&allowance);
         for _ in 0..2 {
             let read = framing.write_row(&samples, 0, None, &mut scratch, &mut out);

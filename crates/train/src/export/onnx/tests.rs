@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use holdall_data::target::{Target, TargetKind};
+use holdall_data::samples::{Target, TargetKind};
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::unet::config::UnetConfig;
 use holdall_models::vit::config::VisionTransformerConfig;

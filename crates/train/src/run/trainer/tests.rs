@@ -1,11 +1,11 @@
 //! Tests of reading (the same steps for any reader, unreadable images in their places) and of saving (failed writes, and
 //! which best models are kept).
 
-use holdall_data::cars::{self, CarsConfig};
 use holdall_data::config::{BadPictures, PictureCheck, ReplacedPictures};
-use holdall_data::order::Order;
+use holdall_data::samples::Order;
 use holdall_device::Device;
 use holdall_device::cpu::Cpu;
+use holdall_sample_data::cars::{self, CarsConfig};
 
 use super::*;
 use crate::config::{Count, EvalEvery, RunConfig, Subset};

@@ -1,6 +1,6 @@
 //! Predictions of trained heads: labels with probabilities, and numbers.
 
-use holdall_data::target::TargetKind;
+use holdall_data::samples::TargetKind;
 use holdall_metrics::classification::top_k;
 use serde::Serialize;
 

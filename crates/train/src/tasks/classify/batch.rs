@@ -1,9 +1,7 @@
 //! Pictures and targets as the columns of a batch.
 
 use holdall_data::loader::Loaded;
-use holdall_data::mixing::Mix;
-use holdall_data::samples::Samples;
-use holdall_data::target::{TargetKind, TargetValues};
+use holdall_data::samples::{Mix, Samples, TargetKind, TargetValues};
 use holdall_device::HostRow;
 use holdall_models::init::Draw;
 

@@ -5,9 +5,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use holdall_data::picture::thumbnail;
-use holdall_data::samples::Samples;
-use holdall_data::target::{TargetKind, TargetValues};
+use holdall_data::decode::thumbnail;
+use holdall_data::samples::{Samples, TargetKind, TargetValues};
 use holdall_device::HostRow;
 use holdall_metrics::classification::top_k;
 use serde::{Deserialize, Serialize};

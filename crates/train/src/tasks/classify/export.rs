@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
-use holdall_data::image_processor;
-use holdall_data::target::{Target, TargetKind};
+use holdall_data::decode::PROCESSOR_FILE;
+use holdall_data::samples::{Target, TargetKind};
 use holdall_models::folder::{NamedTensor, Values, write_folder};
 use holdall_models::vit::config::{ClassifierConfig, Problem};
 use serde::{Deserialize, Serialize};
@@ -63,10 +63,7 @@ impl Values for Tensor<'_> {
 
 /// Writes the model folder.
 pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
-    write_whole(
-        &folder.join(image_processor::FILE_NAME),
-        task.processor.as_bytes(),
-    )?;
+    write_whole(&folder.join(PROCESSOR_FILE), task.processor.as_bytes())?;
     save_targets(&task.heads, folder)?;
     let by_name = |name: &str| {
         let mut parameters = step.parameters().iter();

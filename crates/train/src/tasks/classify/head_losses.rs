@@ -1,6 +1,6 @@
 //! Losses of heads in an evaluation: the sums and counts of a training step without mixing, over all samples.
 
-use holdall_data::target::{TargetKind, TargetValues};
+use holdall_data::samples::{TargetKind, TargetValues};
 
 use super::Head;
 use crate::engine::scores::EvaluatedLoss;
@@ -106,7 +106,7 @@ pub(in crate::tasks) fn evaluated<'a>(
 
 #[cfg(test)]
 mod tests {
-    use holdall_data::target::{ClassRows, Target};
+    use holdall_data::samples::{ClassRows, Target};
 
     use super::*;
 

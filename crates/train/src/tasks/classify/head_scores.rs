@@ -1,7 +1,6 @@
 //! Metrics of heads, from streaming counts of their outputs.
 
-use holdall_data::samples::Samples;
-use holdall_data::target::{TargetKind, TargetValues, UNSEEN};
+use holdall_data::samples::{Samples, TargetKind, TargetValues, UNSEEN};
 use holdall_metrics::classification::{MultiLabel, PrecisionRecall, SingleLabel};
 use holdall_metrics::regression::Regression;
 use serde_json::{Map, Value, json};

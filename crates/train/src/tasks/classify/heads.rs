@@ -1,6 +1,6 @@
 //! Heads: each owns a range of the classifier's outputs.
 
-use holdall_data::target::{Target, TargetKind};
+use holdall_data::samples::{Target, TargetKind};
 use holdall_models::vit::config::{ClassifierConfig, Problem, VisionTransformerConfig};
 
 use crate::engine::task::{Chance, Loss};

@@ -24,10 +24,9 @@ mod step;
 use std::path::Path;
 use std::sync::Arc;
 
+use holdall_data::config::Mixing;
 use holdall_data::loader::Loaded;
-use holdall_data::mixing::Mixing;
-use holdall_data::samples::Samples;
-use holdall_data::target::TargetValues;
+use holdall_data::samples::{Samples, TargetValues};
 use holdall_device::HostRow;
 use holdall_graph::{DType, Graph};
 use holdall_models::vit::config::{ClassifierConfig, VisionTransformerConfig};

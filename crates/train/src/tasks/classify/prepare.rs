@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use holdall_data::image_processor::ImageProcessor;
-use holdall_data::order::balanced_weights;
-use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions};
-use holdall_data::target::{Target, TargetKind, TargetValues};
+use holdall_data::decode::ImageProcessor;
+use holdall_data::samples::{
+    self, Captions, Samples, Target, TargetKind, TargetValues, balanced_weights,
+};
 use holdall_graph::ops::patchify::Normalization;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
@@ -176,7 +175,7 @@ fn task(
 
 /// Reads the data and opens the model.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = site.listed(|| source::read(&config.data, Captions::None, config.seed))?;
+    let data = site.listed(|| samples::read(&config.data, Captions::None, config.seed))?;
     if data.targets.is_empty() {
         return Err(TrainError::Config(format!(
             "{}: expected labels to learn, found none\n\

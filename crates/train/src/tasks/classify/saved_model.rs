@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::DataConfig;
-use holdall_data::image_processor::ImageProcessor;
+use holdall_data::decode::ImageProcessor;
 use holdall_data::loader::{Loader, RowFormat, Share, Skipped};
-use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions, Media, TrainedTargets};
-use holdall_data::target::Target;
+use holdall_data::media::Media;
+use holdall_data::samples::{self, Captions, Samples, Target, TrainedTargets};
 use holdall_device::HostRow;
 use holdall_models::vit::config::ClassifierConfig;
 use holdall_onnx::Precision;
@@ -141,7 +140,7 @@ impl SavedModel for SavedClassifier {
                 targets: &self.targets,
                 side: evaluated.side(),
             };
-            source::read_with_targets(data, Captions::None, trained, seed)
+            samples::read_with_targets(data, Captions::None, trained, seed)
         })?;
         let mut notes = data.notes;
         let (train, validation) = (data.train, data.validation);
@@ -161,7 +160,7 @@ impl SavedModel for SavedClassifier {
         visit: &mut dyn FnMut(&Path),
     ) -> Result<(), TrainError> {
         let kind = (Media::Pictures, Captions::None);
-        Ok(source::visit_trained_files(
+        Ok(samples::visit_trained_files(
             &run.data, kind, run.seed, visit,
         )?)
     }

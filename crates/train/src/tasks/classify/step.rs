@@ -1,6 +1,6 @@
 //! Graph of classification: the training step and the forward program.
 
-use holdall_data::target::TargetKind;
+use holdall_data::samples::TargetKind;
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::{DType, Graph, ValueId};
 use holdall_models::vit::{self, Regularization};

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::loader::{Loader, Share, Skipped};
-use holdall_data::samples::Samples;
-use holdall_data::target::UNSEEN;
+use holdall_data::samples::{Samples, UNSEEN};
 use holdall_device::HostRow;
 use holdall_metrics::contrastive::{PairedFeatures, Positives};
 use holdall_metrics::feature_gather::FeatureGather;

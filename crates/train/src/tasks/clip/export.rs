@@ -9,8 +9,8 @@
 
 use std::path::Path;
 
-use holdall_data::image_processor;
-use holdall_data::target::LABEL;
+use holdall_data::config::LABEL;
+use holdall_data::decode::PROCESSOR_FILE;
 use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
 use serde::{Deserialize, Serialize};
 
@@ -62,10 +62,7 @@ pub(super) fn save(task: &ClipTask, step: &Step, folder: &Path) -> Result<(), Tr
     let data = task.data();
     let saved = data.text.save(folder);
     saved.map_err(|cause| unsaved(&cause))?;
-    write_whole(
-        &folder.join(image_processor::FILE_NAME),
-        data.processor.as_bytes(),
-    )?;
+    write_whole(&folder.join(PROCESSOR_FILE), data.processor.as_bytes())?;
     let names = LabelNames {
         labels: data.labels.clone(),
         target: data.target.clone(),

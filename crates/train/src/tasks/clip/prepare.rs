@@ -4,12 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdall_data::DataConfig;
-use holdall_data::config::TokenizerChoice;
-use holdall_data::image_processor::ImageProcessor;
-use holdall_data::order::balanced_class_weights;
-use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions, DataSet};
-use holdall_data::target::{LABEL, TargetConfig};
+use holdall_data::config::{LABEL, TargetConfig, TokenizerChoice};
+use holdall_data::decode::ImageProcessor;
+use holdall_data::samples::{self, Captions, DataSet, Samples, balanced_class_weights};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_models::config::{ClipConfig, Normalization, TextPooling};
 use holdall_models::folder::ModelFolder;
@@ -143,7 +140,7 @@ fn task(
 /// Reads the data, opens the model, and opens or trains the tokenizer.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
     let target = label_target(&config.data)?;
-    let data = site.listed(|| source::read(&config.data, Captions::Required, config.seed))?;
+    let data = site.listed(|| samples::read(&config.data, Captions::Required, config.seed))?;
     let mut opened = open_model(&config.model, starting_folder(config))?;
     let mut notes = data.notes.clone();
     let room = room_to_open(site, resolve_budget(config.memory, site)?);

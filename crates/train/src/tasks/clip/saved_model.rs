@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::DataConfig;
-use holdall_data::image_processor::ImageProcessor;
+use holdall_data::config::LABEL;
+use holdall_data::decode::ImageProcessor;
 use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions, Media};
-use holdall_data::target::LABEL;
+use holdall_data::media::Media;
+use holdall_data::samples::{self, Captions};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_onnx::Precision;
 
@@ -140,9 +141,9 @@ impl SavedModel for SavedClip {
     ) -> Result<EvaluationData, TrainError> {
         let data = site.listed(|| {
             if self.labels.is_empty() {
-                source::read(&config.data, Captions::Required, config.seed)
+                samples::read(&config.data, Captions::Required, config.seed)
             } else {
-                source::read_with_labels(&config.data, &self.labels, evaluated.side(), config.seed)
+                samples::read_with_labels(&config.data, &self.labels, evaluated.side(), config.seed)
             }
         })?;
         let mut notes = data.notes;
@@ -178,7 +179,7 @@ impl SavedModel for SavedClip {
         visit: &mut dyn FnMut(&Path),
     ) -> Result<(), TrainError> {
         let kind = (Media::Pictures, Captions::Required);
-        Ok(source::visit_trained_files(
+        Ok(samples::visit_trained_files(
             &run.data, kind, run.seed, visit,
         )?)
     }

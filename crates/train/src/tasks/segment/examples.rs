@@ -3,8 +3,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use holdall_data::decode::WholePicture;
 use holdall_data::samples::Samples;
-use holdall_data::segmentation::{PixelDepth, WholePicture};
+use holdall_data::segmentation::PixelDepth;
 use holdall_device::Device;
 use holdall_metrics::segmentation::{IGNORED, MaskScores, PooledScores, predict_classes};
 use serde_json::{Value, json};

@@ -16,12 +16,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fast_image_resize::Resizer;
-use holdall_data::error::DataError;
+use holdall_data::DataError;
+use holdall_data::decode::{PictureCost, Scratch, WholePicture};
 use holdall_data::loader::Skipped;
-use holdall_data::picture::{PictureCost, Scratch};
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{
-    MaskCoding, RowShape, WholePicture, probabilities_to_native, read_whole, resize_pixels,
+    MaskCoding, RowShape, probabilities_to_native, read_whole, resize_pixels,
 };
 use holdall_device::Device;
 use holdall_metrics::segmentation::ImageScorer;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::config::ImageSize;
-use holdall_data::image_processor::ImageProcessor;
+use holdall_data::decode::ImageProcessor;
 use holdall_data::loader::RowFormat;
 use holdall_data::segmentation::{
     Fit, MaskCoding, PairFraming, SegmentationSet, Survey, picture_sizes,

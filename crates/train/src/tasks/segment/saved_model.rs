@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdall_data::config::PairAugment;
+use holdall_data::decode::PictureCost;
 use holdall_data::loader::{RowFormat, Skipped};
-use holdall_data::picture::PictureCost;
 use holdall_data::samples::Samples;
 use holdall_data::segmentation::{Fit, MaskCoding, PairFraming, SegmentationSet, picture_sizes};
 use holdall_data::{DataConfig, Side};
@@ -41,7 +41,7 @@ pub struct SavedSegmenter {
 pub struct PredictedPicture<'a> {
     pub sample: u32,
     /// The picture, and its mask if it has one.
-    pub picture: &'a holdall_data::segmentation::WholePicture,
+    pub picture: &'a holdall_data::decode::WholePicture,
     /// `[height, width, outputs]`, at the picture's own size.
     pub probabilities_hwk: &'a [f32],
     /// Class of each pixel.

@@ -9,8 +9,9 @@
 //! Samples are sorted by the number of tokens in their texts, so that a micro-batch has texts of similar length. Padding repeats
 //! the first sample, which is the shortest and fits any micro-batch.
 
+use holdall_data::config::Mixing;
 use holdall_data::loader::Loaded;
-use holdall_data::mixing::{Mix, Mixing};
+use holdall_data::samples::Mix;
 use holdall_device::HostRow;
 use holdall_models::clip::end_token;
 use holdall_models::video_text::config::TextTower;

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use holdall_data::picture::thumbnail;
+use holdall_data::decode::thumbnail;
 use holdall_data::samples::Samples;
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@
 
 use std::path::Path;
 
-use holdall_data::image_processor;
+use holdall_data::decode::PROCESSOR_FILE;
 use holdall_models::folder::{Head, NamedTensor, write_folder};
 use holdall_models::video_text::config::VideoTextConfig;
 use serde::{Deserialize, Serialize};
@@ -65,17 +65,14 @@ impl SavedTexts {
 /// Writes the model folder.
 pub(super) fn save(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     let data = task.data();
-    let unsaved_text = |cause: holdall_data::error::DataError| unsaved(&cause);
+    let unsaved_text = |cause: holdall_data::DataError| unsaved(&cause);
     data.text.save(folder).map_err(unsaved_text)?;
     if let Some(own) = &data.own_caption_text {
         let place = folder.join(CAPTION_TOKENIZER);
         std::fs::create_dir_all(&place).map_err(failed(&place, "created"))?;
         own.save(&place).map_err(unsaved_text)?;
     }
-    write_whole(
-        &folder.join(image_processor::FILE_NAME),
-        data.processor.as_bytes(),
-    )?;
+    write_whole(&folder.join(PROCESSOR_FILE), data.processor.as_bytes())?;
     let texts = SavedTexts {
         caption: data.caption_template.clone(),
         text_tokens: task.num_text_tokens,

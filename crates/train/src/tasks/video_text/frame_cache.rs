@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use holdall_data::clips::{ClipFraming, size_and_time};
-use holdall_data::loader::{Course, Loaded, RowFormat, View};
-use holdall_data::picture::Scratch;
-use holdall_data::rows_file::{FoundRows, RowsFile, RowsHeader, RowsWriter};
+use holdall_data::decode::{Scratch, size_and_time};
+use holdall_data::loader::{
+    ClipFraming, Course, FoundRows, Loaded, RowFormat, RowsFile, RowsHeader, RowsWriter,
+    StoredList, StoredRows, View,
+};
 use holdall_data::samples::Samples;
-use holdall_data::stored_rows::{StoredList, StoredRows};
 use holdall_device::{Arithmetic, Device};
 use holdall_files::{RunningChecksum, counted, create_folders, free_bytes, thousands};
 

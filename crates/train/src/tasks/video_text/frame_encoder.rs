@@ -1,6 +1,6 @@
 //! The vision tower alone: computes the tokens of the frame cache.
 
-use holdall_data::clips::ClipFraming;
+use holdall_data::loader::ClipFraming;
 use holdall_device::{Arithmetic, Device, HostRow};
 use holdall_graph::ops::add::AddInto;
 use holdall_graph::ops::cast::Cast;

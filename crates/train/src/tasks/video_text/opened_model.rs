@@ -9,8 +9,8 @@
 
 use std::path::Path;
 
-use holdall_data::clips::ClipFraming;
-use holdall_data::image_processor::ImageProcessor;
+use holdall_data::decode::ImageProcessor;
+use holdall_data::loader::ClipFraming;
 use holdall_files::counted;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::config::Normalization;

@@ -3,12 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use holdall_data::clips::ClipFraming;
-use holdall_data::config::ShortClips;
-use holdall_data::loader::RowFormat;
-use holdall_data::samples::Samples;
-use holdall_data::source::{self, Captions, DataSet};
-use holdall_data::target::{LABEL, Target, TargetKind};
+use holdall_data::config::{LABEL, ShortClips};
+use holdall_data::loader::{ClipFraming, RowFormat};
+use holdall_data::samples::{self, Captions, DataSet, Samples, Target, TargetKind};
 use holdall_models::video_text::config::{Pooling, TextTower, VideoTextConfig};
 
 use super::super::classify::{self, Head};
@@ -146,7 +143,8 @@ fn dropout(
 
 /// Reads the data, opens the model, and opens or trains the tokenizers.
 pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainError> {
-    let data = site.listed(|| source::read_clips(&config.data, Captions::Required, config.seed))?;
+    let data =
+        site.listed(|| samples::read_clips(&config.data, Captions::Required, config.seed))?;
     let mut notes = data.notes.clone();
     let heads = heads(config, &data)?;
     notes.extend(heads.iter().map(classify::describe_head));

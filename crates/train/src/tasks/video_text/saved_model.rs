@@ -4,12 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdall_data::DataConfig;
-use holdall_data::clips::ClipFraming;
 use holdall_data::config::ShortClips;
-use holdall_data::image_processor::ImageProcessor;
-use holdall_data::loader::RowFormat;
-use holdall_data::source::{self, Captions, Media, TrainedTargets};
-use holdall_data::target::Target;
+use holdall_data::decode::ImageProcessor;
+use holdall_data::loader::{ClipFraming, RowFormat};
+use holdall_data::media::Media;
+use holdall_data::samples::{self, Captions, Target, TrainedTargets};
 use holdall_data::text::TextEncoder;
 use holdall_models::video_text::config::Pooling;
 use holdall_onnx::Precision;
@@ -175,7 +174,7 @@ impl SavedModel for SavedVideoText {
                 targets: &self.targets,
                 side: evaluated.side(),
             };
-            source::read_clips_with_targets(data, Captions::Required, trained, seed)
+            samples::read_clips_with_targets(data, Captions::Required, trained, seed)
         })?;
         let mut notes = data.notes;
         let (train, validation) = (data.train, data.validation);
@@ -220,7 +219,7 @@ impl SavedModel for SavedVideoText {
         visit: &mut dyn FnMut(&Path),
     ) -> Result<(), TrainError> {
         let kind = (Media::Clips, Captions::Required);
-        Ok(source::visit_trained_files(
+        Ok(samples::visit_trained_files(
             &run.data, kind, run.seed, visit,
         )?)
     }

@@ -11,8 +11,8 @@
 use std::path::Path;
 
 use holdall_data::config::Validation;
-use holdall_data::moving_shapes::{self, MovingShapesConfig};
-use holdall_data::vessels::{self, VesselsConfig};
+use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
+use holdall_sample_data::vessels::{self, VesselsConfig};
 use serde_json::{Value, json};
 
 use super::*;

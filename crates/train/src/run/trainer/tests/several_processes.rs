@@ -2,10 +2,10 @@
 //! follow.
 
 use holdall_data::config::ImageSize;
-use holdall_data::moving_shapes::{self, MovingShapesConfig};
-use holdall_data::vessels::{self, VesselsConfig};
 use holdall_processes::Group;
 use holdall_processes::testing::loopback;
+use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
+use holdall_sample_data::vessels::{self, VesselsConfig};
 
 use super::*;
 use crate::config::Shard;
