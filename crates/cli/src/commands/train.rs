@@ -21,6 +21,7 @@ use holdall_train::run::failure_file::FailureFile;
 use holdall_train::run::report::Outcome;
 use holdall_train::run::resume;
 use holdall_train::run::trainer::{End, Trainer};
+use holdall_train::run_folder::checkpoint::Checkpoint;
 use holdall_train::run_folder::folder::{RunFolder, last_of, next_free};
 use holdall_train::run_folder::sealed_config;
 use holdall_train::tasks;
@@ -175,6 +176,15 @@ fn no_run_named() -> anyhow::Error {
 }
 
 impl TrainRequest {
+    /// Guesses the label from the columns where neither config nor arguments name one.
+    fn guess_label(&mut self, group: &Group) -> Result<()> {
+        if self.guesses_label {
+            let note = tasks::guess_label_together(group, &mut self.config)?;
+            self.notes.extend(note);
+        }
+        Ok(())
+    }
+
     /// Takes over rank 0's choice of the run folder.
     fn take_folder_of_first(&mut self, group: &Group) -> Result<()> {
         if group.size() > 1 {
@@ -194,15 +204,13 @@ pub(super) fn is_yaml(target: &str) -> bool {
 pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Outcome> {
     let group = device.group().clone();
     let is_first = group.rank() == 0;
-    let command: Vec<String> = std::env::args_os()
+    let words = std::env::args_os();
+    let command: Vec<String> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     run_log::begin();
     request.take_folder_of_first(&group)?;
-    if request.guesses_label {
-        let note = tasks::guess_label_together(&group, &mut request.config)?;
-        request.notes.extend(note);
-    }
+    request.guess_label(&group)?;
     let TrainRequest {
         config,
         out,
@@ -211,40 +219,19 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         notes,
         ..
     } = request;
-    let (held, checkpoint) = if resume {
-        processes::open_run(&group, &out)?
-    } else {
-        if is_first {
-            RunFolder::check_free(&out)?;
-        }
-        (None, None)
-    };
+    let (held, checkpoint) = open_folder(&out, resume, &group)?;
     let of_checkpoint = checkpoint.iter().flat_map(|checkpoint| &checkpoint.notes);
     for note in without_details(notes.iter().chain(of_checkpoint)) {
         tell(note);
     }
-    let begun_at = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
-    let kind = device.kind();
-    let mut say = tell;
-    let choosing = Choosing::Measured(&mut say);
-    let planned =
-        PlannedRun::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
-    let Some(planned) = plan::fitting(json && is_first, kind, planned)? else {
+    let resumed_step = checkpoint.as_ref().map(|checkpoint| checkpoint.state.step);
+    let Some(planned) = plan_run(config, device, checkpoint, json && is_first)? else {
         tell("Stopped before the first step: nothing was written");
         group.fail("stopped before the first step");
-        let (step, total) = (begun_at.unwrap_or(0), 0);
+        let (step, total) = (resumed_step.unwrap_or(0), 0);
         return Ok(Outcome::Interrupted { step, total });
     };
-    let notes = planned.prepared.notes.iter();
-    for line in packed(without_details(notes.chain(&planned.prepared.setup.notes))) {
-        tell(&line);
-    }
-    tell(plan::short(&planned).trim_end());
-    if is_first {
-        for line in disk_space(&planned, &out)? {
-            tell(&line);
-        }
-    }
+    tell_plan(&planned, is_first.then_some(&*out))?;
     // Nothing was written so far: a signal ends the process at once, even while it reads or plans.
     let _orderly = stop::orderly(
         "Saving and stopping at the next micro-batch; Ctrl-C once more stops at once, without saving",
@@ -253,62 +240,27 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         None if is_first => Some(RunFolder::create(&out)?),
         held => held,
     };
-    let sample = match planned.config.task {
-        Some(TaskName::VideoText) => "clip",
-        _ => "picture",
-    };
-    tell(&format!(
-        "Run folder: {} ({}; {} an epoch, {} in all)",
-        out.display(),
-        counted(planned.prepared.train.len(), sample),
-        counted(planned.steps_per_epoch(), "step"),
-        planned.total_steps()
-    ));
+    tell_run_folder(&planned, &out);
     if is_first {
         run_log::open(&out);
     }
     let failure = is_first.then(|| FailureFile::new(&planned, &out, command.clone()));
-    let begun = failing_into(&failure, || {
-        match Trainer::begin(planned, folder, &mut say) {
-            // An impossible request is no failure of the run.
-            Err(error @ TrainError::Config(_)) => Ok(Err(error.into())),
-            begun => Ok(anyhow::Ok(begun?)),
+    let mut trainer = begin(planned, folder, &failure)?;
+    let end = trainer.end()?;
+    if let End::Complete(summary) = end {
+        tell_complete(&trainer);
+        if is_first && !out.join("report.html").exists() {
+            // The process ended between the end of the run and its report.
+            drop(trainer);
+            report::write_beside(&out);
         }
-    });
-    let mut trainer = begun??;
-    match (trainer.end()?, begun_at) {
-        (End::Complete(summary), _) => {
-            tell(&format!(
-                "The run is complete: step {} of {}; its settings stay as they were\n\
-                 hint: {} asks for more, --set train.early_stop=none for patience",
-                trainer.steps_done(),
-                trainer.planned().total_steps(),
-                match trainer.planned().config.train.max_steps {
-                    Some(_) => "--set train.max_steps=STEPS",
-                    None => "--epochs",
-                }
-            ));
-            if is_first && !out.join("report.html").exists() {
-                // The process ended between the end of the run and its report.
-                drop(trainer);
-                report::write_beside(&out);
-            }
-            if json && is_first {
-                print(&summary)?;
-            }
-            run_log::close();
-            return Ok(Outcome::NothingToDo);
+        if json && is_first {
+            print(&summary)?;
         }
-        (End::Unfinished(reason), Some(step)) => tell(&format!(
-            "All steps were done by step {step}; finishing again: {reason}"
-        )),
-        (_, Some(step)) => tell(&format!(
-            "Going on after step {step} of {}",
-            trainer.planned().total_steps()
-        )),
-        (_, None) if resume => tell("No checkpoint was written yet: beginning at step 0"),
-        (_, None) => {}
+        run_log::close();
+        return Ok(Outcome::NothingToDo);
     }
+    tell_beginning(&trainer, end, resume, resumed_step);
     // The plan may have changed when its memory was reserved.
     let failure = is_first.then(|| FailureFile::new(trainer.planned(), &out, command));
     if tensorboard {
@@ -338,6 +290,109 @@ pub fn train(mut request: TrainRequest, device: Device, json: bool) -> Result<Ou
         print_json(summary)?;
     }
     Ok(outcome)
+}
+
+/// The folder and the newest checkpoint of a run that resumes; for a new run its folder must be free.
+fn open_folder(
+    out: &Path,
+    resume: bool,
+    group: &Group,
+) -> Result<(Option<RunFolder>, Option<Checkpoint>)> {
+    if resume {
+        return Ok(processes::open_run(group, out)?);
+    }
+    if group.rank() == 0 {
+        RunFolder::check_free(out)?;
+    }
+    Ok((None, None))
+}
+
+/// Plans the run; `None` if it was stopped meanwhile.
+fn plan_run(
+    config: RunConfig,
+    device: Device,
+    checkpoint: Option<Checkpoint>,
+    json: bool,
+) -> Result<Option<PlannedRun>> {
+    let kind = device.kind();
+    let mut say = tell;
+    let choosing = Choosing::Measured(&mut say);
+    let planned =
+        PlannedRun::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
+    plan::fitting(json, kind, planned)
+}
+
+/// Says what was found and planned, and what a run in `out` needs of the disk.
+fn tell_plan(planned: &PlannedRun, out: Option<&Path>) -> Result<()> {
+    let prepared = &planned.prepared;
+    let notes = prepared.notes.iter().chain(&prepared.setup.notes);
+    for line in packed(without_details(notes)) {
+        tell(&line);
+    }
+    tell(plan::short(planned).trim_end());
+    if let Some(out) = out {
+        for line in disk_space(planned, out)? {
+            tell(&line);
+        }
+    }
+    Ok(())
+}
+
+fn tell_run_folder(planned: &PlannedRun, out: &Path) {
+    let sample = match planned.config.task {
+        Some(TaskName::VideoText) => "clip",
+        _ => "picture",
+    };
+    tell(&format!(
+        "Run folder: {} ({}; {} an epoch, {} in all)",
+        out.display(),
+        counted(planned.prepared.train.len(), sample),
+        counted(planned.steps_per_epoch(), "step"),
+        planned.total_steps()
+    ));
+}
+
+/// Reserves the memory of the run. A request that cannot be met is no failure of the run.
+fn begin(
+    planned: PlannedRun,
+    folder: Option<RunFolder>,
+    failure: &Option<FailureFile>,
+) -> Result<Trainer> {
+    let begun = failing_into(failure, || {
+        match Trainer::begin(planned, folder, &mut { tell }) {
+            Err(error @ TrainError::Config(_)) => Ok(Err(error)),
+            begun => Ok(Ok(begun?)),
+        }
+    });
+    Ok(begun??)
+}
+
+fn tell_complete(trainer: &Trainer) {
+    tell(&format!(
+        "The run is complete: step {} of {}; its settings stay as they were\n\
+         hint: {} asks for more, --set train.early_stop=none for patience",
+        trainer.steps_done(),
+        trainer.planned().total_steps(),
+        match trainer.planned().config.train.max_steps {
+            Some(_) => "--set train.max_steps=STEPS",
+            None => "--epochs",
+        }
+    ));
+}
+
+/// Says where a resumed run goes on.
+fn tell_beginning(trainer: &Trainer, end: End, resume: bool, resumed_step: Option<u64>) {
+    match (end, resumed_step) {
+        (End::Unfinished(reason), Some(step)) => tell(&format!(
+            "All steps were done by step {step}; finishing again: {reason}"
+        )),
+        (_, Some(step)) => tell(&format!(
+            "Going on after step {step} of {}",
+            trainer.planned().total_steps()
+        )),
+        (_, None) if resume => tell("No checkpoint was written yet: beginning at step 0"),
+        (_, None) => {}
+    }
 }
 
 /// Prefixes of notes that go to `train.log` only: columns with their usual names, default settings.
