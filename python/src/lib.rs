@@ -6,8 +6,9 @@ use std::slice;
 
 use holdall_device::{Device, DeviceChoice};
 use holdall_metrics::features::{Element, Features, Segment};
-use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{Engine, Job, Options, Ranked, RetrievalError, Rule, Ties, rank};
+use holdall_metrics::retrieval::{
+    Engine, Job, Options, Pairs, Ranked, RetrievalError, Rule, Ties, rank,
+};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

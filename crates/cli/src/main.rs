@@ -8,6 +8,7 @@ mod failure;
 mod foreign_options;
 mod host;
 mod invocation;
+mod options;
 mod processes;
 mod run_log;
 mod screen;

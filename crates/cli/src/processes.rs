@@ -21,8 +21,8 @@ use holdall_train::TrainError;
 use holdall_train::planning::processes::agree_on_request;
 use serde_json::Value;
 
-use crate::arguments::{DeviceArgument, ProcessOptions};
 use crate::failure;
+use crate::options::{DeviceArgument, ProcessOptions};
 use crate::screen::{self, tell};
 use crate::stop;
 

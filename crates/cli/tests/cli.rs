@@ -49,6 +49,8 @@ mod full_disk;
 mod help;
 #[path = "cli/hostile_tables.rs"]
 mod hostile_tables;
+#[path = "cli/house.rs"]
+mod house;
 #[path = "cli/hub_server.rs"]
 mod hub_server;
 #[path = "cli/image_processor.rs"]

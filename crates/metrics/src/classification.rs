@@ -10,6 +10,7 @@
 //! which. Samples without a label are left out and counted; a NaN logit counts as a wrong answer.
 
 mod confusion;
+mod labels;
 mod multi_label;
 mod score_table;
 mod single_label;
@@ -18,6 +19,7 @@ mod tests;
 mod top_k;
 
 pub use confusion::Confusion;
+pub use labels::{LabelCounts, LabelFrequencies};
 pub use multi_label::{LabelMetrics, MultiLabel, MultiLabelMetrics};
 pub(crate) use score_table::ranking;
 pub use score_table::{RankingMetrics, ScoreTable};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use holdall_files::{OverLimit, show_bytes};
 
-use crate::retrieval::Side;
+use crate::side::Side;
 
 /// Invalid input.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,8 @@
 use std::path::Path;
 
 use crate::error::InputError;
-use crate::feature_file::{Layout, Suffix};
-use crate::features::Features;
-use crate::pair_file::{self, Counts};
+use crate::features::{Features, Layout, Suffix};
+use crate::retrieval::pair_file::{self, Counts};
 
 const NAME: &str = "hostile";
 
@@ -67,7 +66,7 @@ fn checked<T>(result: Result<T, InputError>) -> Result<T, InputError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::npy_header::tests::{dictionary, npy as npy_file};
+    use crate::features::npy_header::tests::{dictionary, npy as npy_file};
     use proptest::prelude::*;
     use proptest::sample::Index;
 

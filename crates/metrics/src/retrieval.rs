@@ -14,13 +14,18 @@
 mod best_positives;
 mod count;
 mod exact_comparison;
+mod exact_dot;
 mod feature_scan;
 mod gpu;
 mod neighbours;
+pub mod pair_file;
+mod pairs;
 mod rank_statistics;
 mod tiling;
 
+pub use crate::side::Side;
 pub use gpu::OnGpu;
+pub use pairs::Pairs;
 pub use rank_statistics::{Entry, Ranked, Ranks, Ties};
 pub use tiling::{Sizes, Tiling};
 
@@ -28,37 +33,9 @@ use holdall_device::cpu::digits::Kernel;
 use holdall_device::cuda::Cuda;
 
 use crate::features::Features;
-use crate::pairs::Pairs;
 use best_positives::BestPositives;
 use count::{Count, Counting, Direction, Tiles};
 use exact_comparison::ExactComparison;
-
-/// One of the two sets of features.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The set that searches.
-    Query,
-    /// The set that is searched.
-    Gallery,
-}
-
-impl Side {
-    fn other(self) -> Side {
-        match self {
-            Side::Query => Side::Gallery,
-            Side::Gallery => Side::Query,
-        }
-    }
-}
-
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Side::Query => "query",
-            Side::Gallery => "gallery item",
-        })
-    }
-}
 
 /// Evaluation of items with several positives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

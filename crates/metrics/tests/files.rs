@@ -4,10 +4,9 @@
 
 use std::path::PathBuf;
 
-use holdall_metrics::feature_file::FeatureFiles;
-use holdall_metrics::pair_file::{self, Counts};
-use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{Engine, Found, Job, Options, Ranked, rank};
+use holdall_metrics::features::FeatureFiles;
+use holdall_metrics::retrieval::pair_file::{self, Counts};
+use holdall_metrics::retrieval::{Engine, Found, Job, Options, Pairs, Ranked, rank};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {

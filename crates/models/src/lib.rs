@@ -11,7 +11,7 @@ pub mod bert;
 pub mod clip;
 mod config_json;
 pub mod decoder;
-pub mod error;
+mod error;
 pub mod folder;
 pub mod hub_cache;
 pub mod hub_download;
@@ -26,3 +26,4 @@ pub mod video_text;
 pub mod vit;
 
 pub use clip::config;
+pub use error::ModelError;

@@ -22,9 +22,9 @@ use std::fs;
 use std::path::Path;
 
 use half::{bf16, f16};
+use holdall_models::ModelError;
 use holdall_models::clip::NORMALIZATION;
 use holdall_models::config::{Activation, ClipConfig, TextConfig, TextPooling, VisionConfig};
-use holdall_models::error::ModelError;
 use holdall_models::folder::{Head, ModelFolder, StoredType, write_folder};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;

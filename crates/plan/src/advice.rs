@@ -1,20 +1,10 @@
 //! Suggestions for a run that does not fit or could be faster: options to type. They are shown, never applied.
 
-use serde::Serialize;
-
+use crate::candidate::{Build, Candidate};
+use crate::change::Change;
 use crate::request::Request;
-use crate::search::{Build, Candidate, search};
+use crate::search::search;
 use crate::target::Target;
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Change {
-    /// Options to type.
-    pub change: String,
-    /// Memory of the process after the change.
-    pub process_bytes: u64,
-    /// Predicted time of a step after the change.
-    pub step_ms: f64,
-}
 
 /// A variant of the run with other numerics. It is shown and never applied, because only the user may change the numerics.
 pub struct Variant<'a> {

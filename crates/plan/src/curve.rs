@@ -10,7 +10,7 @@
 //!   +------------------------------------------> memory, by factors
 //! ```
 
-use crate::search::{Candidate, Choice};
+use crate::candidate::{Candidate, Choice};
 
 /// Number of budgets on the curve.
 const LEVELS: usize = 20;

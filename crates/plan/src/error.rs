@@ -1,4 +1,4 @@
-use crate::advice::Change;
+use crate::change::Change;
 
 /// Reason why there is no plan.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]

@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod candidate;
+mod change;
 mod curve;
 mod error;
 mod frozen_blocks;
@@ -37,7 +39,9 @@ mod search;
 mod shorter;
 mod target;
 
-pub use advice::{Change, Variant, variants_that_fit};
+pub use advice::{Variant, variants_that_fit};
+pub use candidate::{Build, Candidate, Choice, StepShape, WeightCopies};
+pub use change::Change;
 pub use curve::{knee, without_dominated};
 pub use error::PlanError;
 pub use frozen_blocks::num_trained_blocks;
@@ -49,8 +53,6 @@ pub use pack::{Item, Packing, Spacing, liveness_peak, pack};
 pub use program::{Instruction, Place, Program, ProgramId, Run, Stage, Workspace};
 pub use recompute::{LaneOrder, Recompute, RecomputePolicy, Rewritten, rewrite};
 pub use request::Request;
-pub use search::{
-    Build, Candidate, Choice, Plan, StepShape, WeightCopies, contenders, plan, plan_of, search,
-};
+pub use search::{Plan, contenders, plan, plan_of, search};
 pub use shorter::ShorterPrograms;
 pub use target::Target;

@@ -2,8 +2,9 @@
 
 use crate::bulk::Transport;
 use crate::control::Control;
+use crate::deadlines::Deadlines;
 use crate::error::GroupError;
-use crate::group::{Deadlines, Group};
+use crate::group::Group;
 use crate::rendezvous::{Arrival, meet};
 use crate::tcp::Tcp;
 

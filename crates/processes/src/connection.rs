@@ -5,8 +5,9 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::deadlines::interval;
 use crate::frame::{self, HEADER_BYTES, Header, Kind, decode_error};
 use crate::state::{Message, Shared, lock};
 
@@ -175,9 +176,4 @@ enum Ended {
     Silent,
     Garbled,
     Broken(std::io::Error),
-}
-
-/// Time between heartbeats, and between checks for them.
-pub(crate) fn interval(deadline: Duration) -> Duration {
-    (deadline / 6).clamp(Duration::from_millis(20), Duration::from_secs(5))
 }

@@ -22,10 +22,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, Thread};
 
-use crate::connection::interval;
+use crate::deadlines::Deadlines;
+use crate::deadlines::interval;
 use crate::error::GroupError;
 use crate::frame::{self, Call, Kind};
-use crate::group::Deadlines;
 use crate::pulse::Pulse;
 use crate::state::{Link, Mail, Shared, lock};
 use crate::wire::{Reader, put_counted};

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::bulk::{Bulk, Interruption, Transport, Watch};
 use crate::control::Control;
+use crate::deadlines::Deadlines;
 use crate::error::GroupError;
 use crate::hello::Member;
 use crate::pulse::Stretch;
@@ -327,27 +328,5 @@ impl Watch for Shared {
 
     fn mismatch(&self, text: String) -> GroupError {
         self.fail(GroupError::Mismatch(text))
-    }
-}
-
-/// Time limits on waiting for other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadlines {
-    /// For all processes to start.
-    pub start: Duration,
-    /// Silence after which a process is lost, and standstill after which work made of small parts counts as hanging.
-    pub silence: Duration,
-    /// After this time, a process that is alive but does not make the call that all others wait in is lost.
-    pub stall: Duration,
-}
-
-impl Default for Deadlines {
-    fn default() -> Deadlines {
-        Deadlines {
-            start: Duration::from_secs(60),
-            silence: Duration::from_secs(60),
-            // Rank 0 may plan, compile or save for minutes while the others wait.
-            stall: Duration::from_secs(1800),
-        }
     }
 }

@@ -13,6 +13,7 @@ mod bulk;
 mod connect;
 mod connection;
 mod control;
+mod deadlines;
 mod door;
 mod error;
 mod frame;
@@ -30,8 +31,9 @@ mod tcp;
 pub mod testing;
 mod wire;
 
+pub use deadlines::Deadlines;
 pub use error::GroupError;
-pub use group::{Deadlines, Group};
+pub use group::Group;
 pub use hello::MOST_PROCESSES;
 pub use launch::{Launch, Launcher};
 pub use pulse::Stretch;

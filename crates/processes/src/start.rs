@@ -19,8 +19,9 @@ use crate::address::{
 };
 use crate::bulk::{Interruption, Round, Span, Transport};
 use crate::connect::connect;
+use crate::deadlines::Deadlines;
 use crate::error::GroupError;
-use crate::group::{Deadlines, Group};
+use crate::group::Group;
 use crate::hello::Token;
 use crate::launch::{Launch, Launcher, Variables, variable};
 use crate::mpi::{self, Family, Mpi};

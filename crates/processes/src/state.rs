@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::connection::interval;
+use crate::deadlines::Deadlines;
+use crate::deadlines::interval;
 use crate::error::GroupError;
 use crate::frame::{self, Call, Kind, encode_error};
-use crate::group::Deadlines;
 use crate::pulse::Pulse;
 
 /// How long writing an error to the other processes may take before this process acts on it.

@@ -3,7 +3,8 @@
 use std::net::TcpListener;
 
 use crate::connect::connect;
-use crate::group::{Deadlines, Group};
+use crate::deadlines::Deadlines;
+use crate::group::Group;
 use crate::hello::Token;
 use crate::rendezvous::{Arrival, Place};
 

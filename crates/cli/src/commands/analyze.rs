@@ -13,8 +13,8 @@ use holdall_telemetry::analyze::{
 use holdall_telemetry::memory_log::FILE_NAME;
 use holdall_train::config::budget::{Memory, show_time};
 
-use crate::arguments::OutputOptions;
 use crate::failure;
+use crate::options::OutputOptions;
 use crate::screen::{print, print_json, tell};
 
 #[derive(Args)]

@@ -14,8 +14,8 @@ use holdall_train::tasks::generation::{Generation, Method};
 use holdall_train::tasks::video_text::{ClipReader, VideoTextTask};
 use serde::Serialize;
 
-use crate::arguments::{ComputeOptions, PrecisionArgument, at_least_one, seed, small_count};
 use crate::commands::open_device;
+use crate::options::{ComputeOptions, PrecisionArgument, at_least_one, seed, small_count};
 use crate::screen::{print_json, tell};
 
 #[derive(Args)]

@@ -13,7 +13,7 @@ use holdall_train::TrainError;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::arguments::{ProcessOptions, at_least_one};
+use crate::options::{ProcessOptions, at_least_one};
 use crate::processes::{self, Begun};
 use crate::screen::{print_json, tell};
 

@@ -23,8 +23,8 @@ use holdall_train::TrainError;
 use holdall_train::engine::task::nothing_readable;
 use serde::Serialize;
 
-use crate::arguments::at_least_one;
 use crate::commands::predict::pictures;
+use crate::options::at_least_one;
 use crate::screen::{print_json, progress, tell};
 
 #[derive(Args)]

@@ -9,13 +9,12 @@ use half::{bf16, f16};
 use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
 use holdall_files::SplitMix64;
 use holdall_metrics::features::{Element, Features, Segment};
-use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{Job, OnGpu, Options, Ties};
+use holdall_metrics::retrieval::{Job, OnGpu, Options, Pairs, Ties};
 use serde::Serialize;
 
-use crate::arguments::{ComputeOptions, at_least_one, seed};
 use crate::commands::open_device;
 use crate::commands::retrieval::{DecidedJson, rank_on};
+use crate::options::{ComputeOptions, at_least_one, seed};
 use crate::screen::{print_json, tell};
 
 #[derive(Args)]

@@ -15,8 +15,8 @@ use holdall_train::planning::plan_race::Choosing;
 use holdall_train::planning::setup::Setup;
 use serde::Serialize;
 
-use crate::arguments::RunOptions;
 use crate::commands::{Opened, open_device_for};
+use crate::options::RunOptions;
 use crate::screen::{print_json, progress, tell};
 
 #[derive(Args)]

@@ -12,7 +12,7 @@ use holdall_metrics::captions::{CaptionScorer, CaptionScores, NltkTokens, coco, 
 use holdall_train::TrainError;
 use serde::Serialize;
 
-use crate::arguments::OutputOptions;
+use crate::options::OutputOptions;
 use crate::screen::{print, print_json, tell};
 
 /// Samples tokenized at a time, on all threads.

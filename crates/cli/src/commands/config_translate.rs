@@ -8,9 +8,9 @@ use clap::Args;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 
-use crate::arguments::OverwriteOption;
 use crate::config_file::{tell_differences, tell_translation};
 use crate::invocation::{program, quoted};
+use crate::options::OverwriteOption;
 use crate::screen::{print, tell};
 
 #[derive(Args)]

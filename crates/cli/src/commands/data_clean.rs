@@ -9,9 +9,9 @@ use holdall_data::check::{
 };
 use holdall_files::{counted, thousands};
 
-use crate::arguments::OverwriteOption;
 use crate::commands::data_check::{CheckOptions, Wanted, meant, share, watched};
 use crate::commands::data_pairs;
+use crate::options::OverwriteOption;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 

@@ -12,7 +12,7 @@ use holdall_sample_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
 use holdall_sample_data::vessels::{self, VesselsConfig};
 use holdall_train::TrainError;
 
-use crate::arguments::seed;
+use crate::options::seed;
 use crate::screen::{progress, tell};
 use crate::stop;
 

@@ -18,10 +18,10 @@ use holdall_train::config::budget::Memory;
 use holdall_train::config::{EvalEvery, RunConfig, Warmup};
 use holdall_train::run::report::{Outcome, Summary};
 
-use crate::arguments::{ComputeOptions, TaskArgument, seed};
 use crate::commands::open_device;
 use crate::commands::train::{TrainRequest, train};
 use crate::invocation;
+use crate::options::{ComputeOptions, TaskArgument, seed};
 use crate::screen::{progress, tell};
 use crate::stop;
 

@@ -29,12 +29,12 @@ use holdall_train::tasks::Saved;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::arguments::{
-    ComputeOptions, InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
-};
 use crate::commands::open_device_in;
 use crate::commands::plan::fitting;
 use crate::invocation::quoted;
+use crate::options::{
+    ComputeOptions, InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
+};
 use crate::processes::{self, Begun};
 use crate::screen::{packed, print, print_json, progress, tell};
 use crate::stop;

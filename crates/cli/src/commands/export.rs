@@ -14,7 +14,7 @@ use holdall_train::export::saved_model::open_folder;
 use holdall_train::tasks::Saved;
 use serde::Serialize;
 
-use crate::arguments::{OutputOptions, OverwriteOption};
+use crate::options::{OutputOptions, OverwriteOption};
 use crate::screen::{print_json, tell};
 use crate::stop;
 

@@ -37,7 +37,7 @@ use holdall_train::config::RunConfig;
 use holdall_train::planning::setup::{limit_reading, resolve_budget};
 use serde_json::json;
 
-use crate::arguments::{DeviceArgument, RunOptions};
+use crate::options::{DeviceArgument, RunOptions};
 use crate::processes::{self, Begun};
 use crate::screen::tell;
 

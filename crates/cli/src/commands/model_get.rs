@@ -11,7 +11,7 @@ use holdall_train::TrainError;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::arguments::OutputOptions;
+use crate::options::OutputOptions;
 use crate::screen::{print_json, progress_bytes, tell};
 use crate::stop;
 

@@ -20,11 +20,11 @@ use holdall_train::planning::prepare::Prepared;
 use holdall_train::planning::setup::{Setup, limit_reading, resolve_budget, show_budget};
 use holdall_train::planning::site::Site;
 
-use crate::arguments::{DeviceArgument, RunOptions};
 use crate::commands::open_device;
 use crate::commands::plan_chart::{Chart, Point};
 use crate::commands::train::{TrainingOptions, is_yaml};
 use crate::failure;
+use crate::options::{DeviceArgument, RunOptions};
 use crate::screen::{columns, print, print_json, table, tell};
 
 #[derive(Args)]

@@ -35,13 +35,11 @@ use serde::Serialize;
 
 use self::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
 use self::inputs::Named;
-use crate::arguments::{
-    InferenceOptions, OutputOptions, OverwriteOption, TileOptions, at_least_one,
-};
 use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
+use crate::options::{InferenceOptions, OutputOptions, OverwriteOption, TileOptions, at_least_one};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 

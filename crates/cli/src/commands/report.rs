@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use holdall_telemetry::report::{self, Page, ReportFile};
 
-use crate::arguments::OverwriteOption;
+use crate::options::OverwriteOption;
 use crate::screen::{print_json, tell};
 use crate::stop;
 

@@ -15,9 +15,9 @@ use holdall_train::run::verify::{
     Certificate, Split, SplitResult, usual_splits, verify, verify_plain_accumulation,
 };
 
-use crate::arguments::RunOptions;
 use crate::commands::{Opened, open_device_for};
 use crate::failure;
+use crate::options::RunOptions;
 use crate::screen::{print, print_json, progress, table, tell};
 
 #[derive(Args)]

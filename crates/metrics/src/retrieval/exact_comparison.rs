@@ -6,8 +6,8 @@
 use std::cmp::Ordering;
 
 use super::Job;
-use crate::exact_dot;
 use crate::features::Features;
+use crate::retrieval::exact_dot;
 
 /// Independent partial sums, so that the compiler can vectorise.
 const LANES: usize = 16;

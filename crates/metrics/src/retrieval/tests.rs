@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
 use super::*;
-use crate::exact_dot;
+use crate::retrieval::exact_dot;
 
 /// Reference: compares every score with every other score, without rounding.
 fn oracle(job: &Job<'_>) -> [Vec<Entry>; 2] {

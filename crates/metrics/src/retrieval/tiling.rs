@@ -4,7 +4,7 @@ use super::best_positives;
 use super::count::{self, Count, Tiles};
 use super::rank_statistics::Entry;
 use super::{Job, Options, RetrievalError};
-use crate::pairs::Pairs;
+use crate::retrieval::pairs::Pairs;
 use holdall_device::cpu::digits::{COLUMNS, ROWS};
 
 /// Tile sizes that fit a ranking into memory: scores are counted tile by tile and never stored.

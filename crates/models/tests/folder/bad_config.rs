@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use holdall_models::ModelError;
 use holdall_models::config::{Activation, ClipConfig, TextPooling};
-use holdall_models::error::ModelError;
 use holdall_models::folder::ModelFolder;
 use serde_json::{Value, json};
 

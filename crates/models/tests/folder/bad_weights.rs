@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use holdall_models::error::ModelError;
+use holdall_models::ModelError;
 use holdall_models::folder::{Head, ModelFolder, write_folder};
 use safetensors::Dtype;
 use serde_json::{Value, json};

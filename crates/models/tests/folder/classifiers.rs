@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use holdall_models::ModelError;
 use holdall_models::config::ClipConfig;
-use holdall_models::error::ModelError;
 use holdall_models::folder::{Head, ModelFolder, write_folder};
 use holdall_models::model_config::ModelConfig;
 use holdall_models::vit;

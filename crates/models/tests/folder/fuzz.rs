@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use holdall_models::ModelError;
 use holdall_models::config::ClipConfig;
-use holdall_models::error::ModelError;
 use holdall_models::folder::ModelFolder;
 use proptest::prelude::*;
 

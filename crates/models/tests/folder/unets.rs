@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use holdall_models::error::ModelError;
+use holdall_models::ModelError;
 use holdall_models::folder::{ModelFolder, write_folder};
 use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::UnetConfig;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use holdall_models::error::ModelError;
+use holdall_models::ModelError;
 use holdall_models::folder::{Head, ModelFolder, write_folder};
 use holdall_models::model_config::ModelConfig;
 use holdall_models::video_text::config::{

@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use holdall_data::DataError;
 use holdall_device::DeviceError;
-use holdall_models::error::ModelError;
+use holdall_models::ModelError;
 use holdall_onnx::OnnxError;
 use holdall_plan::PlanError;
 use holdall_processes::GroupError;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use holdall_device::Device;
 use holdall_files::{Checksum, remove_folder};
-use holdall_models::error::ModelError;
+use holdall_models::ModelError;
 use holdall_models::folder::{CHECKSUMS_FILE, NamedTensor, Values};
 use holdall_models::state_file::{StateFile, write_state};
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,8 @@
 //! The similarity matrix is never stored.
 
 use holdall_metrics::features::Features;
-use holdall_metrics::pairs::Pairs;
 use holdall_metrics::retrieval::{
-    self, Engine, Found, Go, Job, Options, RetrievalError, Side, Sizes,
+    self, Engine, Found, Go, Job, Options, Pairs, RetrievalError, Side, Sizes,
 };
 
 use crate::engine::task::Unfinished;

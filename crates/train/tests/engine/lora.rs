@@ -93,7 +93,7 @@ impl Golden {
                 }
                 _ => self.folder.read_f32(name, values)?,
             }
-            Ok::<(), holdall_models::error::ModelError>(())
+            Ok::<(), holdall_models::ModelError>(())
         })
         .unwrap();
         step

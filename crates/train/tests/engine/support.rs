@@ -114,7 +114,7 @@ pub fn read_weights(device: &Device, step: &mut Step, folder: &ModelFolder) {
             ("head.bias", Some(head)) => values.copy_from_slice(&head.bias),
             _ => folder.read_f32(name, values)?,
         }
-        Ok::<(), holdall_models::error::ModelError>(())
+        Ok::<(), holdall_models::ModelError>(())
     })
     .unwrap();
 }

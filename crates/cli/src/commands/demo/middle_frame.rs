@@ -16,10 +16,10 @@ use holdall_train::TrainError;
 use holdall_train::config::budget::Memory;
 
 use super::{DemoArguments, FRAMES};
-use crate::arguments::{
+use crate::commands::eval::{EvalArguments, evaluate};
+use crate::options::{
     InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
 };
-use crate::commands::eval::{EvalArguments, evaluate};
 use crate::screen::tell;
 
 /// Scores of the run's model on middle frames, as text; `None` if it was stopped.

@@ -16,7 +16,7 @@ use holdall_train::tasks::Saved;
 
 use super::PredictArguments;
 use super::clip_files::clips_under;
-use crate::arguments::{output_is_input, resolved};
+use crate::options::{output_is_input, resolved};
 use crate::screen::tell;
 
 /// The table among the named inputs; a table must be the only input.

@@ -23,8 +23,8 @@ use holdall_train::tasks::segment::{PredictedPicture, SavedSegmenter, SegmentTas
 use serde::Serialize;
 
 use super::segment::{ProbabilityFormat, SegmentOptions};
-use crate::arguments::{output_is_input, resolved};
 use crate::array_file;
+use crate::options::{output_is_input, resolved};
 use crate::screen::tell;
 
 /// Output of one picture.

@@ -26,8 +26,8 @@ use serde::Serialize;
 use super::inputs::{self, files_under};
 use super::mask_files::{Names, PredictedMask, Writer};
 use super::{PredictArguments, Skipped};
-use crate::arguments::{SEGMENTATION, resolved};
 use crate::failure;
+use crate::options::{SEGMENTATION, resolved};
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 

@@ -24,9 +24,9 @@ use serde::Serialize;
 use super::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
 use super::inputs::{self, Clips, Named};
 use super::{Job, PredictArguments, Skipped, tell_csv, write_file};
-use crate::arguments::small_count;
 use crate::array_file;
 use crate::failure;
+use crate::options::small_count;
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 

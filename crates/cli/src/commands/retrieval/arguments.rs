@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use holdall_train::config::budget::Memory;
 
-use crate::arguments::{ComputeOptions, OutputOptions, OverwriteOption, small_count};
+use crate::options::{ComputeOptions, OutputOptions, OverwriteOption, small_count};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use holdall_data::samples::read_captions;
 use holdall_files::{counted, thousands};
-use holdall_metrics::feature_file::{FeatureFiles, parted};
-use holdall_metrics::features::{Element, Features, Meter};
-use holdall_metrics::pair_file::{self, Counts};
-use holdall_metrics::pairs::Pairs;
-use holdall_metrics::retrieval::{RetrievalError, Side};
-use holdall_metrics::unique_captions::{GalleryRows, gallery_rows, num_different};
+use holdall_metrics::features::{
+    Element, FeatureFiles, Features, GalleryRows, Meter, gallery_rows, num_different, parted,
+};
+use holdall_metrics::retrieval::pair_file::{self, Counts};
+use holdall_metrics::retrieval::{Pairs, RetrievalError, Side};
 use holdall_train::TrainError;
 
 use super::arguments::{RetrievalArguments, UnpairedArgument};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use holdall_train::config::{Count, Precision, RunConfig};
 
-use crate::arguments::{RunOptions, set};
+use crate::options::{RunOptions, set};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \

@@ -10,10 +10,9 @@ use std::sync::atomic::AtomicBool;
 use holdall_data::loader::{Loader, Share, Skipped};
 use holdall_data::samples::{Samples, UNSEEN};
 use holdall_device::HostRow;
+use holdall_metrics::classification::{LabelCounts, LabelFrequencies};
 use holdall_metrics::contrastive::{PairedFeatures, Positives};
-use holdall_metrics::feature_gather::FeatureGather;
-use holdall_metrics::features::Features;
-use holdall_metrics::labels::{LabelCounts, LabelFrequencies};
+use holdall_metrics::features::{FeatureGather, Features};
 use holdall_metrics::retrieval::{Ranks, Ties};
 use serde::{Deserialize, Serialize};
 

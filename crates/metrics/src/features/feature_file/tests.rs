@@ -1,5 +1,5 @@
 use super::*;
-use crate::npy_header::tests::{dictionary, npy};
+use crate::features::npy_header::tests::{dictionary, npy};
 use half::{bf16, f16};
 use tempfile::TempDir;
 

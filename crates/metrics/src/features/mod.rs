@@ -2,11 +2,25 @@
 //!
 //! f32, f16 and bf16 are converted to f32 without loss; all other modules see f32 only.
 
+mod feature_file;
+mod feature_gather;
+#[allow(unsafe_code, reason = "memory maps")]
+mod mapped_file;
+pub(crate) mod npy_header;
+mod safetensors_header;
+mod unique_captions;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+pub use feature_file::{FeatureFiles, parted};
+pub(crate) use feature_file::{Layout, Suffix};
+pub use feature_gather::{FeatureGather, OrderedFeatures};
+pub(crate) use mapped_file::MappedFile;
+pub use unique_captions::{GalleryRows, gallery_rows, num_different};
 
 /// Storage format of a value, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,9 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 
 use crate::error::InputError;
-use crate::features::{Element, Features, Segment};
-use crate::mapped_file::MappedFile;
-use crate::npy_header::Header;
-use crate::safetensors_header;
+use crate::features::mapped_file::MappedFile;
+use crate::features::npy_header::Header;
+use crate::features::{Element, Features, Segment, safetensors_header};
 
 const EXPECTED: &str = "f32, f16 or bf16, least significant byte first";
 

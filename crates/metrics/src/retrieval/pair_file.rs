@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::error::InputError;
-use crate::mapped_file::MappedFile;
-use crate::npy_header::Header;
+use crate::features::MappedFile;
+use crate::features::npy_header::Header;
 use crate::retrieval::Side;
 
 const EXPECTED: &str = "two whole numbers, query and gallery item";
@@ -236,7 +236,7 @@ pub(crate) fn npy(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::npy_header::tests::{dictionary, npy as npy_file};
+    use crate::features::npy_header::tests::{dictionary, npy as npy_file};
 
     const COUNTS: Counts = Counts {
         queries: 3,
