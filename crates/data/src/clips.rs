@@ -32,8 +32,8 @@ mod tests;
 mod video;
 mod webp_chunks;
 
-pub(crate) use file::needs_ffmpeg;
 pub use file::{ClipFile, is_clip_name, size_and_time};
+pub(crate) use file::{contents_of, first_bytes, needs_ffmpeg};
 pub(crate) use frame_files::{avi, npy};
 pub use framing::ClipFraming;
 pub(crate) use packing::ClipPacking;
