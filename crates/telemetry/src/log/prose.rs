@@ -97,7 +97,9 @@ fn memory(line: &str) -> impl Iterator<Item = (Meaning, f64)> {
             let behind = value[words.len()..].trim();
             let Some(bytes) = bytes_of(words) else {
                 // `step 5 GPU Memory - Allocated: 14 GB`
-                subject = value.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).to_owned();
+                subject = value
+                    .trim_start_matches(|c: char| !c.is_ascii_alphabetic())
+                    .to_owned();
                 return None;
             };
             let named = |name: &str| {
