@@ -129,14 +129,16 @@ fn for_who_typed(text: &str, mut typed: impl Iterator<Item = String>) -> String 
         .or_else(|| hint.and_then(holdall_train::config::as_typed));
     // A key that was typed at the wrong place keeps its value; without a value, there is no command to suggest.
     let typed = typed.and_then(|typed| {
-        let set = words.iter().find(|word| {
-            let key = word.split_once('=').map(|(key, _)| key);
-            key.is_some_and(|key| typed.ends_with(&format!("{key}=VALUE")))
-        });
-        match set.and_then(|set| set.split_once('=')) {
-            Some((_, value)) => Some(typed.replace("=VALUE", &format!("={value}"))),
-            None => Some(typed).filter(|typed| !typed.ends_with("=VALUE")),
-        }
+        let Some(path) = typed.strip_suffix("=VALUE") else {
+            return Some(typed);
+        };
+        words.iter().find_map(|word| {
+            let (key, value) = word.split_once('=')?;
+            let name = key.rsplit('.').next()?;
+            let is_meant = text.starts_with(&format!("error: --set {word}: unknown key `{name}`"));
+            let is_elsewhere = path != format!("--set {key}");
+            (is_meant && is_elsewhere).then(|| format!("{path}={value}"))
+        })
     });
     match typed.filter(|_| TAKE_SETS.contains(&command.as_str()) && !has_config) {
         Some(typed) => format!("{text}; on the command line: {typed}"),
@@ -186,12 +188,19 @@ mod tests {
             for_who_typed(text, words).contains("; on the command line: --set data.image_root=.")
         };
         assert!(say("holdall train photos.csv") && say("holdall data check photos.csv"));
-        let text =
-            "error: --set max_steps=5: unknown key\nhint: `max_steps` belongs under `train:`";
+        let text = "error: --set max_steps=5: unknown key `max_steps`\nhint: `max_steps` belongs under `train:`";
         let words = ["holdall", "train", "photos.csv", "--set", "max_steps=5"];
         let said = for_who_typed(text, words.into_iter().map(str::to_owned));
         assert!(
             said.ends_with("on the command line: --set train.max_steps=5"),
+            "{said}"
+        );
+        let text = "error: --set data.rotation=10: unknown key `rotation` under `data:`\n\
+                    hint: `rotation` belongs under `data: pair_augment:`";
+        let words = ["holdall", "train", "photos", "--set", "data.rotation=10"];
+        let said = for_who_typed(text, words.into_iter().map(str::to_owned));
+        assert!(
+            said.ends_with("on the command line: --set data.pair_augment.rotation=10"),
             "{said}"
         );
         assert!(!say("holdall train cars.yml") && !say("holdall predict RUN 1.jpg"));

@@ -76,6 +76,12 @@ impl Understood {
         let behind = self.words.get(position + 1).map(written).filter(is_value);
         let typed = typed_option(option, attached.as_deref().or(behind.as_deref()));
         match typed {
+            Some(TypedOption::Means { words, .. })
+                if is_run_folder(&words) && command(&self.words).1 != ["train"] =>
+            {
+                let text = not_there(option, None, error, &self.words);
+                Err(NotUnderstood::Option(text))
+            }
             Some(TypedOption::Means { words, takes_value })
                 if takes_sets(&self.words) && is_read(&words, &self.words) =>
             {
@@ -125,32 +131,40 @@ fn is_value(word: &String) -> bool {
 
 /// Whether the typed command has `--set`.
 fn takes_sets(words: &[OsString]) -> bool {
-    command(words).is_some_and(|command| {
-        let mut options = command.get_arguments();
-        options.any(|option| option.get_long() == Some("set"))
-    })
+    let (command, _) = command(words);
+    let mut options = command.get_arguments();
+    options.any(|option| option.get_long() == Some("set"))
 }
 
-/// Commands whose `--set` accepts data keys only, because other settings belong to the trained model.
-const SETS_OF_DATA: [&str; 2] = ["eval", "predict"];
+/// Commands whose `--set` accepts data keys only, because other settings belong to a trained model or to none.
+const SETS_OF_DATA: [&str; 5] = ["eval", "predict", "check", "clean", "pack"];
+
+/// Whether the option sets the folder of a run, which `holdall train` alone writes.
+fn is_run_folder(meant: &[String]) -> bool {
+    let sets = |key: &str| meant.iter().any(|word| word.starts_with(key));
+    sets("out=") || sets("run_name=")
+}
 
 /// Whether the typed command reads the translated settings.
 fn is_read(meant: &[String], typed: &[OsString]) -> bool {
-    let is_about_data =
-        command(typed).is_some_and(|command| SETS_OF_DATA.contains(&command.get_name()));
+    let (command, _) = command(typed);
+    let is_about_data = SETS_OF_DATA.contains(&command.get_name());
     let is_of_data = |set: &[String]| set[0] != "--set" || set[1].starts_with("data.");
     !is_about_data || meant.windows(2).all(is_of_data)
 }
 
-fn command(words: &[OsString]) -> Option<clap::Command> {
+/// The typed command, and its names: `data`, `clean`.
+fn command(words: &[OsString]) -> (clap::Command, Vec<String>) {
     let mut command = Holdall::command();
-    for word in words.iter().skip(1) {
-        match command.find_subcommand(word.to_str()?) {
-            Some(below) => command = below.clone(),
-            None => break,
-        }
+    let mut names = Vec::new();
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        let Some(below) = command.find_subcommand(word) else {
+            break;
+        };
+        command = below.clone();
+        names.push(command.get_name().to_owned());
     }
-    Some(command)
+    (command, names)
 }
 
 /// The error for an unknown option.
@@ -160,11 +174,10 @@ fn not_there(
     error: &clap::Error,
     words: &[OsString],
 ) -> String {
-    let name = command(words).map_or(String::new(), |command| command.get_name().to_owned());
-    let path = match name.as_str() {
-        "" | "holdall" => "holdall".to_owned(),
-        name => format!("holdall {name}"),
-    };
+    let (_, names) = command(words);
+    let name = names.last().cloned().unwrap_or_default();
+    let path = format!("holdall {}", names.join(" "));
+    let path = path.trim_end();
     let hint = answer.unwrap_or_else(|| match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(near)) => format!("did you mean {near}?"),
         _ if SETS_OF_DATA.contains(&name.as_str()) => {
@@ -255,6 +268,27 @@ mod tests {
             (
                 "holdall predict runs/a b.jpg --flux 3",
                 ["--flux: no such option", "--set data.KEY=VALUE"],
+            ),
+            (
+                "holdall data sample cars --out a",
+                [
+                    "--out: no such option of holdall data sample\n",
+                    "hint: holdall data sample --help",
+                ],
+            ),
+            (
+                "holdall data clean a.csv --out b.csv",
+                [
+                    "--out: no such option of holdall data clean\n",
+                    "--help lists its options",
+                ],
+            ),
+            (
+                "holdall data check a.csv --lr 3",
+                [
+                    "--lr: no such option of holdall data check",
+                    "for `holdall train`",
+                ],
             ),
             (
                 "holdall report a --lr 3",

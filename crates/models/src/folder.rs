@@ -155,7 +155,7 @@ impl ModelFolder {
                     ModelConfig::Unet(_) => "`task: segment` trains it",
                     ModelConfig::VideoText(_) => "`task: video-text` trains it",
                     ModelConfig::Bert(_) => {
-                        "a BERT reads text, not pictures; `task: video-text` takes it as `video_text: {text_model: FOLDER}`"
+                        "a BERT reads text, not pictures; --task video-text takes it as its text tower, --set video_text.text_model=FOLDER"
                     }
                     ModelConfig::CaptionDecoder(_) => "it is a part of a video-text model",
                 },

@@ -211,6 +211,8 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     };
     saved_inputs::check_sets(&arguments.sets, opened.task_name(), reader)?;
     let config = config(arguments, saved)?;
+    let warnings = saved_inputs::warnings_of_sets(&config, &arguments.sets, opened.task_name());
+    warnings.iter().for_each(|warning| tell(warning));
     let EvaluationData {
         task,
         samples,

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
+use holdall_train::config::{RunConfig, TaskName};
+use holdall_train::export::saved_inputs::{Reader, check_sets};
 use serde_json::Value;
 
 use crate::training::{Home, RunFiles, on};
@@ -249,4 +251,221 @@ fn test_rows_are_evaluated_by_their_part_and_trained_rows_are_named() {
     let careful = "Careful: 4 of 7 rows were trained on (3 by path, 1 by contents)";
     assert!(answer.stderr.contains(careful), "{}", answer.stderr);
     eval(&run.path, &other_csv, "--part test").refused_with(&["expected test rows", "found none"]);
+}
+
+/// A value for every key of the data section, and for what `eval` reads beside it, that differs from the default.
+const KEYS: &[(&str, &str)] = &[
+    ("seed", "5"),
+    ("evaluation.captions", "1"),
+    ("evaluation.seed", "3"),
+    ("data.train", "nowhere.csv"),
+    ("data.validation", "0.4"),
+    ("data.image_root", "nowhere"),
+    ("data.image", "body"),
+    ("data.video", "shape"),
+    ("data.group", "shape"),
+    ("data.num_videos", "2"),
+    ("data.frames", "2"),
+    ("data.stride", "1"),
+    ("data.start", "centred"),
+    ("data.short_clips", "mask"),
+    ("data.separator", ";"),
+    ("data.caption", "a {colour}{color}"),
+    ("data.label", "colour"),
+    ("data.targets", "{colour: colour}"),
+    ("data.tokenizer", "nowhere.json"),
+    ("data.mask", "other"),
+    ("data.image_subdir", "nowhere"),
+    ("data.label_subdir", "nowhere"),
+    ("data.classes", "[background, vein]"),
+    (
+        "data.colours",
+        "{background: \"#000000\", vein: \"#0000ff\"}",
+    ),
+    ("data.binarize", "3"),
+    ("data.ignore", "7"),
+    ("data.field_of_view", "nowhere"),
+    ("data.image_size", "48"),
+    ("data.patch", "16"),
+    ("data.foreground", "0.5"),
+    ("data.augment", "{flip: true}"),
+    ("data.pair_augment", "{flip: false}"),
+    ("data.mixing", "{mixup: 0.4}"),
+    ("data.decode", "fast"),
+    ("data.bad_pictures", "fail"),
+    ("data.unseen_labels", "skip"),
+    ("data.max_skipped", "0"),
+    ("data.replaced_pictures", "warn"),
+    ("data.picture_check", "hash"),
+];
+
+/// A model of a task, the drawn data it was trained on, and other data with a broken row and a label that was not trained.
+struct Case {
+    task: TaskName,
+    model: &'static str,
+    drawn: &'static str,
+    train: &'static str,
+    other: &'static str,
+    options: &'static str,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        task: TaskName::Clip,
+        model: "small",
+        drawn: "cars",
+        train: "image_labels.csv",
+        other: "other.csv",
+        options: "--set data.label=make",
+    },
+    Case {
+        task: TaskName::Classify,
+        model: "vit-demo",
+        drawn: "cars",
+        train: "image_labels.csv",
+        other: "other.csv",
+        options: "--set data.label=make",
+    },
+    Case {
+        task: TaskName::Segment,
+        model: "unet-demo",
+        drawn: "vessels",
+        train: "train",
+        other: "test",
+        options: "",
+    },
+    Case {
+        task: TaskName::VideoText,
+        model: "video-text-demo",
+        drawn: "clips --frames 3",
+        train: "clips.csv",
+        other: "other.csv",
+        options: "--set data.label=direction --set data.validation=0.3 --set evaluation.captions=4",
+    },
+];
+
+/// Draws data, and a table of a third of it with a file that is missing and a label that nothing was trained on.
+fn draw_of(case: &Case, folder: &Path) {
+    let (count, size) = match case.model {
+        "unet-demo" => (8, 64),
+        _ => (36, 32),
+    };
+    let options = format!("{} --count {count} --size {size}", case.drawn);
+    let words = ["data".into(), "sample".into()].into_iter();
+    let options = options.split(' ').map(OsString::from);
+    holdall_words(words.chain(options).chain([folder.into()])).exits(DONE);
+    if case.other != "other.csv" {
+        return;
+    }
+    let table = fs::read_to_string(folder.join(case.train)).unwrap();
+    let lines: Vec<&str> = table.lines().take(14).collect();
+    let path = lines[1].split(',').next().unwrap();
+    let missing = lines[1].replacen(path, "nowhere", 1);
+    let mut unseen = format!("{}\n", lines[2]);
+    for label in [
+        "Brixel", "Corvane", "Dunmora", "Halvik", "Lumino", "Pellaro", "Quarzon", "Tavinor",
+    ] {
+        unseen = unseen.replace(&format!(",{label},"), ",unseen,");
+    }
+    for label in ["up", "down", "left", "right"] {
+        unseen = unseen.replace(&format!(",{label},"), ",unseen,");
+    }
+    let other = format!("{}\n{unseen}{missing}\n", lines.join("\n"));
+    assert!(other.contains(",unseen,"));
+    fs::write(folder.join(case.other), other).unwrap();
+}
+
+/// Exit code, scores or predictions, and what was said, without bytes.
+fn outcome(words: &[OsString], set: Option<&str>) -> (i32, Value, String) {
+    let set = set.map(|set| ["--set".into(), set.into()]);
+    let answer = holdall_words(words.iter().cloned().chain(set.into_iter().flatten()));
+    let mut json: Value = serde_json::from_str(&answer.stdout).unwrap_or_default();
+    if let Some(keys) = json.as_object_mut() {
+        keys.retain(|key, _| !key.ends_with("_bytes"));
+    }
+    (answer.code, json, answer.stderr)
+}
+
+/// Keys that matter where a row is broken, or has a label that was not trained on: rows of the other tables alone.
+const OF_BROKEN_ROWS: [&str; 3] = [
+    "data.bad_pictures",
+    "data.unseen_labels",
+    "data.max_skipped",
+];
+
+/// The settings without a trace in what a model's commands do.
+fn silent_sets(case: &Case) -> Vec<String> {
+    let home = Home::empty();
+    let (data, run) = (home.path("data"), home.path("run"));
+    draw_of(case, &data);
+    let words: [OsString; 2] = ["train".into(), data.join(case.train).into()];
+    let options = format!(
+        "--task {} --model {} --max-steps 1 {}",
+        case.task.name(),
+        case.model,
+        case.options
+    );
+    let options = options.split_whitespace().map(OsString::from);
+    let out: [OsString; 2] = ["--out".into(), run.clone().into()];
+    holdall_words(words.into_iter().chain(options).chain(out)).exits(DONE);
+    let other = data.join(case.other);
+    let mut commands: [(Reader, Vec<OsString>); 3] = [
+        (Reader::Eval, vec!["eval".into(), run.clone().into()]),
+        (
+            Reader::EvalOfData,
+            vec!["eval".into(), run.clone().into(), other.clone().into()],
+        ),
+        (
+            Reader::Predict,
+            vec!["predict".into(), run.into(), other.into()],
+        ),
+    ];
+    if case.task == TaskName::Segment {
+        commands[2].0 = Reader::PredictFiles;
+        let masks = home.path("masks").into();
+        commands[2]
+            .1
+            .extend(["--out".into(), masks, "--overwrite".into()]);
+    }
+    let mut silent = Vec::new();
+    for (reader, mut words) in commands {
+        words.push("--json".into());
+        let usual = outcome(&words, None);
+        assert!(usual.0 < 2, "{words:?}: {}", usual.2);
+        let has_broken_rows = reader != Reader::Eval && case.task != TaskName::Segment;
+        for (key, value) in KEYS {
+            let set = format!("{key}={value}");
+            let is_refused = check_sets(std::slice::from_ref(&set), case.task, reader).is_err();
+            let needs_broken_rows = OF_BROKEN_ROWS.contains(key) && !has_broken_rows;
+            if !is_refused && !needs_broken_rows && outcome(&words, Some(&set)) == usual {
+                silent.push(format!("{reader:?} of {}: {set}", case.model));
+            }
+        }
+    }
+    silent
+}
+
+/// Keys x tasks x `eval RUN`, `eval RUN DATA`, `predict RUN DATA`: each `--set` changes the outcome, gets a warning or is refused.
+/// Training, plans and certificates have the same test in `key_effects`.
+#[test]
+fn every_key_changes_what_eval_and_predict_do_or_is_answered() {
+    let defaults = serde_json::to_value(RunConfig::default()).unwrap();
+    for key in defaults["data"].as_object().unwrap().keys() {
+        assert!(
+            KEYS.iter()
+                .any(|(known, _)| *known == format!("data.{key}")),
+            "data.{key}"
+        );
+    }
+    let silent: Vec<String> = std::thread::scope(|scope| {
+        let cases: Vec<_> = CASES
+            .iter()
+            .map(|case| scope.spawn(|| silent_sets(case)))
+            .collect();
+        cases
+            .into_iter()
+            .flat_map(|case| case.join().unwrap())
+            .collect()
+    });
+    assert!(silent.is_empty(), "{silent:#?}");
 }

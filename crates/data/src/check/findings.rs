@@ -130,7 +130,12 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
             detail: match kind {
                 Fault::Picture(State::OtherFormat) => {
                     let image = images.get(at).map_or("", String::as_str);
-                    decode::refused_kind(&sheets[at.0].0.root.join(image))
+                    let found = decode::refused_kind(&sheets[at.0].0.root.join(image));
+                    let name = |found: String| {
+                        let name = found.strip_prefix("an ").or(found.strip_prefix("a "));
+                        name.unwrap_or(&found).to_owned()
+                    };
+                    found.map(name)
                 }
                 _ => detail(kind, *at, all, &groups, (&labels, &spellings)),
             },
@@ -330,6 +335,20 @@ fn detail(
         let first = groups.first(all, at, side).filter(|first| *first != at)?;
         Some(as_row(first))
     };
+    // Near copies are not certainly the same picture, so another label is a remark and no conflict.
+    let near_as = |side: Side| {
+        let first = groups
+            .near
+            .first(all, at, side)
+            .filter(|first| *first != at)?;
+        let has_other_label = all.at(first).label_text != all.at(at).label_text;
+        let label = if has_other_label {
+            ", under another label"
+        } else {
+            ""
+        };
+        Some(as_row(first) + label)
+    };
     match kind {
         Fault::Picture(State::TooManyPixels)
         | Fault::Row(RowKind::TooSmall | RowKind::TooNarrow) => {
@@ -337,8 +356,8 @@ fn detail(
         }
         Fault::Row(RowKind::TooShort) => Some(counted(look.num_frames, "frame")),
         Fault::Row(RowKind::Leak) => same_as(&groups.equal, groups.equal.earlier_side(all, at)?),
-        Fault::Row(RowKind::NearLeak) => same_as(&groups.near, groups.near.earlier_side(all, at)?),
-        Fault::Row(RowKind::NearDuplicate) => same_as(&groups.near, all.side(at)),
+        Fault::Row(RowKind::NearLeak) => near_as(groups.near.earlier_side(all, at)?),
+        Fault::Row(RowKind::NearDuplicate) => near_as(all.side(at)),
         Fault::Row(RowKind::TwoLabels) => {
             let label_of = |at: At| {
                 let label = (at.0 == 0).then(|| all.label_of[at.1]);

@@ -5,16 +5,16 @@
 //! their perceptual hash, as long as all of them together have at most [`MOST_BYTES`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde::Serialize;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::decode::{self, Fingerprint, Framing, Marks, Scratch, near_pairs};
+use crate::decode::{
+    self, Fingerprint, Framing, Marks, Scratch, contents_of, first_bytes, near_pairs,
+};
 use crate::samples::Samples;
-use crate::stored_file::{self, StoredFile};
 
 /// Number of samples whose file is in the other list too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -56,7 +56,7 @@ impl Overlap {
 pub struct OverlapSearch {
     /// Sample numbers by the hash of their file's absolute path.
     by_path: HashMap<u64, Vec<u32>>,
-    /// The samples' files by size.
+    /// The samples' files by size, folders of frames by that of their first.
     by_size: HashMap<u64, Vec<SampleFile>>,
     found: Vec<Option<FoundBy>>,
     /// Pictures of both lists that are still to be decoded; `None` where nothing is decoded, or they are too many.
@@ -102,13 +102,13 @@ impl OverlapSearch {
                     .entry(hash_of(&path))
                     .or_default()
                     .push(number);
-                if let Some(stamp) = stored_file::stamp(&path) {
-                    search.keep(stamp.num_bytes, |pictures| {
+                if let Some(num_bytes) = first_bytes(&path) {
+                    search.keep(num_bytes, |pictures| {
                         let samples = pictures.of_samples.entry(path.clone()).or_default();
                         samples.push(number);
                         samples.len() == 1
                     });
-                    let of_size = search.by_size.entry(stamp.num_bytes).or_default();
+                    let of_size = search.by_size.entry(num_bytes).or_default();
                     of_size.push(SampleFile {
                         sample: number,
                         path,
@@ -134,7 +134,7 @@ impl OverlapSearch {
 
     /// Compares one more file of the other list.
     pub fn add(&mut self, path: &Path) {
-        let size = stored_file::stamp(path).map(|stamp| stamp.num_bytes);
+        let size = first_bytes(path);
         if let Some(size) = size {
             self.keep(size, |pictures| pictures.others.insert(path.to_owned()));
         }
@@ -255,18 +255,6 @@ fn hash_of(path: &Path) -> u64 {
     xxh3_64(path.as_os_str().as_encoded_bytes())
 }
 
-fn contents_of(path: &Path) -> io::Result<u128> {
-    let mut file = StoredFile::open(path)?;
-    let mut hasher = Xxh3::new();
-    let mut piece = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(hasher.digest128()),
-            length => hasher.update(&piece[..length]),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -299,6 +287,30 @@ mod tests {
         let overlap = search.finish();
         assert_eq!((overlap.by_path, overlap.by_contents), (1, 1));
         assert_eq!(overlap.count(), 2);
+    }
+
+    #[test]
+    fn a_copied_folder_of_frames_is_found_by_its_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (name, frames) in [
+            ("clip", ["first", "second"]),
+            ("copy", ["first", "second"]),
+            ("other", ["first", "SECOND"]),
+        ] {
+            fs::create_dir(path(name)).unwrap();
+            for (number, bytes) in frames.iter().enumerate() {
+                fs::write(path(name).join(format!("{number}.png")), bytes).unwrap();
+            }
+        }
+        let mut builder = SamplesBuilder::new(folder.path().to_owned());
+        builder.push("copy", None, 2);
+        builder.push("other", None, 3);
+        let samples = builder.finish(Vec::new());
+        let mut search = OverlapSearch::new(&samples, CompareBy::Files);
+        search.add(&path("clip"));
+        let overlap = search.finish();
+        assert_eq!((overlap.by_path, overlap.by_contents), (0, 1));
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod video;
 mod webp_chunks;
 
 pub use file::{ClipFile, size_and_time};
+pub(crate) use file::{contents_of, first_bytes};
 pub use frame_files::{avi, npy};
 pub(crate) use packing::ClipPacking;
 pub(crate) use sampling::{FrameChoice, chosen_videos};

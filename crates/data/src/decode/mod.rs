@@ -9,7 +9,9 @@ mod picture;
 mod whole_picture;
 
 pub use allowance::Allowance;
-pub(crate) use clips::{ClipFile, ClipPacking, FrameChoice, chosen_videos, find_ffmpeg};
+pub(crate) use clips::{
+    ClipFile, ClipPacking, FrameChoice, chosen_videos, contents_of, find_ffmpeg, first_bytes,
+};
 pub use clips::{avi, npy, size_and_time};
 pub(crate) use fingerprint::{Fingerprint, Marks, near_pairs};
 pub use fingerprint::{MAX_BITS, MAX_COLOUR_DIFFERENCE};

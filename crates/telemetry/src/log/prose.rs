@@ -93,21 +93,38 @@ fn memory(line: &str) -> impl Iterator<Item = (Meaning, f64)> {
                     }
                 },
             };
-            let (number, unit) = number_and_unit(first_words(value))?;
-            let bytes = number * unit_bytes(unit.split(' ').next()?)?;
-            let meaning = match name {
+            let words = first_words(value);
+            let behind = value[words.len()..].trim();
+            let Some(bytes) = bytes_of(words) else {
+                // `step 5 GPU Memory - Allocated: 14 GB`
+                subject = value
+                    .trim_start_matches(|c: char| !c.is_ascii_alphabetic())
+                    .to_owned();
+                return None;
+            };
+            let named = |name: &str| {
+                let whole = column(&format!("{subject} {name}"));
+                // Behind an amount of memory in its line, `peak` is one of memory too.
+                let after = || last.and_then(|_| column(&format!("memory {name}")));
+                let meaning = whole.or_else(|| column(name)).or_else(after)?.meaning;
+                meaning.is_bytes().then_some(meaning)
+            };
+            let meaning = match (name, behind) {
                 // `3.5 GB / 24 GB`
-                "" if last == Some(Meaning::Used) => Meaning::Total,
-                "" => return None,
-                _ => {
-                    let alone = column(name).map(|column| column.meaning);
-                    let whole = column(&format!("{subject} {name}")).map(|column| column.meaning);
-                    whole.or(alone).filter(|meaning| meaning.is_bytes())?
-                }
+                ("", "") if last == Some(Meaning::Used) => Meaning::Total,
+                // `GPU memory: 14000MB allocated, 58212MB peak`
+                _ if !behind.is_empty() && named(behind).is_some() => named(behind)?,
+                ("", _) => return None,
+                _ => named(name)?,
             };
             last = Some(meaning);
             Some((meaning, bytes))
         })
+}
+
+fn bytes_of(amount: &str) -> Option<f64> {
+    let (number, unit) = number_and_unit(amount)?;
+    Some(number * unit_bytes(unit.split(' ').next()?)?)
 }
 
 fn begins_with_digit(text: &str) -> bool {
@@ -193,6 +210,30 @@ mod tests {
                 Some(1.5),
                 None,
                 Some(2.0),
+            ),
+            (
+                "step 5 GPU Memory - Allocated: 14.00GB / Peak: 56.85GB",
+                Some(14.0),
+                Some(56.85),
+                None,
+            ),
+            (
+                "[Epoch 0][Step 5] loss=1.0 GPU Memory - Allocated: 14.00GB / Peak: 56.85GB",
+                Some(14.0),
+                Some(56.85),
+                None,
+            ),
+            (
+                "Step 5: GPU memory allocated 14.00 GB, peak 56.85 GB",
+                Some(14.0),
+                Some(56.85),
+                None,
+            ),
+            (
+                "GPU memory: 14.00GB allocated, 56.85GB peak, 60 GB reserved",
+                Some(14.0),
+                Some(56.85),
+                Some(60.0),
             ),
         ] {
             let found = samples(line);

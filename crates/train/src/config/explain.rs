@@ -111,7 +111,10 @@ fn section_complaint(source: &Source) -> Complaint {
             complaint.hint(format!("--set '{key}.{inner}={{{example}: VALUE}}'"))
         }
         Some(_) => complaint.hint(format!("--set {key}.{inner}=VALUE")),
-        None => complaint,
+        None if *key == "data" => {
+            complaint.hint(format!("`data: {{train: {value}}}` names what to train on"))
+        }
+        None => complaint.hint(format!("--set {key}.KEY=VALUE")),
     }
 }
 

@@ -191,9 +191,13 @@ fn has_one_entry(text: &str) -> bool {
     })
 }
 
-/// Dotted path in a hint: `` `weight_decay` belongs under `train: optimizer:` `` gives `train.optimizer.weight_decay`.
+/// Dotted path in a hint: `` `weight_decay` belongs under `train: optimizer:` `` gives `train.optimizer.weight_decay`. `None` for a key of
+/// several inner sections, such as `flip`.
 fn path_of_belonging(hint: &str) -> Option<String> {
     let (key, place) = hint.strip_prefix('`')?.split_once("` belongs ")?;
+    if place.starts_with("under `data: ") && place.contains("` or under `") {
+        return None;
+    }
     let path = match place.strip_prefix("under `") {
         Some(place) => place.split_once(":`")?.0.replace(": ", ".") + ".",
         None if place.starts_with("at the top level") => String::new(),
@@ -294,6 +298,10 @@ mod tests {
             (
                 "`weight_decay` belongs under `train: optimizer:`",
                 Some("--set train.optimizer.weight_decay=VALUE"),
+            ),
+            (
+                "`flip` belongs under `data: augment:` or under `data: pair_augment:`",
+                None,
             ),
             (
                 "`memory` belongs at the top level; or did you mean `x`?",

@@ -94,6 +94,14 @@ fn what_is_set_wrongly_is_answered_as_typed() {
             "unknown key `learning_rate`\nhint: `train: {lr: 2e-5}`; the label head has `lr_head`, parameters by name have `lr_by`",
         ),
         (
+            "data=photos",
+            "expected keys with values, `key: value`\nhint: `data: {train: photos}` names what to train on",
+        ),
+        (
+            "unet=photos",
+            "expected keys with values, `key: value`\nhint: --set unet.KEY=VALUE",
+        ),
+        (
             "seed.x=1",
             "seed: expected a single value\nhint: by default it is `seed: 0`",
         ),

@@ -14,7 +14,9 @@ use holdall_data::{DataConfig, segmentation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::config::{RunConfig, TaskName, changed_keys, is_within, tasks_that_read};
+use crate::config::{
+    RunConfig, TaskName, changed_keys, is_within, tasks_that_read, warnings_of_unused_keys,
+};
 use crate::error::TrainError;
 use crate::export::saved_model::SavedModel;
 use crate::planning::planned_run::PlannedRun;
@@ -147,23 +149,29 @@ pub enum Reader {
     Eval,
     /// `holdall eval` on other data.
     EvalOfData,
+    /// `holdall predict` on a table.
     Predict,
+    /// `holdall predict` on pictures, clips or folders of them.
+    PredictFiles,
 }
 
 impl Reader {
     fn command(self) -> &'static str {
         match self {
             Reader::Eval | Reader::EvalOfData => "holdall eval",
-            Reader::Predict => "holdall predict",
+            Reader::Predict | Reader::PredictFiles => "holdall predict",
         }
     }
 
     /// Reason why a key has no effect for this command, if it has none.
     fn leaves_unread(self, key: &str, task: TaskName) -> Option<&'static str> {
         let is_any_of = |keys: &[&str]| keys.iter().any(|section| is_within(key, section));
+        let is_predict = matches!(self, Reader::Predict | Reader::PredictFiles);
         let is_read_beside_data = match self {
-            Reader::Predict => false,
-            Reader::Eval | Reader::EvalOfData => is_any_of(&["seed", "evaluation"]),
+            Reader::Predict | Reader::PredictFiles => false,
+            // The seed decides which rows of the run's own data are held out.
+            Reader::Eval => is_any_of(&["seed", "evaluation"]),
+            Reader::EvalOfData => is_any_of(&["evaluation"]),
         };
         if !is_within(key, "data") && !is_read_beside_data {
             return Some("it is no key of the data section");
@@ -171,8 +179,11 @@ impl Reader {
         if is_any_of(ONLY_TRAINING) {
             return Some("only training reads it");
         }
-        if self == Reader::Predict && is_any_of(UNREAD_BY_PREDICT) {
+        if is_predict && is_any_of(UNREAD_BY_PREDICT) {
             return Some("predictions need no truth and no split");
+        }
+        if self == Reader::PredictFiles && is_any_of(OF_TABLES) {
+            return Some("files are named, and no table");
         }
         if self != Reader::Eval && is_within(key, "data.train") {
             return Some("the data is named behind the model");
@@ -197,6 +208,17 @@ const ONLY_TRAINING: &[&str] = &[
     "data.picture_check",
 ];
 
+/// Keys about the columns and rows of a table.
+const OF_TABLES: &[&str] = &[
+    "data.image_root",
+    "data.image",
+    "data.video",
+    "data.mask",
+    "data.separator",
+    "data.group",
+    "data.num_videos",
+];
+
 /// Keys about the ground truth, and about the selection of samples.
 const UNREAD_BY_PREDICT: &[&str] = &[
     "data.validation",
@@ -208,6 +230,20 @@ const UNREAD_BY_PREDICT: &[&str] = &[
     "data.unseen_labels",
 ];
 
+/// Warnings for keys that `sets` names, and that the data or another key of the config switches off.
+pub fn warnings_of_sets(config: &RunConfig, sets: &[String], task: TaskName) -> Vec<String> {
+    let named = |warning: &String| {
+        let starts = |set: &String| {
+            let key = set.split(['=', '{']).next().unwrap_or_default().trim();
+            warning.starts_with(&format!("warning: {key}"))
+        };
+        sets.iter().any(starts)
+    };
+    let mut warnings = warnings_of_unused_keys(config, task);
+    warnings.retain(named);
+    warnings
+}
+
 /// Refuses `--set` keys without effect for this command.
 pub fn check_sets(sets: &[String], task: TaskName, reader: Reader) -> Result<(), TrainError> {
     for set in sets {
@@ -215,8 +251,17 @@ pub fn check_sets(sets: &[String], task: TaskName, reader: Reader) -> Result<(),
         let Ok(alone) = RunConfig::load(None, std::slice::from_ref(set)) else {
             continue;
         };
+        let is_column = matches!(alone.data.validation, Validation::Column { .. });
         for key in changed_keys(&alone) {
-            if let Some(why) = reader.leaves_unread(&key, task) {
+            let is_split = is_within(&key, "data.validation") && !is_column;
+            let why = if reader == Reader::EvalOfData && is_split {
+                Some(
+                    "every row of the named data counts; `--part` and {column: NAME} choose a side",
+                )
+            } else {
+                reader.leaves_unread(&key, task)
+            };
+            if let Some(why) = why {
                 return Err(TrainError::Config(format!(
                     "--set {set}: expected a key of the data section that {} reads, found {key}: {why}\nhint: leave it out",
                     reader.command()

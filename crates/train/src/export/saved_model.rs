@@ -227,7 +227,10 @@ pub fn open_folder(name: &str) -> Result<ModelFolder, TrainError> {
 
 /// Error for a preset, which has random weights: there is nothing to evaluate.
 pub(crate) fn not_trained(name: &str) -> TrainError {
-    let hint = hint_at_runs(name).unwrap_or_else(|| TRAINED.to_owned());
+    let hint = hint_at_runs(name).unwrap_or_else(|| match hub_cache::command_for(name) {
+        Some(command) => format!("{command} downloads its pretrained weights"),
+        None => TRAINED.to_owned(),
+    });
     TrainError::Config(format!(
         "{name}: expected a trained model, found a preset, which has random weights\nhint: {hint}"
     ))

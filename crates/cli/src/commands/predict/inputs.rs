@@ -38,16 +38,23 @@ pub(super) fn settings(
     saved: &Saved,
 ) -> Result<DataConfig, TrainError> {
     let sets = &arguments.sets;
-    saved_inputs::check_sets(sets, saved.task_name(), Reader::Predict)?;
-    let mut config = saved_inputs::config_of(&arguments.model, saved.model(), sets)?;
     let named = arguments.images.iter().chain(&arguments.search.search);
     let named: Vec<&PathBuf> = named.collect();
+    let reader = if named.iter().any(|path| is_list(path)) {
+        Reader::Predict
+    } else {
+        Reader::PredictFiles
+    };
+    saved_inputs::check_sets(sets, saved.task_name(), reader)?;
+    let mut config = saved_inputs::config_of(&arguments.model, saved.model(), sets)?;
     let place = match named.as_slice() {
         [only] => only.as_path(),
         _ => Path::new(""),
     };
     let note = saved_inputs::take_data(&mut config, place, sets);
     note.iter().for_each(|note| tell(note));
+    let warnings = saved_inputs::warnings_of_sets(&config, sets, saved.task_name());
+    warnings.iter().for_each(|warning| tell(warning));
     config.data.train = None;
     Ok(DataConfig {
         bad_pictures: BadPictures::Skip,

@@ -14,7 +14,8 @@ use super::frame_folder::FrameFolder;
 use super::npy::Npy;
 use super::video::Video;
 use crate::decode::picture::{
-    FrameView, Framing, Limits, PictureCost, Scratch, SmallerFrame, SmallerFrames, check_frame_size,
+    self, FrameView, Framing, Limits, PictureCost, Scratch, SmallerFrame, SmallerFrames,
+    check_frame_size,
 };
 use crate::error::DataError;
 use crate::media::needs_ffmpeg;
@@ -183,16 +184,32 @@ impl ClipFile {
 
     /// Hash of the file's bytes, or of all frames of a folder.
     pub(crate) fn contents(&self) -> io::Result<u128> {
-        let Frames::Folder(folder) = &self.frames else {
-            return hash(StoredFile::open(&self.path)?);
-        };
-        let mut all = Vec::new();
-        for frame in 0..folder.num_frames() {
-            let file = StoredFile::open(&folder.frame_path(frame))?;
-            all.extend_from_slice(&hash(file)?.to_le_bytes());
-        }
-        Ok(xxh3_128(&all))
+        contents_of(&self.path)
     }
+}
+
+/// Hash of a file's bytes, or of all frames of a folder.
+pub(crate) fn contents_of(path: &Path) -> io::Result<u128> {
+    if !path.is_dir() {
+        return hash(StoredFile::open(path)?);
+    }
+    let folder = FrameFolder::open(path).map_err(io::Error::other)?;
+    let mut all = Vec::new();
+    for frame in 0..folder.num_frames() {
+        let file = StoredFile::open(&folder.frame_path(frame))?;
+        all.extend_from_slice(&hash(file)?.to_le_bytes());
+    }
+    Ok(xxh3_128(&all))
+}
+
+/// Bytes of a file, or of the first frame of a folder: files and folders of other sizes have other contents.
+pub(crate) fn first_bytes(path: &Path) -> Option<u64> {
+    let stored = if path.is_dir() {
+        stored_file::stamp(&FrameFolder::open(path).ok()?.frame_path(0))
+    } else {
+        stored_file::stamp(path)
+    };
+    stored.map(|stored| stored.num_bytes)
 }
 
 fn hash(mut file: StoredFile) -> io::Result<u128> {
@@ -290,11 +307,11 @@ fn not_a_clip(path: &Path, start: &[u8]) -> DataError {
     let found = match start {
         [] => "an empty file".to_owned(),
         _ if is_picture => "a picture".to_owned(),
-        _ => {
+        _ => picture::refused_kind(path).unwrap_or_else(|| {
             let shown = start.iter().copied().flat_map(std::ascii::escape_default);
             let shown: String = shown.map(char::from).collect();
             format!("a file that begins with `{shown}`")
-        }
+        }),
     };
     DataError::NotAClip {
         path: path.to_owned(),

@@ -51,14 +51,12 @@ const FORMATS: &[(usize, &[u8], &str, &str)] = &[
 /// Bytes read from the beginning: enough even where EXIF data stand before a JPEG's frame.
 const BEGINNING_BYTES: u64 = 1 << 20;
 
-/// Name of a file's unsupported format without its article: `AVIF`.
+/// Name of a file's unsupported format: `an AVIF`.
 pub(crate) fn refused_kind(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     let file = StoredFile::open(path).ok()?;
     file.take(BEGINNING_BYTES).read_to_end(&mut bytes).ok()?;
-    let found = refused(&bytes)?.found;
-    let name = found.strip_prefix("an ").or(found.strip_prefix("a "));
-    Some(name.unwrap_or(&found).to_owned())
+    Some(refused(&bytes)?.found.into_owned())
 }
 
 /// The refusal of a file in an unsupported format; `None` for other files.

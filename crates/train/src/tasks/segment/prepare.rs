@@ -53,7 +53,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
     folder.check()?;
     let ModelConfig::Unet(model) = folder.config() else {
         return Err(TrainError::Config(format!(
-            "model `{name}`: expected a U-Net, found {}\nhint: a folder that `holdall train` wrote for `task: segment`, or a preset: {}",
+            "model `{name}`: expected a U-Net, found {}\nhint: a folder that `holdall train --task segment` wrote, or a preset: {}",
             folder.config().describe(),
             UnetConfig::PRESETS.join(", ")
         )));

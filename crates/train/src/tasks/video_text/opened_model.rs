@@ -144,11 +144,18 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
         Some(ModelConfig::VideoText(model)) => model.clone(),
         Some(ModelConfig::Clip(clip)) => of_clip(clip),
         Some(other) => {
+            let hint = match other {
+                ModelConfig::Bert(_) => format!(
+                    "a BERT reads text, not pictures: beside a CLIP it is the text tower, --set video_text.text_model={name}"
+                ),
+                _ => format!(
+                    "a CLIP folder, a folder that `holdall train --task video-text` wrote, or a preset: {}",
+                    VideoTextConfig::PRESETS.join(", ")
+                ),
+            };
             return Err(TrainError::Config(format!(
-                "model `{name}`: expected a CLIP or a video-text model, found {}\n\
-                 hint: a CLIP folder, a folder that `holdall train` wrote for `task: video-text`, or a preset: {}",
-                other.describe(),
-                VideoTextConfig::PRESETS.join(", ")
+                "model `{name}`: expected a CLIP or a video-text model, found {}\nhint: {hint}",
+                other.describe()
             )));
         }
         None => match VideoTextConfig::preset(name) {

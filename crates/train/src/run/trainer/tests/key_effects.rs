@@ -3,24 +3,29 @@
 //! ```text
 //! seen in the plan    another fingerprint of the prepared run: samples, rows, losses, rates, optimizer, request, model
 //! seen in the run     other losses, scores, files or lines of a run of two steps
+//! seen in the step    another fingerprint of what `plan` and `verify` compute without data
 //! ```
+//!
+//! What `eval` and `predict` read is walked by the command line's `every_key_changes_what_eval_and_predict_do_or_is_answered`.
 //!
 //! Keys that only a command reads, or that need a second process, a GPU or a broken picture, are in [`READ_ELSEWHERE`], each with
 //! the test that covers it.
 
 use std::path::Path;
 
+use holdall_data::DataConfig;
 use holdall_data::config::Validation;
 use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
 use holdall_sample_data::vessels::{self, VesselsConfig};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::TaskName;
 use crate::config::budget::Memory;
+use crate::config::{TaskName, is_within};
 use crate::engine::schedule::LearningRates;
 use crate::planning::digest::data_digest;
 use crate::planning::prepare::Prepared;
+use crate::planning::setup::Setup;
 use crate::run_folder::folder::RunFolder;
 
 /// Keys without a visible effect in a run of one process on intact pictures, and the tests that cover them.
@@ -309,11 +314,25 @@ fn with_key(config: &RunConfig, key: &str, value: &Value) -> Result<RunConfig, S
 /// Everything that is known before planning, as text.
 fn fingerprint(prepared: &Prepared) -> String {
     let setup = &prepared.setup;
-    let task = &setup.step.task;
     let lists = prepared.subsets().map(|(subset, samples)| {
         let rows = (0..samples.len()).map(|sample| samples.image(sample).to_owned());
         (subset, rows.collect::<Vec<_>>(), samples.targets().to_vec())
     });
+    let metric = setup.config.train.best_metric.as_deref();
+    format!(
+        "{:?} {} {:?} {:?} {:x} {:?}",
+        prepared.notes,
+        step_fingerprint(setup),
+        lists.collect::<Vec<_>>(),
+        setup.rows,
+        data_digest(prepared),
+        setup.step.task.best_metric(metric).ok()
+    )
+}
+
+/// What plans and certificates depend on, as text.
+fn step_fingerprint(setup: &Setup) -> String {
+    let task = &setup.step.task;
     let rates = LearningRates::new(&setup.config, 100);
     let length = setup.config.train.total_steps(7);
     let learnt = (task.losses(), task.parameter_names(), rates, length);
@@ -323,15 +342,7 @@ fn fingerprint(prepared: &Prepared) -> String {
         &setup.request,
         setup.seed,
     );
-    let said: Vec<&String> = prepared.notes.iter().chain(&setup.notes).collect();
-    format!(
-        "{said:?} {:?} {of_step:?} {learnt:?} {:?} {:x} {:?}",
-        lists.collect::<Vec<_>>(),
-        setup.rows,
-        data_digest(prepared),
-        task.best_metric(setup.config.train.best_metric.as_deref())
-            .ok()
-    )
+    format!("{:?} {of_step:?} {learnt:?}", setup.notes)
 }
 
 /// Events, losses and files of a run, as text.
@@ -455,6 +466,98 @@ fn every_key_has_an_effect_in_every_task_or_is_answered() {
     }
     eprintln!("{runs} runs");
     assert!(without_effect.is_empty(), "{without_effect:#?}");
+}
+
+/// Keys, or sections, of the step: `plan` and `verify` read them without data too. Heads, masks and captions come from data.
+const OF_A_STEP: &[&str] = &[
+    "labels",
+    "tokens",
+    "unet",
+    "video_text",
+    "data.frames",
+    "losses.caption",
+    "losses.contrastive",
+    "losses.label",
+    "train.effective_batch",
+    "train.batch_size",
+    "train.gradient_accumulation",
+    "train.recompute",
+    "train.freeze",
+    "train.optimizer",
+    "train.optimizer_state",
+    "train.gradients",
+    "train.ema",
+    "train.dropout",
+    "train.stochastic_depth",
+    "train.lora",
+    "train.eval_batch_size",
+    "precision",
+    "memory",
+    "seed",
+];
+
+#[test]
+fn every_key_of_a_step_changes_a_plan_without_data_or_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = Device::on_cpu(Cpu::new(Some(1)));
+    let mut without_effect = Vec::new();
+    for task in TASKS {
+        let mut base = base(folder.path(), task);
+        base.data = DataConfig::default();
+        base.labels = (task != TaskName::Segment).then_some(5);
+        let before = step_fingerprint(&Setup::without_data(&base, &device).unwrap());
+        for (key, value) in EXAMPLES {
+            if !OF_A_STEP.iter().any(|section| is_within(key, section)) {
+                continue;
+            }
+            let value: Value = serde_json::from_str(value).unwrap();
+            // Refused, or of another kind than the default.
+            let Ok(config) = with_key(&base, key, &value) else {
+                continue;
+            };
+            let Ok(setup) = Setup::without_data(&config, &device) else {
+                continue;
+            };
+            let mut warnings = setup
+                .notes
+                .iter()
+                .filter(|note| note.starts_with("warning: "));
+            let is_same =
+                serde_json::to_value(&config).unwrap() == serde_json::to_value(&base).unwrap();
+            if !is_same
+                && !warnings.any(|warning| warning.contains(key))
+                && step_fingerprint(&setup) == before
+            {
+                without_effect.push(format!("{}: {key}", task.name()));
+            }
+        }
+    }
+    assert!(without_effect.is_empty(), "{without_effect:#?}");
+}
+
+/// Keys of the table in docs/configuration.md: sections and keys that exist, and every section at the top level.
+#[test]
+fn the_document_has_the_keys_that_exist() {
+    const DOCUMENT: &str = include_str!("../../../../../../docs/configuration.md");
+    let (_, table) = DOCUMENT.split_once("\n## Keys\n").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let first_column = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let named: Vec<&str> = first_column
+        .flat_map(|keys| keys.split('`').skip(1).step_by(2))
+        .map(|key| key.trim_end_matches(':'))
+        .collect();
+    let defaults = serde_json::to_value(RunConfig::default()).unwrap();
+    for key in &named {
+        let pointer = format!("/{}", key.replace('.', "/"));
+        assert!(defaults.pointer(&pointer).is_some(), "{key}");
+    }
+    for key in defaults.as_object().unwrap().keys() {
+        // Segmentation has a document of its own.
+        let is_named = named.iter().any(|known| is_within(known, key)) || key == "unet";
+        assert!(is_named, "{key}");
+    }
 }
 
 /// Each key that another setting switches off gets a warning.
