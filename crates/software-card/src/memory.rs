@@ -213,7 +213,7 @@ impl Memory {
         true
     }
 
-    /// Takes the tensors of the only allocation of so many bytes; whether there is exactly one.
+    /// Takes the tensors of the only allocation of so many bytes, and fills them with NaNs; whether there is exactly one.
     pub fn describe_tensors(&mut self, is_inside: &[u8]) -> bool {
         let bytes = is_inside.len() as u64;
         let mut found = self.allocations.iter();
@@ -221,6 +221,7 @@ impl Memory {
         let (Some((&base, _)), None) = (found.next(), found.next()) else {
             return false;
         };
+        slice_mut::<u8>(base, is_inside.len()).fill(POISON);
         self.tensors = Some(Tensors {
             base,
             is_inside: is_inside.to_vec(),
