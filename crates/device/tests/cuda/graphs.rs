@@ -6,7 +6,6 @@ use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm, MomentForm
 use holdall_graph::{DType, Decay, Output, Role, Section, StorageId, ValueId};
 use holdall_plan::{Recompute, RecomputePolicy, Stage};
 
-use super::guards::guard_tensors;
 use super::harness::{ALL, Gpu, assert_close, assert_close_above, assert_same_bits, get};
 use super::recipes::{Kind, Layer, Recipe, Step, VOCABULARY, write_step};
 use super::step::{Contents, Outcome, flat, norm};
@@ -229,7 +228,6 @@ fn training_learns_the_labels_and_is_the_same_twice() {
         };
         let train = || -> Vec<f64> {
             let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
-            guard_tensors(&plan);
             step.write_weights(&plan, &mut machine);
             machine.run(gpu.device, &plan, Stage::Refresh.id(), 0, 0);
             let steps = 0..20;
