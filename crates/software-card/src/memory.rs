@@ -264,8 +264,13 @@ impl Memory {
         for (start, mapping) in &self.allocations {
             let end = start + mapping.bytes;
             if (*start..end).contains(&address) {
+                let between = if self.leaves_tensors(address, 1) {
+                    "outside of every tensor, "
+                } else {
+                    ""
+                };
                 return format!(
-                    "byte {} of an allocation of {} bytes",
+                    "{between}byte {} of an allocation of {} bytes",
                     address - start,
                     mapping.bytes
                 );
