@@ -70,8 +70,8 @@ fn card_of(device: c_int) -> Result<(MutexGuard<'static, Machine>, usize), i32> 
     Ok((machine, card))
 }
 
-/// For tests: a byte for each byte of the arena of a plan, 0 where no tensor lies. 0, or an error where there is no card, or not exactly
-/// one allocation of that size.
+/// For tests: a byte for each byte of the arena of a plan, 0 where no tensor lies; the arena is then full of NaNs. 0, or an error where
+/// there is no card, or not exactly one allocation of that size.
 #[unsafe(no_mangle)]
 pub extern "C" fn holdall_software_card_tensors(is_inside: *const u8, bytes: usize) -> c_int {
     let is_inside = crate::foreign::list(is_inside, bytes);

@@ -213,7 +213,7 @@ impl Memory {
         true
     }
 
-    /// Takes the tensors of the only allocation of so many bytes; whether there is exactly one.
+    /// Takes the tensors of the only allocation of so many bytes, and fills them with NaNs; whether there is exactly one.
     pub fn describe_tensors(&mut self, is_inside: &[u8]) -> bool {
         let bytes = is_inside.len() as u64;
         let mut found = self.allocations.iter();
@@ -221,6 +221,7 @@ impl Memory {
         let (Some((&base, _)), None) = (found.next(), found.next()) else {
             return false;
         };
+        slice_mut::<u8>(base, is_inside.len()).fill(POISON);
         self.tensors = Some(Tensors {
             base,
             is_inside: is_inside.to_vec(),
@@ -263,8 +264,13 @@ impl Memory {
         for (start, mapping) in &self.allocations {
             let end = start + mapping.bytes;
             if (*start..end).contains(&address) {
+                let between = if self.leaves_tensors(address, 1) {
+                    "outside of every tensor, "
+                } else {
+                    ""
+                };
                 return format!(
-                    "byte {} of an allocation of {} bytes",
+                    "{between}byte {} of an allocation of {} bytes",
                     address - start,
                     mapping.bytes
                 );

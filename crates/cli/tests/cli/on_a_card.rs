@@ -93,17 +93,25 @@ fn every_task_has_the_losses_of_the_cpu() {
     }
 }
 
-/// Another process takes most of the card, early and late: the run is planned again in what is left, or ends with a sentence.
+/// Another process takes most of the card, early and late, and a card as Windows runs it lends host memory instead of refusing: the run
+/// stays within its budget, planned again where that helps, or ends with a sentence.
 #[test]
 fn a_neighbour_that_takes_memory_is_named() {
     let Ok(card) = std::env::var("HOLDALL_SOFTWARE_GPU") else {
         return;
     };
     let home = Home::with_cars(24);
-    let mut endings = Vec::new();
-    for (mebibytes, after) in [(7000, 1), (7000, 8), (7800, 4), (7800, 12), (7000, 20)] {
-        let card = format!("{card},neighbour={mebibytes}@{after}");
-        let out = home.path(&format!("run-{mebibytes}-{after}"));
+    // Whether a run must end well; how often it asks what is free depends on what earlier runs have cached, so later neighbours are open.
+    for (differs, ends_well) in [
+        ("neighbour=7950@1", Some(false)),
+        ("neighbour=7000@8", None),
+        ("neighbour=7800@12", None),
+        ("wddm", Some(true)),
+        ("wddm,neighbour=7950@0", Some(false)),
+        ("wddm,pinned=1", Some(false)),
+    ] {
+        let card = format!("{card},{differs}");
+        let out = home.path(&format!("run-{differs}"));
         let line = format!(
             "train {} --task clip --model small --effective-batch 8 --device {} --precision f32 --memory 600MiB \
              --set train.max_steps=2 --out {}",
@@ -115,20 +123,33 @@ fn a_neighbour_that_takes_memory_is_named() {
         if answer.code == DONE {
             let summary: serde_json::Value =
                 serde_json::from_slice(&std::fs::read(out.join("summary.json")).unwrap()).unwrap();
-            assert!(
-                summary["process_bytes"].as_u64().unwrap() <= 600 << 20,
-                "{summary}"
-            );
+            let [held, planned] = ["process_bytes", "planned_bytes"].map(|key| {
+                summary[key]
+                    .as_u64()
+                    .unwrap_or_else(|| panic!("{key}: {summary}"))
+            });
+            assert!(held > 100 << 20 && held <= planned, "{differs}: {summary}");
+            assert!(planned <= 600 << 20, "{differs}: {summary}");
         } else {
             let said = &answer.stderr;
             assert!(
                 said.contains("error: ") && said.contains("hint: "),
-                "{said}"
+                "{differs}: {said}"
             );
-            assert!(!said.contains("panicked"), "{said}");
+            assert!(!said.contains("panicked"), "{differs}: {said}");
+            assert_eq!(
+                said.contains("could not be pinned"),
+                differs.contains("pinned"),
+                "{differs}: {said}"
+            );
         }
-        endings.push(answer.code);
+        if let Some(ends_well) = ends_well {
+            assert_eq!(
+                answer.code == DONE,
+                ends_well,
+                "{differs}: {}",
+                answer.stderr
+            );
+        }
     }
-    assert!(endings.contains(&DONE), "{endings:?}");
-    assert!(endings.iter().any(|code| *code != DONE), "{endings:?}");
 }

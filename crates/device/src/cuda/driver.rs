@@ -216,6 +216,12 @@ impl Pinned {
         let mut pointer = null_mut();
         // SAFETY: the pointer is written to a local and freed on drop.
         let result = unsafe { sys::cuMemHostAlloc(&mut pointer, bytes.max(64), 0) };
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(DeviceError::Failed(format!(
+                "{bytes} bytes of host memory could not be pinned for the GPU: the driver has no more\n\
+                 hint: end other programs that use the GPU, or give a smaller `host_memory`"
+            )));
+        }
         check(result, "cuMemHostAlloc")?;
         let pointer = pointer.cast::<u8>();
         // SAFETY: new memory of that size.

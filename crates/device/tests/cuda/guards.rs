@@ -59,9 +59,12 @@ impl Target for Apart<'_> {
     }
 }
 
-/// Tells the software card which bytes of the plan's arena belong to tensors. The machine is made already: choosing algorithms fills the
-/// whole arena with noise.
+/// Tells the software card which bytes of the plan's arena belong to tensors, and has it fill them with NaNs: before every run, so that
+/// a kernel that reads what this run has not written is seen. The machine is made already: choosing algorithms writes to the whole arena.
 pub fn guard_tensors(plan: &StepPlan) {
+    if !guards_tensors() {
+        return;
+    }
     let mut is_inside = vec![0u8; plan.arena_bytes as usize];
     let mut mark =
         |first: u64, bytes: u64| is_inside[first as usize..(first + bytes) as usize].fill(1);

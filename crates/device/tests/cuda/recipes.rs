@@ -12,6 +12,7 @@ use holdall_graph::{
 };
 use holdall_plan::{RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
+use super::guards::guard_tensors;
 use super::harness::{Gpu, assert_same_bits, cpu, get, put, put_input, rounded};
 use super::step::{Contents, Outcome, Random, flat, zero_gradients};
 use super::tokens::sorted_places;
@@ -404,7 +405,10 @@ impl Step {
         let sizes = [kept, self.accumulation];
         let plan = gpu.plan(&self.graph, policy, arithmetic, sizes);
         let mut machine = Machine::new(gpu.device, &plan, arithmetic).unwrap();
-        let [first, second] = [(); 2].map(|()| self.run(gpu.device, &plan, &mut machine));
+        let [first, second] = [(); 2].map(|()| {
+            guard_tensors(&plan);
+            self.run(gpu.device, &plan, &mut machine)
+        });
         let what = format!("{}, {policy:?}, {kept} kept", arithmetic.name());
         assert_same_bits(&first, &second, &what);
         first.assert_finite(&what);

@@ -6,6 +6,7 @@ use holdall_graph::ops::update::{AdamW, AdamWParameter, GradientNorm, MOMENT_BLO
 use holdall_graph::{DType, Decay, Graph, Output, Role, Section, StorageId, Value, ValueId};
 use holdall_plan::{Recompute, RecomputePolicy, Stage, StepPlan, lifetimes_of};
 
+use super::guards::guard_tensors;
 use super::harness::{
     FORMATS, Gpu, assert_close, assert_same_bits, cpu, get, put, put_input, rounded,
 };
@@ -206,6 +207,9 @@ impl Update {
         arithmetic: Arithmetic,
     ) -> Vec<Outcome> {
         let mut machine = Machine::new(device, plan, arithmetic).unwrap();
+        if device.is_gpu() {
+            guard_tensors(plan);
+        }
         for (storage, values) in &self.state {
             let place = plan.place_of(&flat(&self.graph, *storage));
             let contents = match place.dtype {
