@@ -20,7 +20,6 @@ use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use holdall_train::tasks::segment::SegmentTask;
 
-#[path = "engine/support.rs"]
 #[allow(dead_code)] // most of it is for the engine's tests
 mod support;
 

@@ -10,17 +10,11 @@
 //! Here it takes about a minute. With `HOLDALL_FULL_SIZE=1` it is the long one, whose counts are in docs/reliability.md:
 //! `HOLDALL_FULL_SIZE=1 cargo test --release -p holdall-cli --test cli campaign -- --nocapture --test-threads 1`.
 
-#[path = "campaign/attempt.rs"]
 mod attempt;
-#[path = "campaign/budgets.rs"]
 mod budgets;
-#[path = "campaign/cards.rs"]
 mod cards;
-#[path = "campaign/corruption.rs"]
 mod corruption;
-#[path = "campaign/file_system.rs"]
 mod file_system;
-#[path = "campaign/kills.rs"]
 mod kills;
 
 use std::fs;

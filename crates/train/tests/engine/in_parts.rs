@@ -2,8 +2,8 @@
 
 use holdall_device::Arithmetic;
 
-use crate::parts_case::assert_parts_are_a_step;
 use crate::support::on_cpu;
+use crate::support::parts_case::assert_parts_are_a_step;
 
 #[test]
 fn a_pause_changes_no_bit_and_a_step_without_its_update_has_not_happened() {

@@ -10,7 +10,7 @@ use holdall_train::engine::step::Step;
 use holdall_train::engine::step_graph::StepConfig;
 use holdall_train::engine::task::Task;
 
-use crate::caption_case::{large_weights, read, tiny};
+use crate::support::caption_case::{large_weights, read, tiny};
 use crate::support::{Split, on_cpu, step};
 
 const SPLIT: Split = Split {

@@ -7,8 +7,8 @@ use holdall_plan::Recompute;
 use holdall_train::engine::optimizer::StepScalars;
 use holdall_train::engine::step_graph::StepConfig;
 
+use crate::support::video_text_case::{CASES, NUM_SAMPLES, read_case};
 use crate::support::{Split, gradient_errors, on_cpu, read_weights, step};
-use crate::video_text_case::{CASES, NUM_SAMPLES, read_case};
 
 fn splits() -> [Split; 5] {
     let split = |batch_size, kept, recompute| Split {

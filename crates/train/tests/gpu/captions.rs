@@ -5,8 +5,8 @@ use holdall_train::engine::forward::ForwardModel;
 use holdall_train::engine::task::Task;
 use holdall_train::tasks::generation::Generated;
 
-use crate::caption_case::{large_weights, read, tiny};
 use crate::card::{ALL, Gpu, norm};
+use crate::support::caption_case::{large_weights, read, tiny};
 use crate::support::on_cpu;
 
 const SAMPLES: usize = 21;

@@ -8,7 +8,7 @@ use holdall_train::planning::plan_race::Choosing;
 use holdall_train::planning::setup::Setup;
 
 use crate::card::{ALL, Gpu, say};
-use crate::parts_case::assert_parts_are_a_step;
+use crate::support::parts_case::assert_parts_are_a_step;
 
 #[test]
 fn a_pause_changes_no_bit_and_a_step_without_its_update_has_not_happened() {

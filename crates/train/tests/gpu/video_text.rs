@@ -9,8 +9,8 @@ use holdall_train::engine::step::Step;
 use holdall_train::engine::step_graph::StepConfig;
 
 use crate::card::Gpu;
+use crate::support::video_text_case::{CASES, NUM_SAMPLES, read_case};
 use crate::support::{Split, Tensors, gradient_errors, read_weights, step};
-use crate::video_text_case::{CASES, NUM_SAMPLES, read_case};
 
 const FORMATS: [Arithmetic; 2] = [Arithmetic::F32, Arithmetic::Bf16];
 

@@ -10,43 +10,25 @@
 
 #![allow(clippy::unwrap_used)] // a test that fails here fails with a backtrace, which says more than a message
 
-#[path = "cuda/attention.rs"]
 mod attention;
-#[path = "cuda/convolution.rs"]
 mod convolution;
-#[path = "cuda/elements.rs"]
 mod elements;
-#[path = "cuda/every_operation.rs"]
 mod every_operation;
-#[path = "cuda/graphs.rs"]
 mod graphs;
-#[path = "cuda/group_norm.rs"]
 mod group_norm;
-#[path = "cuda/guards.rs"]
 mod guards;
-#[path = "cuda/harness.rs"]
 mod harness;
-#[path = "cuda/images.rs"]
 mod images;
-#[path = "cuda/layer_norm.rs"]
 mod layer_norm;
-#[path = "cuda/linear.rs"]
 mod linear;
-#[path = "cuda/losses.rs"]
 mod losses;
-#[path = "cuda/pixel_losses.rs"]
 mod pixel_losses;
-#[path = "cuda/recipes.rs"]
 mod recipes;
-#[path = "cpu/step.rs"]
+#[path = "../cpu/step.rs"]
 #[allow(dead_code)]
 // these tests draw numbers and compare as the CPU's do, and have machines where those have arenas
 mod step;
-#[path = "cuda/tokens.rs"]
 mod tokens;
-#[path = "cuda/update.rs"]
 mod update;
-#[path = "cuda/video.rs"]
 mod video;
-#[path = "cuda/video_attention.rs"]
 mod video_attention;

@@ -1,5 +1,9 @@
 //! Steps for tests.
 
+pub mod caption_case;
+pub mod parts_case;
+pub mod video_text_case;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -2,19 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "folder/bad_config.rs"]
 mod bad_config;
-#[path = "folder/bad_shards.rs"]
 mod bad_shards;
-#[path = "folder/bad_weights.rs"]
 mod bad_weights;
-#[path = "folder/classifiers.rs"]
 mod classifiers;
-#[path = "folder/fuzz.rs"]
 mod fuzz;
-#[path = "folder/unets.rs"]
 mod unets;
-#[path = "folder/video_texts.rs"]
 mod video_texts;
 
 use std::collections::BTreeSet;
@@ -366,10 +359,10 @@ fn position_counters_of_old_checkpoints_are_no_parameters() {
 #[test]
 fn tensors_are_those_of_transformers() {
     for (preset, fixture) in [
-        ("small", include_str!("fixtures/clip_tensors_small.txt")),
+        ("small", include_str!("../fixtures/clip_tensors_small.txt")),
         (
             "openai/clip-vit-base-patch32",
-            include_str!("fixtures/clip_tensors_base_patch32.txt"),
+            include_str!("../fixtures/clip_tensors_base_patch32.txt"),
         ),
     ] {
         let tensors = ClipConfig::preset(preset).unwrap().tensors();
