@@ -2,7 +2,8 @@
 //! no other shard: a packing that was stopped resumes with the next shard.
 //!
 //! ```text
-//! OUT/cars-000000.tar      000000000.jpg, 000000000.txt (its caption), 000000000.json (all other columns), 000000000.mask.png
+//! OUT/cars-000000.tar      000000000.jpg, 000000000.txt (its caption), 000000000.json (all other columns), 000000000.mask.png,
+//!                          000000000.fov.png (the field of view)
 //!                          for clips 000000000.avi or .npy with the chosen frames
 //! OUT/pack.json            the settings, and samples, bytes, checksum and unreadable rows of each shard
 //! OUT/skipped.csv          rows whose picture or clip cannot be read
@@ -20,13 +21,16 @@ use serde_json::{Map, Value};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::check::{Outcome, Watch};
-use crate::config::DataConfig;
+use crate::config::{DataConfig, FieldOfViewChoice};
 use crate::decode::{
     self, Allowance, ClipPacking, FrameCoding, ReadAs, Scratch, SmallerFormat, SmallerFrames,
 };
 use crate::error::DataError;
 use crate::stored_file::{self, StoredFile, is_url};
-use crate::table::{Row, Table, caption_by_name, image_column, mask_by_name, tar, video_column};
+use crate::table::{
+    Row, Table, caption_by_name, field_of_view_by_name, image_column, mask_by_name, tar,
+    video_column,
+};
 use crate::words::counted;
 
 /// Input, output and format of a packing.
@@ -104,9 +108,11 @@ struct Manifest {
     shards: Vec<PackedShard>,
 }
 
+/// Name of a field of view in a shard: its ending, and its column.
+const FIELD_OF_VIEW: &str = "fov";
 const MANIFEST: &str = "pack.json";
 const SKIPPED: &str = "skipped.csv";
-const VERSION: &str = "pack 1";
+const VERSION: &str = "pack 2";
 
 impl PackedMedia {
     /// Rows per thread that are decoded before they are written.
@@ -132,7 +138,7 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
     let num_shards = num_rows.div_ceil(config.rows_per_shard);
     let mut manifest = match Manifest::open(&config.out, &key)? {
         Some(manifest) => manifest,
-        None => Manifest::begin(&config.out, key, (0..num_shards).map(shard_name))?,
+        None => Manifest::begin(&config.out, key)?,
     };
     let kept_shards = manifest.shards.len();
     if kept_shards > 0 {
@@ -266,6 +272,7 @@ fn key(config: &PackConfig, table: &Table) -> Result<(String, usize), DataError>
 struct PackColumns {
     image: usize,
     mask: Option<usize>,
+    field_of_view: Option<usize>,
     caption: Option<usize>,
     root: PathBuf,
     read_mask_as: ReadAs,
@@ -276,6 +283,7 @@ struct Sample {
     key: String,
     image: String,
     mask: Option<String>,
+    field_of_view: Option<String>,
     caption: Option<String>,
     json: String,
 }
@@ -302,6 +310,14 @@ impl PackColumns {
             (None, Some(name)) => Some(table.column("mask", name)?),
             (None, None) => None,
         };
+        let field_of_view = match (&data.field_of_view, field_of_view_by_name(table)) {
+            _ if mask.is_none() => None,
+            (FieldOfViewChoice::Named(name), _) => Some(table.column("field_of_view", name)?),
+            (FieldOfViewChoice::Auto | FieldOfViewChoice::None, name) => {
+                let name = name.map(|name| table.column("field_of_view", name));
+                name.transpose()?
+            }
+        };
         let caption = match (&data.caption, caption_by_name(table)) {
             (Some(name), _) => table.position(name)?,
             (None, Some(name)) => Some(table.column("caption", name)?),
@@ -310,6 +326,7 @@ impl PackColumns {
         Ok(PackColumns {
             image,
             mask,
+            field_of_view,
             caption,
             root: match &data.image_root {
                 Some(root) if !table.has_own_root() => root.clone(),
@@ -327,7 +344,9 @@ impl PackColumns {
         let path = |column: usize| row.cell(column).trim().replace('\\', "/");
         let mut json = Map::new();
         for (column, name) in table.columns().iter().enumerate() {
-            let is_packed = column == self.image || Some(column) == self.mask || name == "__key__";
+            let is_packed = column == self.image
+                || [self.mask, self.field_of_view].contains(&Some(column))
+                || name == "__key__";
             // A listing of class folders keeps its split column, under the name that shards use.
             let name = match table.split_column() {
                 Some(split) if split == name => crate::table::SPLIT,
@@ -342,6 +361,7 @@ impl PackColumns {
             key: format!("{at:09}"),
             image: path(self.image),
             mask: self.mask.map(path).filter(|mask| !mask.is_empty()),
+            field_of_view: (self.field_of_view.map(path)).filter(|mask| !mask.is_empty()),
             caption: self
                 .caption
                 .map(|column| row.cell(column).trim().to_owned()),
@@ -398,22 +418,30 @@ impl Work<'_> {
             // A picture that cannot be decoded is of no use in a shard either.
             None => decode::probe(&path, scratch).map(|_| None)?,
         };
+        let original = smaller.as_ref().map(|smaller| smaller.original);
         files.push(match smaller {
-            Some(bytes) => (format.extension().to_owned(), bytes),
+            Some(smaller) => (format.extension().to_owned(), smaller.bytes),
             None => (extension(&sample.image), scratch.file().to_vec()),
         });
-        if let Some(mask) = &sample.mask {
+        let read_mask_as = self.columns.read_mask_as;
+        for (column, mask, read_as) in [
+            ("mask", &sample.mask, read_mask_as),
+            (FIELD_OF_VIEW, &sample.field_of_view, ReadAs::Mask),
+        ] {
+            let Some(mask) = mask else {
+                continue;
+            };
             let path = self.columns.root.join(mask);
             let smaller = match self.config.size {
                 Some(size) => {
-                    let read_as = self.columns.read_mask_as;
+                    let read_as = (read_as, original.as_ref());
                     decode::smaller_mask(&path, size, read_as, scratch)?
                 }
                 None => None,
             };
             files.push(match smaller {
-                Some(bytes) => ("mask.png".to_owned(), bytes),
-                None => (format!("mask.{}", extension(mask)), whole_file(&path)?),
+                Some(bytes) => (format!("{column}.png"), bytes),
+                None => (format!("{column}.{}", extension(mask)), whole_file(&path)?),
             });
         }
         Ok(files)
@@ -539,22 +567,18 @@ impl Manifest {
         }
     }
 
-    /// Claims a folder: shards that are found in it later were written by this packing, whatever stopped it.
-    fn begin(
-        folder: &Path,
-        key: String,
-        shards: impl Iterator<Item = String>,
-    ) -> Result<Manifest, DataError> {
-        let names = shards.chain([SKIPPED.to_owned()]);
-        if let Some(path) = names
-            .map(|name| folder.join(name))
-            .find(|path| path.exists())
-        {
+    /// Claims an empty folder: shards that are found in it later were written by this packing, whatever stopped it.
+    fn begin(folder: &Path, key: String) -> Result<Manifest, DataError> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        // Hidden files such as those of a file manager are in nobody's way.
+        let other = names.filter(|name| !name.starts_with('.') && !name.ends_with(".partial"));
+        if let Some(name) = other.min() {
             return Err(DataError::invalid(
-                path.display(),
-                "no file of this name",
-                "one that packing did not write",
-                "name another folder with --out, or remove the file",
+                folder.display(),
+                "an empty folder, or shards of this table, size and format",
+                format_args!("`{name}`, which packing did not write"),
+                "name another folder with --out",
             ));
         }
         let manifest = Manifest {

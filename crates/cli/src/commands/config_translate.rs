@@ -39,7 +39,7 @@ pub fn run(arguments: ConfigTranslateArguments) -> Result<ExitCode> {
     let file = &arguments.file;
     arguments
         .overwrite
-        .check_files([("--out", &arguments.out)], &[])?;
+        .check_files([("--out", &arguments.out)], std::slice::from_ref(file))?;
     let (_, translations) = RunConfig::load_translated(Some(file), &[])?;
     let Some(translation) = translations.iter().find(|one| one.file == *file) else {
         return Err(TrainError::Config(format!(

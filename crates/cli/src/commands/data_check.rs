@@ -20,7 +20,7 @@ use holdall_files::{counted, thousands};
 use holdall_train::TrainError;
 use holdall_train::config::TaskName;
 use holdall_train::config::budget::Memory;
-use holdall_train::config::{Count, RunConfig};
+use holdall_train::config::{Count, RunConfig, warnings_of_sets_for_data};
 use holdall_train::tasks;
 use serde::Serialize;
 
@@ -93,6 +93,15 @@ impl CheckOptions {
         }
     }
 
+    /// Warns of keys that were typed and that a command which only reads data does not read.
+    pub(super) fn tell_unread(&self) -> Result<()> {
+        let config = self.config()?;
+        let task = tasks::decide(&config).ok().map(|decision| decision.task);
+        let warnings = warnings_of_sets_for_data(&self.sets, task);
+        warnings.iter().for_each(|warning| tell(warning));
+        Ok(())
+    }
+
     /// Examples per finding: a table has room for one.
     pub(super) fn num_examples(&self) -> usize {
         if self.output.json { usize::MAX } else { 1 }
@@ -119,6 +128,7 @@ struct CheckJson<'a> {
 }
 
 pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
+    arguments.options.tell_unread()?;
     if let Some(pairs) = data_pairs::meant(&arguments.options)? {
         return data_pairs::check(&pairs, &arguments.options);
     }

@@ -71,6 +71,7 @@ pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
         },
     };
     let existing = arguments.overwrite.existing();
+    arguments.options.tell_unread()?;
     if let Some(pairs) = data_pairs::meant(&arguments.options)? {
         return data_pairs::clean(&pairs, copies, existing, &arguments.options);
     }

@@ -6,14 +6,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use holdall_data::DataConfig;
-use holdall_data::config::Stride;
+use holdall_data::config::{FieldOfViewChoice, Stride};
 use holdall_data::decode::{FrameCoding, SmallerFormat};
 use holdall_data::pack::{PackConfig, Packed, PackedMedia, pack, stored_bytes};
 use holdall_data::samples::{EvidenceKind, evidence};
 use holdall_data::table::find;
 use holdall_files::{counted, show_bytes};
 use holdall_train::TrainError;
-use holdall_train::config::Count;
+use holdall_train::config::{Count, warnings_of_sets_for_data};
+use holdall_train::tasks;
 
 use crate::commands::data_check::{allowance, watched};
 use crate::commands::next_command::Typed;
@@ -93,6 +94,9 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
         config.data.frames = arguments.frames;
     }
     let media = media(&arguments, &config.data)?;
+    let task = tasks::decide(&config).ok().map(|decision| decision.task);
+    let warnings = warnings_of_sets_for_data(&arguments.sets, task);
+    warnings.iter().for_each(|warning| tell(warning));
     let workers = arguments.num_workers.unwrap_or(config.num_workers);
     let config = PackConfig {
         data: config.data,
@@ -104,6 +108,11 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
         num_workers: workers.exactly().filter(|number| *number > 0),
         allowance: allowance(config.memory),
     };
+    if let (PackedMedia::Pictures(_), None, true) =
+        (media, config.size, arguments.format != FormatArgument::Jpeg)
+    {
+        tell("warning: --format: no effect without --size: pictures are copied as they are");
+    }
     if let Some(change) = what_changes(&config) {
         tell(&change);
     }
@@ -250,6 +259,9 @@ fn packed_keys(config: &PackConfig) -> Vec<String> {
         if named.as_deref().is_some_and(|named| named != own) {
             keys.push(format!("data.{own}={own}"));
         }
+    }
+    if let FieldOfViewChoice::Named(_) = data.field_of_view {
+        keys.push("data.field_of_view=auto".to_owned());
     }
     if let (PackedMedia::Clips(_), Some(frames)) = (config.media, data.frames) {
         keys.push(format!("data.frames={frames}"));

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use holdall_data::check::{
-    CleanPairs, Copies, PairCheck, PairFault, PairFinding, PairReport, check_pairs, clean_pairs,
+    CleanPairs, Copies, MAX_ASPECT, MIN_PER_LABEL, PairCheck, PairFault, PairFinding, PairReport,
+    check_pairs, clean_pairs,
 };
 use holdall_data::samples::{EvidenceKind, evidence};
 use holdall_data::segmentation::FIELD_OF_VIEW_HINT;
@@ -29,6 +30,16 @@ pub(super) fn meant(options: &CheckOptions) -> Result<Option<PairCheck>> {
         return Ok(None);
     }
     let num_workers = options.num_workers.unwrap_or(config.num_workers);
+    for (option, is_changed) in [
+        ("--max-aspect", options.max_aspect != MAX_ASPECT),
+        ("--min-per-label", options.min_per_label != MIN_PER_LABEL),
+    ] {
+        if is_changed {
+            tell(&format!(
+                "warning: {option}: no effect, images with masks are not looked at for it"
+            ));
+        }
+    }
     Ok(Some(PairCheck {
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,

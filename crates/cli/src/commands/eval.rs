@@ -10,6 +10,7 @@ use holdall_data::Side;
 use holdall_data::check::{CompareBy, MOST_BYTES, MOST_DECODE_BYTES, Overlap, OverlapSearch};
 use holdall_data::config::Validation;
 use holdall_data::samples::Samples;
+use holdall_data::table::find;
 use holdall_files::{counted, resident_bytes, show_bytes, thousands, write_whole_by};
 use holdall_processes::Group;
 use holdall_train::TrainError;
@@ -34,6 +35,7 @@ use crate::commands::plan::fitting;
 use crate::invocation::quoted;
 use crate::options::{
     ComputeOptions, InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
+    files_of_model,
 };
 use crate::processes::{self, Begun};
 use crate::screen::{packed, print_json, print_wrapped, progress, tell};
@@ -184,9 +186,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     } = arguments.inference.compute;
     let inference = &arguments.inference;
     let inputs: Vec<PathBuf> = arguments.data.iter().map(PathBuf::from).collect();
-    arguments
-        .overwrite
-        .check_files([("--ranks", &arguments.ranks)], &inputs)?;
+    check_output(arguments, inputs)?;
     let device = open_device_in(group, device, num_threads)?;
     let budget = resolve_budget(inference.memory, &device)?;
     if let Some(note) = note_on_budget(inference.memory, &device, budget) {
@@ -211,6 +211,13 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     };
     saved_inputs::check_sets(&arguments.sets, opened.task_name(), reader)?;
     let config = config(arguments, saved)?;
+    let validation = match &config.data.validation {
+        Validation::File { path, .. } => Some(path),
+        _ => None,
+    };
+    let tables = config.data.train.iter().chain(validation);
+    let tables = tables.filter_map(|table| Some(find(Some(table)).ok()?.csv));
+    check_output(arguments, tables.collect())?;
     let warnings = saved_inputs::warnings_of_sets(&config, &arguments.sets, opened.task_name());
     warnings.iter().for_each(|warning| tell(warning));
     let EvaluationData {
@@ -324,6 +331,13 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
 }
 
 /// Writes a row for each readable sample, in the order of the table.
+/// Refuses a file of ranks that exists, or that is among `inputs` or the model's files.
+fn check_output(arguments: &EvalArguments, mut inputs: Vec<PathBuf>) -> Result<(), TrainError> {
+    inputs.extend(files_of_model(Path::new(&arguments.model)));
+    let ranks = [("--ranks", &arguments.ranks)];
+    arguments.overwrite.check_files(ranks, &inputs)
+}
+
 fn write_ranks(path: &Path, ranks: &SampleRanks, samples: &Samples) -> Result<()> {
     let fill = |file: &mut dyn Write| -> Result<(), csv::Error> {
         let mut rows = csv::Writer::from_writer(file);

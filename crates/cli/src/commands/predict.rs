@@ -39,7 +39,9 @@ use crate::array_file;
 use crate::commands::open_device;
 use crate::commands::plan::fitting;
 use crate::failure;
-use crate::options::{InferenceOptions, OutputOptions, OverwriteOption, TileOptions, at_least_one};
+use crate::options::{
+    InferenceOptions, OutputOptions, OverwriteOption, TileOptions, at_least_one, files_of_model,
+};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
@@ -73,9 +75,9 @@ pub struct PredictArguments {
         conflicts_with = "labels"
     )]
     pub labels_file: Option<PathBuf>,
-    /// The caption of a label
-    #[arg(long, value_name = "TEXT", default_value = "a photo of a {}")]
-    pub template: String,
+    /// The caption of a label [default: "a photo of a {}"]
+    #[arg(long, value_name = "TEXT")]
+    pub template: Option<String>,
     /// Labels to print for each picture, or pictures for each text of a search [default: 3; of a search, 10]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub top: Option<usize>,
@@ -261,12 +263,50 @@ impl PredictArguments {
         ]
     }
 
-    /// Input files, without folders.
+    /// Input files: those that are named, and those of the model.
     fn inputs(&self) -> Vec<PathBuf> {
         let lists = [&self.images, &self.search.search];
         let files = [&self.labels_file, &self.search.texts];
         let named = lists.into_iter().flatten();
-        named.chain(files.into_iter().flatten()).cloned().collect()
+        let named = named.chain(files.into_iter().flatten()).cloned();
+        named
+            .chain(files_of_model(Path::new(&self.model)))
+            .collect()
+    }
+
+    /// The caption of a label, with `{}` in its place.
+    fn template(&self) -> &str {
+        self.template.as_deref().unwrap_or("a photo of a {}")
+    }
+
+    /// Refuses options that a model of this kind does not read.
+    fn check_options(&self, saved: &Saved) -> Result<(), TrainError> {
+        let is_segmenter = matches!(saved, Saved::Segment(_));
+        let of_labels = [
+            ("--top", self.top.is_some()),
+            ("--all-probabilities", self.all_probabilities),
+            ("--template", self.template.is_some()),
+            ("--texts", self.search.texts.is_some()),
+        ];
+        if let Some((option, _)) = of_labels.iter().find(|(_, is_there)| *is_there)
+            && is_segmenter
+        {
+            return Err(TrainError::Config(format!(
+                "{option}: expected a model of captions or labels, found the segmentation model {}\nhint: leave it out",
+                self.model
+            )));
+        }
+        if is_segmenter {
+            self.clips.refuse(&self.model)?;
+        }
+        if self.template.is_some() && self.labels.is_empty() {
+            return Err(TrainError::Config(
+                "--template: expected --labels or --labels-file beside it, whose captions it makes\n\
+                 hint: --labels \"red car,blue car\" --template \"a photo of a {}\""
+                    .to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     /// Labels to show per picture, out of `num_labels`.
@@ -303,6 +343,7 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
         arguments.labels = inputs::lines_of(path, "--labels-file", "a label")?;
     }
     let mut saved = Saved::open(&arguments.model, room_to_open(&device, budget_bytes))?;
+    arguments.check_options(&saved)?;
     saved.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     tell(&saved.model().describe_pictures());
     let data = inputs::settings(&arguments, &saved)?;

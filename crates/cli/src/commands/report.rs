@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use holdall_telemetry::report::{self, Page, ReportFile};
 
-use crate::options::OverwriteOption;
+use crate::options::{OverwriteOption, files_of_model};
 use crate::screen::{print_json, tell};
 use crate::stop;
 
@@ -49,7 +49,11 @@ pub fn run(arguments: ReportArguments) -> Result<ExitCode> {
     };
     if own.as_ref() != Some(&out) {
         let out = Some(out.clone());
-        arguments.overwrite.check_files([("--out", &out)], &[])?;
+        let runs = arguments.runs.iter();
+        let inputs: Vec<PathBuf> = runs.flat_map(|run| files_of_model(run)).collect();
+        arguments
+            .overwrite
+            .check_files([("--out", &out)], &inputs)?;
     }
     let page = Page::of(&arguments.runs)?;
     let written = stop::whole(|| page.write(&out))?;

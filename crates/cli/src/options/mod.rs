@@ -124,6 +124,37 @@ impl OverwriteOption {
     }
 }
 
+/// Files of a run or a model folder that a command reads, and that none of its outputs may replace: the model, the checkpoints, and
+/// the records of the run. Predictions and pages that were written beside them are not among these.
+pub fn files_of_model(named: &Path) -> Vec<PathBuf> {
+    const RECORDS: [&str; 5] = ["yml", "json", "jsonl", "bin", "log"];
+    let mut files = Vec::new();
+    if named.join("config.json").is_file() {
+        files_under(named, &mut files);
+    }
+    if named.join("config.yml").is_file() {
+        for folder in ["model", "checkpoints"] {
+            files_under(&named.join(folder), &mut files);
+        }
+        let entries = named.read_dir().into_iter().flatten().flatten();
+        let is_record = |path: &PathBuf| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            ending.is_some_and(|ending| RECORDS.contains(&ending))
+        };
+        files.extend(entries.map(|entry| entry.path()).filter(is_record));
+    }
+    files
+}
+
+fn files_under(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in folder.read_dir().into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => files_under(&entry.path(), files),
+            _ => files.push(entry.path()),
+        }
+    }
+}
+
 /// The error for an output file that is also an input of the command.
 pub fn output_is_input(option: &str, path: &Path) -> TrainError {
     TrainError::Config(format!(

@@ -313,6 +313,45 @@ fn shards_without_a_picture_are_no_success() {
     answer.refused_with(&["expected rows whose pictures can be read, found none of 2 rows"]);
 }
 
+/// The log of a check says which column is the split, and which of the typed keys it does not read; so does that of cleaning and packing.
+#[test]
+fn the_split_and_keys_without_effect_are_said() {
+    let home = Home::with_cars(24);
+    let csv = fs::read_to_string(home.csv()).unwrap();
+    let side = |row: usize| match row % 8 {
+        _ if row == 0 => "Split",
+        6 => "val",
+        7 => "test",
+        _ => "train",
+    };
+    let lines = csv.lines().enumerate();
+    let lines: Vec<String> = lines
+        .map(|(row, line)| format!("{line},{}", side(row)))
+        .collect();
+    fs::write(home.csv(), lines.join("\n")).unwrap();
+    let unread = "--set data.binarize=128 --set train.lr=1";
+    let warnings = [
+        "warning: data.binarize: no effect in task clip; segment reads it",
+        "warning: train.lr: no effect, only training reads it",
+    ];
+    let check = data("check", &home.csv(), unread);
+    let split = "Split: 18 rows to train on, 3 to validate on, 3 to test on, those that `Split` says (found by its name)";
+    assert!(check.stderr.contains(split), "{}", check.stderr);
+    let pack = format!(
+        "--format ppm --out {} {unread}",
+        home.path("shards").display()
+    );
+    let pack = data("pack", &home.csv(), &pack).exits(DONE);
+    let format = "warning: --format: no effect without --size";
+    assert!(pack.stderr.contains(format), "{}", pack.stderr);
+    let clean = data("clean", &home.csv(), unread).exits(DONE);
+    for answer in [check, pack, clean] {
+        for warning in warnings {
+            assert!(answer.stderr.contains(warning), "{}", answer.stderr);
+        }
+    }
+}
+
 /// The task is told from the data, or typed: labels need no captions.
 #[test]
 fn a_task_may_be_typed() {

@@ -108,6 +108,19 @@ fn every_row_has_its_ranks() {
     assert!((firsts as f64 / 24.0 - r1).abs() < 1e-9, "{firsts} {r1}");
     let again = eval(&run.path, &home.csv(), &options);
     again.refused_with(&["--ranks", "found one that exists", "--overwrite"]);
+    // The table of the run's own data is read although nobody names it here.
+    for own in [home.csv(), run.file("config.yml")] {
+        let before = fs::read(&own).unwrap();
+        let words: [OsString; 5] = [
+            "eval".into(),
+            run.path.clone().into(),
+            "--overwrite".into(),
+            "--ranks".into(),
+            own.clone().into(),
+        ];
+        holdall_words(words).refused_with(&["--ranks", "one that this command reads"]);
+        assert_eq!(fs::read(&own).unwrap(), before);
+    }
 }
 
 #[test]

@@ -543,6 +543,8 @@ fn packed_shards_train_as_the_files_do() {
         "{}",
         answer.stderr
     );
+    // Among other files nobody would see which of them are the shards.
+    pack("cars", "").refused_with(&["cars: expected an empty folder", "`image_labels.csv`"]);
     let answer = pack("small", "--size 16 --format webp --json").exits(DONE);
     let packed: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert_eq!(packed["samples"], 24);

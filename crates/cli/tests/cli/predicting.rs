@@ -353,6 +353,20 @@ fn no_existing_file_is_replaced_without_being_asked() {
     };
     report(&[]).exits(DONE);
     report(&["--out", notes.to_str().unwrap()]).refused_with(&["--out", "found one that exists"]);
+    // What belongs to the run is not replaced by any wish.
+    for name in ["config.yml", "metrics.jsonl", "model/config.json"] {
+        let own = run.file(name);
+        let before = fs::read(&own).unwrap();
+        let parts = ["one that this command reads"];
+        let options = format!("--overwrite|--csv|{}", own.display());
+        predict(&run, &home.csv(), &options).refused_with(&parts);
+        report(&["--overwrite", "--out", own.to_str().unwrap()]).refused_with(&parts);
+        assert_eq!(fs::read(&own).unwrap(), before);
+    }
+    let weights = run.file("model/model.safetensors");
+    let options = format!("--overwrite|--features|{}", weights.display());
+    predict(&run, &home.csv(), &options).refused_with(&["--features", "this command reads"]);
+    predict(&run, &home.csv(), "--template|a {}").refused_with(&["--template", "--labels"]);
     let words: [OsString; 5] = [
         "export".into(),
         run.path.clone().into(),

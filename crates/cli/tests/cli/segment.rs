@@ -549,6 +549,95 @@ fn pictures_whose_masks_are_withheld_are_predicted() {
         "holdall predict",
     ];
     typed("eval", &[&run, &set], "--part test").refused_with(&parts);
+    let parts = [
+        "validation: expected a file or folder named `test`, or a split of the set that has masks",
+    ];
+    let options = "--task segment --model unet-demo --set data.validation=test";
+    typed("train", &[&set], options).refused_with(&parts);
+}
+
+/// Shards have the fields of view of the table that they were packed from: the same pixels are scored.
+#[test]
+fn fields_of_view_are_packed() {
+    let (home, folder) = with_disks(4, [32, 32]);
+    let run = home.path("run");
+    train(&folder, &run, "--epochs 1").exits(DONE);
+    fs::create_dir_all(folder.join("fov")).unwrap();
+    let right_half = GrayImage::from_fn(32, 32, |x, _| Luma([if x < 16 { 0 } else { 255 }]));
+    let mut table = "image,mask,fov\n".to_owned();
+    for number in 0..4 {
+        right_half
+            .save(folder.join(format!("fov/{number}.png")))
+            .unwrap();
+        table += &format!("images/{number}.png,masks/{number}.png,fov/{number}.png\n");
+    }
+    let pairs = folder.join("pairs.csv");
+    fs::write(&pairs, table).unwrap();
+    let scores = |data: &Path, options: &str| {
+        let options = format!("--json {options}");
+        let scores = typed("eval", &[&run, data], &options).exits(DONE).json();
+        ["dice", "specificity", "auc"].map(|key| scores[key].clone())
+    };
+    let expected = scores(&pairs, "");
+    assert_ne!(scores(&pairs, "--set data.field_of_view=none"), expected);
+    for options in ["", "--size 64"] {
+        let shards = home.path(&format!("shards{}", options.len()));
+        let options = format!("--out {} {options}", shards.display());
+        typed("data", &[Path::new("pack"), &pairs], &options).exits(DONE);
+        assert_eq!(scores(&shards, ""), expected);
+    }
+    let shards = home.path("smaller");
+    let options = format!("--out {} --size 16", shards.display());
+    typed("data", &[Path::new("pack"), &pairs], &options).exits(DONE);
+    assert_ne!(
+        scores(&shards, ""),
+        scores(&shards, "--set data.field_of_view=none")
+    );
+}
+
+/// An option that a segmentation model does not read is refused, not passed over.
+#[test]
+fn options_about_labels_are_refused() {
+    let (home, folder) = with_disks(4, [32, 32]);
+    let run = home.path("run");
+    train(&folder, &run, "--epochs 1").exits(DONE);
+    let texts = home.path("texts.txt");
+    fs::write(&texts, "a disk\n").unwrap();
+    let texts = format!("--texts {}", texts.display());
+    for option in [
+        "--top 3",
+        "--all-probabilities",
+        "--template a{}",
+        "--beams 2",
+        "--max-tokens 3",
+        "--find disk",
+        &texts,
+    ] {
+        let name = option.split(' ').next().unwrap();
+        let options = format!("--out {} {option}", home.path("masks").display());
+        typed("predict", &[&run, &folder], &options).refused_with(&[name, "leave it out"]);
+    }
+    assert!(!home.path("masks").exists());
+}
+
+/// Two folders that are named are images and masks, whatever they are called, for every command.
+#[test]
+fn named_folders_are_images_and_masks() {
+    let (home, folder) = with_disks(8, [32, 32]);
+    for (from, to) in [("images", "fotos"), ("masks", "zeich")] {
+        fs::rename(folder.join(from), folder.join(to)).unwrap();
+    }
+    let named = "--set data.image_subdir=fotos --set data.label_subdir=zeich";
+    let check = typed("data", &[Path::new("check"), &folder], named).exits(DONE);
+    assert!(check.stdout.contains("8 pairs"), "{}", check.stdout);
+    let run = home.path("run");
+    let log = train(&folder, &run, &format!("{named} --epochs 1")).exits(DONE);
+    let task = "Task: segment (the config has `label_subdir: zeich`)";
+    assert!(log.stderr.contains(task), "{}", log.stderr);
+    let options = format!("{named} --max-aspect 3");
+    let check = typed("data", &[Path::new("check"), &folder], &options).exits(DONE);
+    let warning = "warning: --max-aspect: no effect";
+    assert!(check.stderr.contains(warning), "{}", check.stderr);
 }
 
 /// Small pictures that are no squares stay as they are, and their run has a batch and a rate that suit a U-Net.

@@ -98,6 +98,8 @@ fn a_config_is_translated_into_a_file_that_runs() {
     assert_eq!(fs::read_to_string(&new).unwrap(), "mine");
     translate(&format!("{out} --overwrite")).exits(DONE);
     assert_eq!(fs::read_to_string(&new).unwrap(), written);
+    let over = format!("--out {} --overwrite", old.display());
+    translate(&over).refused_with(&["--out", "one that this command reads"]);
     holdall(&format!("config translate {}", new.display()))
         .refused_with(&["a config of Holdall, nothing to translate"]);
 }

@@ -203,6 +203,10 @@ impl Opened {
             other_groups = scan.groups;
             other = Some(validation);
         }
+        if let Some(column) = split.column.as_ref().filter(|_| split.is_marked()) {
+            let rows = |side| split.sides.iter().filter(|of| **of == side).count();
+            notes.extend(column.note(Side::ALL.map(rows)));
+        }
         if let Some(groups) = &split.groups {
             notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
         }

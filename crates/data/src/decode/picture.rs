@@ -46,6 +46,7 @@ use std::path::Path;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
+use image::metadata::Orientation;
 
 use crate::config::{Augment, Decode};
 use crate::decode::allowance::{Allowance, Claim, TooMuch};
@@ -87,6 +88,8 @@ pub struct Scratch {
     needed: Needed,
     /// Pixels decoded since the last `take_num_pixels`.
     num_pixels: u64,
+    /// EXIF orientation of the last decoded picture, which is upright in `rgb`.
+    orientation: Option<Orientation>,
     /// Share of the memory allowance; without one, only the limits bound the buffers.
     claim: Option<Claim>,
 }

@@ -332,6 +332,16 @@ fn split(
                     say(&validation, "the set's own validation split");
                     Ok((pairs, Held::Own(validation), test))
                 }
+                (Some(side @ ("test" | "testing" | "val" | "valid" | "validation")), ..) => {
+                    Err(DataError::invalid(
+                        "validation",
+                        format_args!(
+                            "a file or folder named `{side}`, or a split of the set that has masks"
+                        ),
+                        "neither",
+                        "leave `validation` out, or name a share such as 10%",
+                    ))
+                }
                 _ => Err(DataError::NoFile { path: path.clone() }),
             }
         }

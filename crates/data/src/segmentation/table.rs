@@ -10,7 +10,7 @@ use crate::table::{
     PairFiles, Side, SplitColumn, Table, field_of_view_by_name, group_by_name, image_column,
     mask_by_name,
 };
-use crate::words::{counted, listed, thousands};
+use crate::words::listed;
 
 /// Rows that belong together, such as those of a patient.
 pub(super) struct PairGroups {
@@ -144,13 +144,9 @@ pub(super) fn read(
         }
     }
     if let Some(split) = &split {
-        layout.notes.push(format!(
-            "Split: {} to train on, {} to validate on, {} to test on, {}",
-            counted(layout.train.len(), "row"),
-            thousands(layout.validation.as_ref().map_or(0, Vec::len)),
-            thousands(layout.test.as_ref().map_or(0, Vec::len)),
-            split.describe()
-        ));
+        let held = [&layout.validation, &layout.test].map(|side| side.as_ref().map_or(0, Vec::len));
+        let note = split.note([layout.train.len(), held[0], held[1]]);
+        layout.notes.extend(note);
     }
     Ok((layout, groups, not_understood))
 }

@@ -11,7 +11,7 @@ use crate::config::Validation;
 use crate::error::{DataError, at_row};
 use crate::table::columns::columns_by_name;
 use crate::table::{Row, Table};
-use crate::words::listed;
+use crate::words::{counted, listed, thousands};
 
 /// A side of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -231,6 +231,19 @@ impl SplitColumn {
                 )),
             },
         }
+    }
+
+    /// For the log: the rows of each side, and the column that says so; `None` where folders or files are the sides.
+    pub(crate) fn note(&self, [train, validation, test]: [usize; 3]) -> Option<String> {
+        (self.origin != Origin::Files).then(|| {
+            format!(
+                "Split: {} to train on, {} to validate on, {} to test on, {}",
+                counted(train, "row"),
+                thousands(validation),
+                thousands(test),
+                self.describe()
+            )
+        })
     }
 
     /// For the log: how the column was found, and which fold is held out.

@@ -18,6 +18,9 @@ use super::translate::Translation;
 use super::validate::check_numbers;
 use crate::error::TrainError;
 
+/// Keys of `train`, of which two say the third.
+const BATCH_NUMBERS: [&str; 3] = ["effective_batch", "batch_size", "gradient_accumulation"];
+
 /// Path of the section whose keys are patterns of parameter names.
 const RATES_BY_NAME: &str = "train.lr_by";
 
@@ -93,10 +96,22 @@ pub(super) fn merged(
     Ok((merged, layers.translations))
 }
 
-/// Merges each `KEY=VALUE` over a tree.
+/// Merges each `KEY=VALUE` over a tree. Batch numbers of several are one layer: `train.batch_size=8` makes no room for itself among the
+/// numbers that were typed beside it.
 pub(super) fn merged_over(mut whole: Value, sets: &[String]) -> Result<Value, TrainError> {
+    let mut typed_numbers = Map::new();
     for typed in sets {
-        lay_over(&mut whole, read_set(typed)?, "");
+        let layer = read_set(typed)?;
+        for key in BATCH_NUMBERS {
+            if let Some(number) = layer.get("train").and_then(|train| train.get(key)) {
+                typed_numbers.insert(key.to_owned(), number.clone());
+            }
+        }
+        lay_over(&mut whole, layer, "");
+    }
+    if let Some(Value::Object(train)) = whole.get_mut("train") {
+        make_room(train, &typed_numbers);
+        train.extend(typed_numbers);
     }
     Ok(whole)
 }
@@ -350,12 +365,11 @@ pub fn lay_batch_numbers(
 
 /// Removes the batch numbers of the lower layer that conflict with those of the upper one.
 fn make_room(under: &mut Map<String, Value>, over: &Map<String, Value>) {
-    const NUMBERS: [&str; 3] = ["effective_batch", "batch_size", "gradient_accumulation"];
     let numbers = |map: &Map<String, Value>| {
-        NUMBERS.map(|key| map.get(key)?.as_u64().and_then(|n| usize::try_from(n).ok()))
+        BATCH_NUMBERS.map(|key| map.get(key)?.as_u64().and_then(|n| usize::try_from(n).ok()))
     };
     let left = lay_batch_numbers(numbers(under), numbers(over));
-    for (key, number) in NUMBERS.iter().zip(left) {
+    for (key, number) in BATCH_NUMBERS.iter().zip(left) {
         if number.is_none() {
             under.remove(*key);
         }

@@ -237,6 +237,17 @@ fn batch_numbers_make_room_for_what_is_laid_over_them() {
         numbers(&["train={batch_size: 4, gradient_accumulation_steps: 2}"]),
         [None, Some(4), Some(2)]
     );
+    // Several on the command line are one layer, in any order: none of them gives way to another.
+    assert_eq!(
+        numbers(&["train.batch_size=4", "train.gradient_accumulation=2"]),
+        [None, Some(4), Some(2)]
+    );
+    let all = [
+        "train.batch_size=8",
+        "train.gradient_accumulation=2",
+        "train.effective_batch=32",
+    ];
+    assert_eq!(numbers(&all), [Some(32), Some(8), Some(2)]);
 }
 
 #[test]

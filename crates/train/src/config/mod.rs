@@ -64,6 +64,7 @@ pub use self::task_name::{AUTO_MODEL, TaskName};
 pub use self::training_defaults::TrainingDefaults;
 pub use self::translate::{Translation, TypedOption, typed_option};
 pub use self::unet_section::UnetSection;
+pub use self::unused_keys::warnings_of_sets_for_data;
 pub(crate) use self::unused_keys::{
     changed_keys, is_within, tasks_that_read, warnings_of_unused_keys,
 };

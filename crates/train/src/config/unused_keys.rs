@@ -109,6 +109,19 @@ fn has_no_labels(config: &RunConfig, _task: TaskName) -> bool {
     is_none && config.data.targets.is_empty()
 }
 
+/// Whether losses are named, and which of the two kinds have a weight: of single pixels, and of overlap.
+fn named_losses(config: &RunConfig) -> Option<(bool, bool)> {
+    let losses = &config.losses;
+    let focal = losses.focal.as_ref().map(|focal| focal.weight);
+    let tversky = losses.tversky.as_ref().map(|tversky| tversky.weight);
+    let of_pixels = [losses.bce, losses.cross_entropy, focal];
+    let of_overlap = [losses.dice, tversky];
+    let counts = |weights: &[Option<f64>]| weights.iter().flatten().any(|weight| *weight > 0.0);
+    let mut named = of_pixels.iter().chain(&of_overlap).flatten();
+    named.next()?;
+    Some((counts(&of_pixels), counts(&of_overlap)))
+}
+
 fn is_table(config: &RunConfig, _task: TaskName) -> bool {
     config.data.train.as_deref().is_some_and(Path::is_file)
 }
@@ -275,12 +288,13 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         key: "losses.dice_over",
-        is_idle: |config, _| {
-            let losses = &config.losses;
-            let is_named = losses.bce.or(losses.cross_entropy).is_some() || losses.focal.is_some();
-            is_named && losses.dice.is_none() && losses.tversky.is_none()
-        },
+        is_idle: |config, _| matches!(named_losses(config), Some((_, false))),
         because: "neither `dice` nor `tversky` is among the losses",
+    },
+    Idle {
+        key: "losses.class_weights",
+        is_idle: |config, task| task == Segment && matches!(named_losses(config), Some((false, _))),
+        because: "only `bce`, `cross_entropy` and `focal` weigh classes, and none of them is among the losses",
     },
     Idle {
         key: "unet.groups",
@@ -409,6 +423,38 @@ pub(crate) fn changed_keys(config: &RunConfig) -> Vec<String> {
     changed
 }
 
+/// Warnings for keys that `sets` name and that no command reads which only reads data, such as `holdall data check`.
+pub fn warnings_of_sets_for_data(sets: &[String], task: Option<TaskName>) -> Vec<String> {
+    const BESIDE_DATA: [&str; 5] = ["data", "task", "seed", "num_workers", "memory"];
+    let mut warnings = Vec::new();
+    // An invalid `--set` is reported when it is merged into the config.
+    let alone = |set: &String| RunConfig::load(None, std::slice::from_ref(set)).ok();
+    for key in sets
+        .iter()
+        .filter_map(alone)
+        .flat_map(|config| changed_keys(&config))
+    {
+        let is_read = BESIDE_DATA.iter().any(|section| is_within(&key, section));
+        let tasks =
+            tasks_that_read(&key).filter(|tasks| task.is_some_and(|task| !tasks.contains(&task)));
+        if !is_read {
+            warnings.push(format!("warning: {key}: no effect, only training reads it"));
+        } else if let (Some(tasks), Some(task)) = (tasks, task) {
+            warnings.push(not_of_task(&key, task, tasks));
+        }
+    }
+    warnings
+}
+
+fn not_of_task(key: &str, task: TaskName, tasks: &[TaskName]) -> String {
+    let names: Vec<&str> = tasks.iter().map(|task| task.name()).collect();
+    format!(
+        "warning: {key}: no effect in task {}; {} reads it",
+        task.name(),
+        names.join(", ")
+    )
+}
+
 /// A warning for each key that the config sets although the task does not read it or another key switches it off.
 pub(crate) fn warnings_of_unused_keys(config: &RunConfig, task: TaskName) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -416,12 +462,7 @@ pub(crate) fn warnings_of_unused_keys(config: &RunConfig, task: TaskName) -> Vec
         if let Some(tasks) = tasks_that_read(&key)
             && !tasks.contains(&task)
         {
-            let names: Vec<&str> = tasks.iter().map(|task| task.name()).collect();
-            warnings.push(format!(
-                "warning: {key}: no effect in task {}; {} reads it",
-                task.name(),
-                names.join(", ")
-            ));
+            warnings.push(not_of_task(&key, task, tasks));
             continue;
         }
         let mut idle = IDLE.iter();

@@ -314,7 +314,7 @@ impl Texts {
             .collect();
         let mut texts: Vec<String> = labels
             .iter()
-            .map(|label| arguments.template.replace("{}", label))
+            .map(|label| arguments.template().replace("{}", label))
             .collect();
         texts.extend(arguments.clips.find.clone());
         let table = if texts.is_empty() {

@@ -118,6 +118,7 @@ fn decode_or_panic(
     }
     if jpeg::is_jpeg(bytes) {
         let (width, height, orientation) = jpeg::decode(path, bytes, scratch)?;
+        scratch.orientation = Some(orientation);
         return Ok(turned(&mut scratch.rgb, width, height, orientation));
     }
     let failed = |cause: ImageError| broken(path, cause);
@@ -138,6 +139,7 @@ fn decode_or_panic(
     let (width, height) = decoder.dimensions();
     check_size(path, width, height, scratch.limits)?;
     let orientation = decoder.orientation().map_err(failed)?;
+    scratch.orientation = Some(orientation);
     let color = decoder.color_type();
     let num_pixels = width as usize * height as usize;
     let num_bytes = decoder.total_bytes() as usize;

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use image::codecs::pnm::{PnmEncoder, PnmSubtype, SampleEncoding};
 use image::codecs::webp::WebPEncoder;
+use image::metadata::Orientation;
 use image::{ExtendedColorType, ImageEncoder};
 use libjpeg_turbo_rs::{Encoder, PixelFormat, Subsampling};
 
 use super::geometry::Window;
 use super::{CHANNELS, Filter, Framing, Scratch, decode, resize};
-use super::{PixelDepth, ReadAs, native_cost, read_native};
+use super::{Native, PixelDepth, ReadAs, native_cost, read_native, turned};
 use crate::error::DataError;
 
 /// File format of a smaller picture.
@@ -48,6 +49,13 @@ fn smaller_size((width, height): (u32, u32), size: u32) -> (u32, u32) {
     (scaled(width), scaled(height))
 }
 
+/// A re-encoded picture, upright and without EXIF.
+pub(crate) struct SmallerPicture {
+    pub(crate) bytes: Vec<u8>,
+    /// Size and EXIF orientation of the picture before, which say how its masks are turned.
+    pub(crate) original: Native,
+}
+
 /// The encoded picture whose shorter side is `size`, resized with Pillow's bicubic filter; `None` where the shorter side is already at most
 /// `size`: then [`Scratch::file`] holds the file to copy.
 pub(crate) fn smaller_picture(
@@ -55,14 +63,20 @@ pub(crate) fn smaller_picture(
     size: u32,
     format: SmallerFormat,
     scratch: &mut Scratch,
-) -> Result<Option<Vec<u8>>, DataError> {
+) -> Result<Option<SmallerPicture>, DataError> {
     let (width, height) =
         decode::decode(path, Some(Framing::clip(size)), |_, height| height, scratch)?;
     if width.min(height) <= size {
         return Ok(None);
     }
     let (pixels, new_size) = smaller_pixels(path, (width, height), size, scratch)?;
-    encoded(path, &pixels, new_size, format).map(Some)
+    Ok(Some(SmallerPicture {
+        bytes: encoded(path, &pixels, new_size, format)?,
+        original: Native {
+            orientation: scratch.orientation.unwrap_or(Orientation::NoTransforms),
+            ..Native::upright(width, height, CHANNELS, PixelDepth::Eight)
+        },
+    }))
 }
 
 /// Resizes the pixels in `Scratch::rgb` so that the shorter side is `size`; returns the new size too.
@@ -206,11 +220,12 @@ impl SmallerFrames {
     }
 }
 
-/// A mask as PNG, resized like its picture with the nearest neighbour; `None` where it stays as it is.
+/// A mask as PNG, turned and resized like its picture with the nearest neighbour; `None` where it stays as it is. `picture` is `None` where
+/// that stays as it is, with its EXIF.
 pub(crate) fn smaller_mask(
     path: &Path,
     size: u32,
-    read_as: ReadAs,
+    (read_as, picture): (ReadAs, Option<&Native>),
     scratch: &mut Scratch,
 ) -> Result<Option<Vec<u8>>, DataError> {
     let cost = native_cost(path, scratch.limits())?;
@@ -225,6 +240,10 @@ pub(crate) fn smaller_mask(
     if native.width.min(native.height) <= size {
         return Ok(None);
     }
+    let native = match picture {
+        Some(picture) => turned(&mut pixels, native, picture.turn_of(&native)),
+        None => native,
+    };
     let (new_width, new_height) = smaller_size((native.width, native.height), size);
     let pixel_bytes = native.channels * native.depth.bytes();
     let mut out = vec![0; new_width as usize * new_height as usize * pixel_bytes];
@@ -272,6 +291,7 @@ fn middle(at: usize, side: u32, from_side: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decode::test_tiff::grey_pages;
 
     fn waves(width: u32, height: u32) -> image::RgbImage {
         image::RgbImage::from_fn(width, height, |x, y| {
@@ -291,8 +311,8 @@ mod tests {
         waves(90, 60).save(&path).unwrap();
         let mut scratch = Scratch::default();
         let mut read = |size, format| {
-            let bytes = smaller_picture(&path, size, format, &mut scratch).unwrap();
-            bytes.map(|bytes| image::load_from_memory(&bytes).unwrap().to_rgb8())
+            let smaller = smaller_picture(&path, size, format, &mut scratch).unwrap();
+            smaller.map(|one| image::load_from_memory(&one.bytes).unwrap().to_rgb8())
         };
         assert!(read(60, SmallerFormat::Jpeg).is_none());
         let lossless = read(30, SmallerFormat::Webp).unwrap();
@@ -306,6 +326,34 @@ mod tests {
         let difference = lossless.as_raw().iter().zip(jpeg.as_raw());
         let worst = difference.map(|(a, b)| a.abs_diff(*b)).max().unwrap();
         assert!(worst <= 12, "{worst}");
+    }
+
+    /// A mask stays on its picture, whichever way EXIF turns that.
+    #[test]
+    fn masks_are_turned_with_their_picture() {
+        let folder = tempfile::tempdir().unwrap();
+        let [picture, mask] = ["picture.tif", "mask.tif"].map(|name| folder.path().join(name));
+        // A bright quarter in a corner.
+        let is_bright = |at: usize| at / 16 < 6 && at % 16 < 8;
+        let pixels: Vec<u8> = (0..16 * 12)
+            .map(|at| if is_bright(at) { 255 } else { 0 })
+            .collect();
+        let file = |orientation| grey_pages((16, 12), orientation, 0, &[&pixels]);
+        std::fs::write(&mask, file(1)).unwrap();
+        let mut scratch = Scratch::default();
+        for orientation in 1..=8 {
+            std::fs::write(&picture, file(orientation)).unwrap();
+            let smaller = smaller_picture(&picture, 6, SmallerFormat::Ppm, &mut scratch);
+            let smaller = smaller.unwrap().unwrap();
+            let read_as = (ReadAs::Mask, Some(&smaller.original));
+            let of_mask = smaller_mask(&mask, 6, read_as, &mut scratch).unwrap();
+            let [picture, mask] = [smaller.bytes, of_mask.unwrap()]
+                .map(|bytes| image::load_from_memory(&bytes).unwrap().to_luma8());
+            assert_eq!(picture.dimensions(), mask.dimensions(), "{orientation}");
+            for (picture, mask) in picture.pixels().zip(mask.pixels()) {
+                assert_eq!(picture.0[0] > 127, mask.0[0] == 255, "{orientation}");
+            }
+        }
     }
 
     /// Byte for byte Pillow's file for this quality (make_packed.py).
@@ -332,7 +380,7 @@ mod tests {
         let mask =
             image::GrayImage::from_fn(90, 60, |x, _| image::Luma([if x < 45 { 0 } else { 255 }]));
         mask.save(&path).unwrap();
-        let bytes = smaller_mask(&path, 20, ReadAs::Mask, &mut Scratch::default())
+        let bytes = smaller_mask(&path, 20, (ReadAs::Mask, None), &mut Scratch::default())
             .unwrap()
             .unwrap();
         let small = image::load_from_memory(&bytes).unwrap().to_luma8();

@@ -35,6 +35,14 @@ const CLIP_FOLDERS: [&str; 3] = ["clips", "videos", "frames"];
 /// Kind of the data. The config takes precedence over the files.
 pub fn evidence(config: &DataConfig) -> Result<Evidence, DataError> {
     let is = |kind, reason: String| Ok(Evidence { kind, reason });
+    if let Some(mask) = &config.mask {
+        let reason = format!("the config has `mask: {mask}`");
+        return is(EvidenceKind::Masks, reason);
+    }
+    if let Some(masks) = &config.label_subdir {
+        let reason = format!("the config has `label_subdir: {}`", masks.display());
+        return is(EvidenceKind::Masks, reason);
+    }
     if let Some(video) = &config.video {
         let reason = format!("the config has `video: {video}`");
         return is(EvidenceKind::Clips, reason);

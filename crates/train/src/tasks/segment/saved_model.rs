@@ -100,7 +100,7 @@ impl SavedSegmenter {
                 format!("whole pictures of {width} x {height} (width x height)")
             }
             (None, Some(_)) => return None,
-            (None, None) => "whole pictures".to_owned(),
+            (None, None) => "whole pictures, where these are larger".to_owned(),
         };
         Some(format!(
             "Careful: tiles of {side} x {side} show less than what the model was trained on, {trained}: scores may drop; \

@@ -610,6 +610,12 @@ fn settings_that_others_switch_off_are_warned_of() {
             "data.unseen_labels",
             "\"skip\"",
         ),
+        (
+            TaskName::Segment,
+            [("losses.dice", "1")],
+            "losses.class_weights",
+            "[1, 5]",
+        ),
     ] {
         let value: Value = serde_json::from_str(value).unwrap();
         let mut config = with_key(&base(folder.path(), task), key, &value).unwrap();
