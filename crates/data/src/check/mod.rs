@@ -32,7 +32,7 @@ use journal::Journal;
 pub use overlap::{CompareBy, MOST_BYTES, MOST_DECODE_BYTES, Overlap, OverlapSearch};
 pub use pair_report::{PairExample, PairFault, PairFinding, PairReport};
 pub use pairs::{CleanPairs, PairCheck, check_pairs, clean_pairs};
-pub use picture_state::State;
+pub use picture_state::PictureState;
 pub use report::{
     CaptionFacts, Example, Fault, Finding, LabelFacts, OnClean, Report, RowKind, Severity,
 };
@@ -260,7 +260,10 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
             is_kept: survey.journal.is_kept(),
         });
     };
-    if rows.iter().any(|row| row.look.state == State::Remote) {
+    if rows
+        .iter()
+        .any(|row| row.look.state == PictureState::Remote)
+    {
         let Source { table, columns, .. } = &opened.source;
         (watch.on_note)(&format!("URLs: {}", not_downloaded(table, columns.image)));
     }
