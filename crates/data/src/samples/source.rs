@@ -155,45 +155,41 @@ fn read_source(
             "Label head: none (`label: {column}` under `data:` would train one)"
         ));
     }
-    let (mut other_groups, mut other_clip_groups) = (None, None);
+    let mut validation_file = None;
     if let Validation::File { path, .. } = &config.validation {
-        let other = Source::open(config, (media, captions), path, &mut Vec::new())?;
-        let mut scan = other.scan(&source.validation_of_other(config), LabelsOfTest::Read)?;
-        notes.extend(check_rows(config, path, &scan.bad, scan.num_rows)?);
-        let num_bad = scan.bad.len();
-        bad_rows.extend(scan.bad.drain(..).map(|bad| BadRow {
-            side: Side::Validation,
-            ..bad
-        }));
         let known = match heads {
             Some(heads) => Known::Heads(heads),
             None => Known::Training(&split.targets),
         };
-        notes.extend(other.notes_on_unseen(&scan.targets, known));
-        let num_samples = scan.sides.len();
-        let (_, values) = other.resolve(scan.targets, known, num_samples)?;
-        [validation, _, _] = other.samples(&vec![Side::Train; num_samples], &values)?;
-        notes.extend(check_images(config, &other, &[&validation], num_bad)?);
-        other_groups = scan.groups;
-        other_clip_groups = scan.clip_groups;
+        let groups = source.validation_of_other(config);
+        let mut other =
+            ValidationFile::read(config, (media, captions), path, groups, known, &mut notes)?;
+        validation = std::mem::take(&mut other.samples);
+        bad_rows.append(&mut other.bad_rows);
+        validation_file = Some(other);
     }
     if config.validation == Validation::None {
-        validation = SamplesBuilder::new(PathBuf::new()).finish(Vec::new());
+        validation = Samples::default();
     }
     notes.extend(source.notes_on_split(config, &split, &validation, seed));
     let is_split = !matches!(config.validation, Validation::Unsplit { .. });
+    let other = validation_file.as_ref();
     if let Some(groups) = split.groups.as_ref().filter(|_| is_split) {
-        notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
+        let others = other.and_then(|other| other.groups.as_ref());
+        notes.extend(groups.note(&split.sides, others, split.drawn_share));
     }
     notes.extend(note_on_overlap(&train, &[&validation, &test]));
     if let Some(groups) = &split.clip_groups {
-        train = train.grouped(&groups.of_side(&split.sides, Side::Train));
-        validation = match (&other_clip_groups, validation.is_empty()) {
-            (_, true) => validation,
-            (Some(other), _) => validation.grouped(&other.group_of),
-            (None, _) => validation.grouped(&groups.of_side(&split.sides, Side::Validation)),
-        };
-        test = test.grouped(&groups.of_side(&split.sides, Side::Test));
+        let of_side = |side: Side| groups.of_side(&split.sides, side);
+        train = train.grouped(&of_side(Side::Train));
+        if !validation.is_empty() {
+            let others = other.and_then(|other| other.clip_groups.as_ref());
+            validation = match others {
+                Some(other) => validation.grouped(&other.group_of),
+                None => validation.grouped(&of_side(Side::Validation)),
+            };
+        }
+        test = test.grouped(&of_side(Side::Test));
         notes.push(clips::note_on_groups(config, &train, &validation));
     }
     if captions == Captions::Required {
@@ -220,6 +216,45 @@ fn read_source(
         csv: found.csv,
         bad_rows,
     })
+}
+
+/// What is read of the file that the config names for validation.
+struct ValidationFile {
+    samples: Samples,
+    groups: Option<Groups>,
+    clip_groups: Option<Groups>,
+    bad_rows: Vec<BadRow>,
+}
+
+impl ValidationFile {
+    /// Reads all rows of the file; nothing is held out of it, and `groups` says which column groups them.
+    fn read(
+        config: &DataConfig,
+        kind: (Media, Captions),
+        path: &Path,
+        groups: Validation,
+        known: Known<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<ValidationFile, DataError> {
+        let source = Source::open(config, kind, path, &mut Vec::new())?;
+        let scan = source.scan(&groups, LabelsOfTest::Read)?;
+        notes.extend(check_rows(config, path, &scan.bad, scan.num_rows)?);
+        notes.extend(source.notes_on_unseen(&scan.targets, known));
+        let num_samples = scan.sides.len();
+        let (_, values) = source.resolve(scan.targets, known, num_samples)?;
+        let [samples, _, _] = source.samples(&vec![Side::Train; num_samples], &values)?;
+        notes.extend(check_images(config, &source, &[&samples], scan.bad.len())?);
+        let bad_rows = scan.bad.into_iter().map(|bad| BadRow {
+            side: Side::Validation,
+            ..bad
+        });
+        Ok(ValidationFile {
+            samples,
+            groups: scan.groups,
+            clip_groups: scan.clip_groups,
+            bad_rows: bad_rows.collect(),
+        })
+    }
 }
 
 /// Calls `visit` with the file of every training row. The seed is that of the run.
