@@ -195,6 +195,11 @@ impl Step {
         self.plan.graph.parameters()
     }
 
+    fn parameter(&self, name: &str) -> Option<&Parameter> {
+        let mut parameters = self.parameters().iter();
+        parameters.find(|parameter| parameter.name == name)
+    }
+
     /// Fills every parameter: `fill` gets its name and its elements.
     pub fn set_weights<E>(
         &mut self,
@@ -214,6 +219,12 @@ impl Step {
         self.stored_at(self.plan.place(parameter.value))
     }
 
+    /// Like [`Step::exported_weight`], by name.
+    pub fn exported_weight_called(&self, name: &str) -> Option<Stored<'_>> {
+        self.parameter(name)
+            .map(|found| self.exported_weight(found))
+    }
+
     /// A parameter as saved models contain it, merged with its adapter if it has one; to be read later.
     pub fn exported_weight(&self, parameter: &Parameter) -> Stored<'_> {
         let adapter = self.config.lora.as_ref().and_then(|lora| {
@@ -222,8 +233,7 @@ impl Step {
                 return None;
             }
             let matrices = lora::names(module).map(|name| {
-                let mut parameters = self.parameters().iter();
-                let matrix = parameters.find(|one| one.name == name);
+                let matrix = self.parameter(&name);
                 let matrix = matrix.expect("a layer with an adapter has both matrices");
                 self.plan.place(matrix.value)
             });
