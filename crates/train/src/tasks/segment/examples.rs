@@ -5,7 +5,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use holdall_data::decode::WholePicture;
 use holdall_data::samples::Samples;
-use holdall_data::segmentation::PixelDepth;
 use holdall_device::Device;
 use holdall_metrics::segmentation::{IGNORED, MaskScores, PooledScores, predict_classes};
 use serde_json::{Value, json};
@@ -284,10 +283,7 @@ fn class_colour(class: u8) -> [u8; 3] {
 
 /// A pixel in 8 bits: the first three channels, or the first as grey.
 fn colour_at(picture: &WholePicture, at: usize) -> [u8; 3] {
-    let bytes = match picture.depth {
-        PixelDepth::Eight => 1,
-        PixelDepth::Sixteen => 2,
-    };
+    let bytes = picture.depth.bytes();
     let pixel = &picture.pixels[at * picture.channels * bytes..];
     // The high byte of 16 bits, which is the second.
     let channel = |channel: usize| pixel[channel * bytes + bytes - 1];

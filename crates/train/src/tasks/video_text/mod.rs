@@ -128,7 +128,7 @@ pub struct VideoTextTask {
     pub generation: GenerationSection,
     /// Number of captions that an evaluation generates, and the seed of their selection.
     pub evaluation: EvaluationSection,
-    weights: Option<Arc<StartingPoint>>,
+    weights: Arc<StartingPoint>,
     /// Texts and labels of the data, if it was read.
     data: Option<Arc<VideoTextData>>,
     /// Cache of frame tokens, if enabled.
@@ -167,7 +167,7 @@ impl VideoTextTask {
             seed: 0,
             generation: GenerationSection::default(),
             evaluation: EvaluationSection::default(),
-            weights: None,
+            weights: Arc::default(),
             data: None,
             frame_cache: None,
         }
@@ -313,14 +313,11 @@ impl Task for VideoTextTask {
     }
 
     fn has_random_weights(&self) -> bool {
-        self.weights.as_deref().is_none_or(StartingPoint::is_random)
+        self.weights.are_random()
     }
 
     fn describe_weights(&self) -> String {
-        match &self.weights {
-            Some(weights) => weights.describe(),
-            None => "Weights: RANDOM".to_owned(),
-        }
+        self.weights.describe()
     }
 
     fn smaller_batch_note(&self) -> &'static str {

@@ -10,7 +10,7 @@ use holdall_models::video_text::config::{Pooling, TextTower, VideoTextConfig};
 
 use super::super::classify::{self, Head};
 use super::frame_cache::FrameCache;
-use super::opened_model::{OpenedModel, open_model};
+use super::opened_model::{OpenedVideoText, open_model};
 use super::{ClipInput, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
 use crate::config::{RunConfig, SameText};
 use crate::engine::similarity::unique_texts;
@@ -69,12 +69,12 @@ fn weigh_label(config: &RunConfig, heads: &mut [Head]) {
 fn task(
     config: &RunConfig,
     site: Site<'_>,
-    opened: OpenedModel,
+    opened: OpenedVideoText,
     heads: Vec<Head>,
     tokens: usize,
     notes: &mut Vec<String>,
 ) -> Result<VideoTextTask, TrainError> {
-    let OpenedModel {
+    let OpenedVideoText {
         model,
         weights,
         processor,
@@ -93,7 +93,7 @@ fn task(
             "tokens: {tokens}, expected 1 to {positions}, the text tower's positions\nhint: leave `tokens` out"
         )));
     }
-    if !weights.is_random() {
+    if !weights.are_random() {
         notes.push(processor.describe());
     }
     let dropout = dropout(config, &model.text, notes)?;
@@ -109,7 +109,7 @@ fn task(
         seed: config.seed,
         generation: config.generation.clone(),
         evaluation: config.evaluation.clone(),
-        weights: Some(Arc::new(weights)),
+        weights: Arc::new(weights),
         ..VideoTextTask::new(model, heads)
     })
 }
@@ -277,7 +277,7 @@ fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
 
 /// Whether the folder's heads are for these targets.
 fn has_heads_for(
-    opened: &OpenedModel,
+    opened: &OpenedVideoText,
     targets: &[Target],
     notes: &mut Vec<String>,
 ) -> Result<bool, TrainError> {

@@ -11,7 +11,7 @@ use holdall_models::video_text::config::TextTower;
 use regex::Regex;
 
 use super::export::CAPTION_TOKENIZER;
-use super::opened_model::OpenedModel;
+use super::opened_model::OpenedVideoText;
 use super::{TokenizedTexts, VideoTextTask};
 use crate::config::RunConfig;
 use crate::error::TrainError;
@@ -37,7 +37,7 @@ fn tokenizer_file(key: &str, path: &Path) -> Result<PathBuf, TrainError> {
 /// Opens the tokenizer of the config or of the text tower's folder, or trains one on the texts.
 pub(super) fn text_encoder(
     config: &RunConfig,
-    opened: &mut OpenedModel,
+    opened: &mut OpenedVideoText,
     texts: &[String],
     room: u64,
     notes: &mut Vec<String>,
@@ -76,7 +76,7 @@ pub(super) fn text_encoder(
     let TextTower::Clip(tower) = &mut model.text else {
         return Ok(text);
     };
-    if opened.weights.is_random() {
+    if opened.weights.are_random() {
         // Random weights may pool at this tokenizer's end token.
         tower.pooling = TextPooling::FirstEos(end);
         return Ok(text);
@@ -98,7 +98,7 @@ pub(super) fn text_encoder(
 /// Opens the decoder's own tokenizer, if there is one. A new decoder gets the vocabulary and special tokens of its tokenizer.
 pub(super) fn caption_encoder(
     config: &RunConfig,
-    opened: &mut OpenedModel,
+    opened: &mut OpenedVideoText,
     text: &TextEncoder,
     room: u64,
 ) -> Result<Option<TextEncoder>, TrainError> {
