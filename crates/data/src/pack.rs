@@ -271,7 +271,7 @@ struct PackColumns {
     read_mask_as: ReadAs,
 }
 
-struct Sample {
+struct RowToPack {
     row: u32,
     key: String,
     image: String,
@@ -323,7 +323,7 @@ impl PackColumns {
         })
     }
 
-    fn sample(&self, table: &Table, row: Row<'_>, at: usize) -> Result<Sample, DataError> {
+    fn sample(&self, table: &Table, row: Row<'_>, at: usize) -> Result<RowToPack, DataError> {
         let path = |column: usize| row.cell(column).trim().replace('\\', "/");
         let mut json = Map::new();
         for (column, name) in table.columns().iter().enumerate() {
@@ -337,7 +337,7 @@ impl PackColumns {
                 json.insert(name.to_owned(), Value::from(row.cell(column)));
             }
         }
-        Ok(Sample {
+        Ok(RowToPack {
             row: row.line(),
             key: format!("{at:09}"),
             image: path(self.image),
@@ -361,7 +361,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// The files of each sample, or why the sample has none; `None` if the packing was stopped.
-    fn encode(&self, batch: &[Sample]) -> Option<Vec<Result<Files, DataError>>> {
+    fn encode(&self, batch: &[RowToPack]) -> Option<Vec<Result<Files, DataError>>> {
         let files = batch.par_iter().map_init(
             || Scratch::within(&self.config.allowance),
             |scratch, sample| {
@@ -377,7 +377,7 @@ impl Work<'_> {
         files.collect()
     }
 
-    fn files(&self, sample: &Sample, scratch: &mut Scratch) -> Result<Files, DataError> {
+    fn files(&self, sample: &RowToPack, scratch: &mut Scratch) -> Result<Files, DataError> {
         if sample.image.is_empty() || is_url(&sample.image) {
             return Err(DataError::PictureMissing {
                 path: PathBuf::from(&sample.image),
@@ -461,7 +461,7 @@ impl ShardWriter {
         })
     }
 
-    fn add(&mut self, sample: &Sample, files: &Files) -> Result<(), DataError> {
+    fn add(&mut self, sample: &RowToPack, files: &Files) -> Result<(), DataError> {
         for (ending, bytes) in files {
             self.member(&format!("{}.{ending}", sample.key), bytes)?;
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use holdall_buffers::Keeping;
 
 use super::pace::Times;
-use super::stream::{Course, Place, Stream};
+use super::stream::{Course, CoursePlace, CourseStream};
 use super::{Loaded, PictureFormat, RowFormat, Skipped, View, seconds_since};
 use crate::decode::{Allowance, Occasion, Scratch, augmented_into, evaluated_into};
 use crate::error::DataError;
@@ -24,12 +24,12 @@ type Frames = Option<u32>;
 
 /// Settings of every picture of a course.
 #[derive(Clone)]
-pub(super) struct Pass {
+pub(super) struct CourseSettings {
     pub view: View,
     pub format: RowFormat,
 }
 
-enum Outcome<R> {
+enum ReadOutcome<R> {
     /// Sample, row, number of frames.
     Good(u32, R, Frames),
     /// Neither the picture of the place nor any substitute can be read.
@@ -39,26 +39,26 @@ enum Outcome<R> {
 
 /// A place in the queue; it has no outcome while its picture is being read.
 struct Ticket<R> {
-    outcome: Option<Outcome<R>>,
+    outcome: Option<ReadOutcome<R>>,
     /// Pictures of the place that could not be read.
     skipped: Vec<Skipped>,
 }
 
 /// A picture to read, and the row to read it into.
-struct Job<R> {
+struct ReadJob<R> {
     course: u64,
     number: u64,
-    place: Place,
+    place: CoursePlace,
     samples: Arc<Samples>,
-    pass: Pass,
+    pass: CourseSettings,
     row: R,
 }
 
-struct State<R> {
-    /// Incremented by every [`Shared::begin`]; results of an older course are dropped.
+struct QueueState<R> {
+    /// Incremented by every [`SharedQueue::begin`]; results of an older course are dropped.
     course: u64,
-    stream: Option<Stream>,
-    pass: Option<Pass>,
+    stream: Option<CourseStream>,
+    pass: Option<CourseSettings>,
     free: VecDeque<R>,
     queue: VecDeque<Ticket<R>>,
     /// Number of the first ticket in the queue.
@@ -79,8 +79,8 @@ struct State<R> {
     is_closed: bool,
 }
 
-pub(super) struct Shared<R> {
-    state: Mutex<State<R>>,
+pub(super) struct SharedQueue<R> {
+    state: Mutex<QueueState<R>>,
     /// Wakes workers: there may be a job.
     work: Condvar,
     /// Wakes the trainer: a picture is ready.
@@ -91,10 +91,10 @@ pub(super) struct Shared<R> {
     pub on_read: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl<R> Shared<R> {
-    pub(super) fn new(rows: Vec<R>, employed: usize, ahead: usize) -> Shared<R> {
-        Shared {
-            state: Mutex::new(State {
+impl<R> SharedQueue<R> {
+    pub(super) fn new(rows: Vec<R>, employed: usize, ahead: usize) -> SharedQueue<R> {
+        SharedQueue {
+            state: Mutex::new(QueueState {
                 course: 0,
                 stream: None,
                 pass: None,
@@ -118,21 +118,21 @@ impl<R> Shared<R> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<R>> {
         // No code panics while it holds the lock; decoding happens outside.
         self.state.lock().unwrap_or_else(|error| error.into_inner())
     }
 
-    pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, pass: Pass) {
+    pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, pass: CourseSettings) {
         let mut state = self.lock();
         state.course += 1;
         state.delivered = 0;
         state.at = state.known(&samples);
-        state.stream = Some(Stream::new(samples, course));
+        state.stream = Some(CourseStream::new(samples, course));
         state.pass = Some(pass);
         for ticket in std::mem::take(&mut state.queue) {
             state.first += 1;
-            if let Some(Outcome::Good(_, row, _)) = ticket.outcome {
+            if let Some(ReadOutcome::Good(_, row, _)) = ticket.outcome {
                 state.free.push_back(row);
             }
         }
@@ -216,7 +216,7 @@ impl<R> Shared<R> {
     }
 
     /// Waits for a job; `None` when the loader is closed.
-    fn take(&self, index: usize, room: &mut Room) -> Option<Job<R>> {
+    fn take(&self, index: usize, room: &mut Room) -> Option<ReadJob<R>> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -247,7 +247,7 @@ impl<R> Shared<R> {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State<R>>) -> MutexGuard<'a, State<R>> {
+    fn wait<'a>(&self, state: MutexGuard<'a, QueueState<R>>) -> MutexGuard<'a, QueueState<R>> {
         self.work
             .wait(state)
             .unwrap_or_else(|error| error.into_inner())
@@ -259,17 +259,17 @@ impl<R> Shared<R> {
         }
     }
 
-    fn put(&self, job: (u64, u64), outcome: Outcome<R>, (seconds, pixels): (f64, u64)) {
+    fn put(&self, job: (u64, u64), outcome: ReadOutcome<R>, (seconds, pixels): (f64, u64)) {
         self.tell_read();
         let mut state = self.lock();
         state.times.count(seconds);
         state.times.pixels += pixels;
         // A readable picture keeps its row and its place, so it leaves no room for others.
-        let mut makes_room = !matches!(outcome, Outcome::Good(..));
+        let mut makes_room = !matches!(outcome, ReadOutcome::Good(..));
         match state.ticket(job) {
             Some(ticket) => ticket.outcome = Some(outcome),
             None => {
-                if let Outcome::Good(_, row, _) = outcome {
+                if let ReadOutcome::Good(_, row, _) = outcome {
                     state.free.push_back(row);
                 }
                 makes_room = true;
@@ -287,7 +287,13 @@ impl<R> Shared<R> {
     }
 
     /// Moves a place to the substitute of an unreadable picture; returns whether one is left.
-    fn move_on(&self, job: (u64, u64), place: &mut Place, error: DataError, seconds: f64) -> bool {
+    fn move_on(
+        &self,
+        job: (u64, u64),
+        place: &mut CoursePlace,
+        error: DataError,
+        seconds: f64,
+    ) -> bool {
         self.tell_read();
         let mut state = self.lock();
         let sample = place.sample();
@@ -308,7 +314,7 @@ impl<R> Shared<R> {
     }
 }
 
-impl<R> State<R> {
+impl<R> QueueState<R> {
     /// Index in `broken` of a sample list, which is added if it is new.
     fn known(&mut self, samples: &Arc<Samples>) -> usize {
         let found = self
@@ -327,7 +333,7 @@ impl<R> State<R> {
     }
 
     /// Moves a place past pictures that are known to be broken; returns whether one is left to try.
-    fn pass_broken(&self, place: &mut Place) -> bool {
+    fn pass_broken(&self, place: &mut CoursePlace) -> bool {
         let broken = &self.broken[self.at].1;
         while broken.contains(&place.sample()) {
             if !place.move_on() {
@@ -357,7 +363,7 @@ impl<R> State<R> {
             .is_none_or(|ticket| ticket.outcome.is_some())
     }
 
-    fn job(&mut self) -> Option<Job<R>> {
+    fn job(&mut self) -> Option<ReadJob<R>> {
         while self.has_room() {
             let (Some(stream), Some(pass)) = (&mut self.stream, &self.pass) else {
                 return None;
@@ -366,11 +372,11 @@ impl<R> State<R> {
             let (samples, pass) = (Arc::clone(stream.samples()), pass.clone());
             let is_there = self.pass_broken(&mut place);
             self.queue.push_back(Ticket {
-                outcome: (!is_there).then_some(Outcome::Missing),
+                outcome: (!is_there).then_some(ReadOutcome::Missing),
                 skipped: Vec::new(),
             });
             if is_there {
-                return Some(Job {
+                return Some(ReadJob {
                     course: self.course,
                     number: self.first + self.queue.len() as u64 - 1,
                     place,
@@ -388,7 +394,7 @@ impl<R> State<R> {
         let has_batches = self.size_of_batch().is_some();
         while *open > 0 {
             let Some(ticket) = self.queue.front_mut() else {
-                return self.stream.as_ref().is_none_or(Stream::is_over);
+                return self.stream.as_ref().is_none_or(CourseStream::is_over);
             };
             let Some(outcome) = ticket.outcome.take() else {
                 return false;
@@ -400,15 +406,15 @@ impl<R> State<R> {
             let is_new = |one: &Skipped| broken.insert(one.sample);
             batch.skipped.extend(skipped.into_iter().filter(is_new));
             match outcome {
-                Outcome::Good(sample, row, frames) => {
+                ReadOutcome::Good(sample, row, frames) => {
                     batch.frame_counts.extend(frames);
                     batch.rows.push(row);
                     batch.samples.push(sample);
                     *open -= 1;
                 }
                 // A batch gets smaller; a list continues with its next picture.
-                Outcome::Missing => *open -= usize::from(has_batches),
-                Outcome::Panicked(panic) => std::panic::resume_unwind(panic),
+                ReadOutcome::Missing => *open -= usize::from(has_batches),
+                ReadOutcome::Panicked(panic) => std::panic::resume_unwind(panic),
             }
         }
         true
@@ -425,14 +431,14 @@ struct Room {
 }
 
 /// Main function of a worker thread.
-pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: &Allowance) {
+pub(super) fn work<R: AsMut<[u8]>>(shared: &SharedQueue<R>, index: usize, allowance: &Allowance) {
     let _keeping = Keeping::on_this_thread();
     let mut room = Room {
         scratch: Scratch::within(allowance),
         path: PathBuf::new(),
     };
     while let Some(job) = shared.take(index, &mut room) {
-        let Job {
+        let ReadJob {
             course,
             number,
             mut place,
@@ -451,15 +457,15 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
             match read {
                 Ok(Ok(frames)) => {
                     let sample = place.sample();
-                    break (Outcome::Good(sample, row, frames), seconds);
+                    break (ReadOutcome::Good(sample, row, frames), seconds);
                 }
                 Ok(Err(error)) => {
                     if !shared.move_on(number, &mut place, error, seconds) {
                         shared.free(row);
-                        break (Outcome::Missing, seconds);
+                        break (ReadOutcome::Missing, seconds);
                     }
                 }
-                Err(panic) => break (Outcome::Panicked(panic), seconds),
+                Err(panic) => break (ReadOutcome::Panicked(panic), seconds),
             }
         };
         room.scratch.free_if_wanted();
@@ -471,8 +477,8 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
 fn read(
     cache: &PairCache,
     samples: &Samples,
-    place: &Place,
-    pass: &Pass,
+    place: &CoursePlace,
+    pass: &CourseSettings,
     room: &mut Room,
     out: &mut [u8],
 ) -> Result<Frames, DataError> {

@@ -221,8 +221,8 @@ fn read_source(
 /// What is read of the file that the config names for validation.
 struct ValidationFile {
     samples: Samples,
-    groups: Option<Groups>,
-    clip_groups: Option<Groups>,
+    groups: Option<RowGroups>,
+    clip_groups: Option<RowGroups>,
     bad_rows: Vec<BadRow>,
 }
 
@@ -383,7 +383,7 @@ impl Source {
         };
         let groups = |column: usize, is_asked: bool| {
             let name = self.table.columns()[column].clone();
-            Groups::new(name, is_asked)
+            RowGroups::new(name, is_asked)
         };
         let mut scan = Scan {
             targets: self.scan_targets(),
@@ -527,7 +527,7 @@ impl Source {
 fn draw_validation(
     sides: &mut [Side],
     labels: Option<&[i32]>,
-    groups: Option<&Groups>,
+    groups: Option<&RowGroups>,
     share: f64,
     seed: u64,
 ) {
@@ -570,9 +570,9 @@ pub(crate) struct Scan {
     pub(crate) sides: Vec<Side>,
     /// Column that marks the sides.
     split: Option<SplitColumn>,
-    pub(crate) groups: Option<Groups>,
+    pub(crate) groups: Option<RowGroups>,
     /// Rows that form one sample.
-    pub(crate) clip_groups: Option<Groups>,
+    pub(crate) clip_groups: Option<RowGroups>,
     pub(crate) bad: Vec<BadRow>,
     /// Number of rows, bad ones included.
     pub(crate) num_rows: usize,
@@ -588,8 +588,8 @@ pub(crate) struct Split {
     pub(crate) column: Option<SplitColumn>,
     /// Share that was drawn for validation.
     pub(crate) drawn_share: Option<f64>,
-    pub(crate) groups: Option<Groups>,
-    clip_groups: Option<Groups>,
+    pub(crate) groups: Option<RowGroups>,
+    clip_groups: Option<RowGroups>,
 }
 
 impl Split {
@@ -600,7 +600,7 @@ impl Split {
 }
 
 /// Rows that belong together, such as those of a patient.
-pub(crate) struct Groups {
+pub(crate) struct RowGroups {
     pub(crate) column: String,
     /// Whether the config names the column; a column found by its name does not affect the split.
     pub(crate) is_asked: bool,
@@ -609,9 +609,9 @@ pub(crate) struct Groups {
     pub(crate) group_of: Vec<u32>,
 }
 
-impl Groups {
-    fn new(column: String, is_asked: bool) -> Groups {
-        Groups {
+impl RowGroups {
+    fn new(column: String, is_asked: bool) -> RowGroups {
+        RowGroups {
             column,
             is_asked,
             names: UniqueTexts::default(),
@@ -648,7 +648,7 @@ impl Groups {
     }
 
     /// For each sample of a validation file, whether its group is trained on.
-    pub(crate) fn leaks_from(&self, train: &Groups) -> Vec<bool> {
+    pub(crate) fn leaks_from(&self, train: &RowGroups) -> Vec<bool> {
         let mut is_trained = vec![false; self.names.len()];
         for (name, group) in self.names.iter() {
             is_trained[group as usize] = !name.starts_with(' ') && train.names.contains(name);
@@ -665,10 +665,10 @@ impl Groups {
     pub(crate) fn note(
         &self,
         sides: &[Side],
-        of_validation: Option<&Groups>,
+        of_validation: Option<&RowGroups>,
         drawn_share: Option<f64>,
     ) -> Option<String> {
-        let count = |groups: &Groups, is_meant: &dyn Fn(usize) -> bool| {
+        let count = |groups: &RowGroups, is_meant: &dyn Fn(usize) -> bool| {
             let samples = (0..groups.group_of.len()).filter(|sample| is_meant(*sample));
             let groups: Vec<u32> = samples.map(|sample| groups.group_of[sample]).collect();
             let unique: HashSet<u32> = groups.iter().copied().collect();

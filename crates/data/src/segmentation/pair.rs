@@ -26,7 +26,7 @@ use crate::decode::WholePicture;
 use crate::decode::{Fingerprint, Limits, NativeCost, Occasion, PictureCost, Scratch, native_cost};
 use crate::decode::{PairBuffers, PairCost};
 use crate::error::DataError;
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 use crate::samples::Samples;
 
 /// How a picture gets the size of a row.
@@ -418,7 +418,7 @@ fn random_part(
     occasion: Occasion,
 ) -> (usize, usize) {
     let words = [occasion.seed, occasion.epoch, occasion.sample];
-    let mut random = Random::new(Purpose::Patch, &words);
+    let mut random = Random::new(DrawPurpose::Patch, &words);
     let wants_foreground = random.unit() < foreground;
     let most_left = base.width.saturating_sub(shape.width);
     let most_top = base.height.saturating_sub(shape.height);

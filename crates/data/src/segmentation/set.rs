@@ -16,7 +16,7 @@ use crate::decode::{self, Limits, Native, PixelDepth, Scratch};
 use crate::error::DataError;
 use crate::samples::{Companions, Samples, SamplesBuilder, held_out, held_out_groups};
 use crate::table::nnunet;
-use crate::table::pair_layout::{self, Layout, Subfolders};
+use crate::table::pair_layout::{self, PairLayout, Subfolders};
 use crate::table::{PairFiles, are_shards, stem};
 use crate::words::{counted, percent};
 
@@ -99,7 +99,7 @@ impl SegmentationSet {
             groups,
             split_not_understood,
         } = FoundPairs::of(config, root)?;
-        let Layout {
+        let PairLayout {
             root: start,
             train: pairs,
             validation: own_validation,
@@ -205,7 +205,7 @@ fn validation_of_other(
         validation: Validation::UNSPLIT,
         ..config.clone()
     };
-    let Layout {
+    let PairLayout {
         root,
         train,
         validation,
@@ -227,7 +227,7 @@ fn validation_of_other(
 
 /// Pairs found, and the config's settings for their masks.
 struct FoundPairs {
-    layout: Layout,
+    layout: PairLayout,
     place: PathBuf,
     asked: Asked,
     /// Groups of a table's rows.

@@ -11,18 +11,18 @@ pub(super) struct Hybrid {
     /// Positions in the page of the next run and of the end of the runs.
     at: usize,
     end: usize,
-    run: Run,
+    run: HybridRun,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Run {
+enum HybridRun {
     Same { value: u32, left: u64 },
     Packed { first_bit: u64, left: u64 },
 }
 
-impl Default for Run {
-    fn default() -> Run {
-        Run::Same { value: 0, left: 0 }
+impl Default for HybridRun {
+    fn default() -> HybridRun {
+        HybridRun::Same { value: 0, left: 0 }
     }
 }
 
@@ -36,7 +36,7 @@ impl Hybrid {
             width,
             at,
             end,
-            run: Run::default(),
+            run: HybridRun::default(),
         })
     }
 
@@ -47,11 +47,11 @@ impl Hybrid {
         }
         loop {
             match &mut self.run {
-                Run::Same { value, left } if *left > 0 => {
+                HybridRun::Same { value, left } if *left > 0 => {
                     *left -= 1;
                     return Ok(*value);
                 }
-                Run::Packed { first_bit, left } if *left > 0 => {
+                HybridRun::Packed { first_bit, left } if *left > 0 => {
                     let value = bits(page, *first_bit, self.width);
                     *left -= 1;
                     *first_bit += u64::from(self.width);
@@ -62,7 +62,7 @@ impl Hybrid {
         }
     }
 
-    fn next_run(&mut self, page: &[u8]) -> Result<Run, Fault> {
+    fn next_run(&mut self, page: &[u8]) -> Result<HybridRun, Fault> {
         let cut_short = || Fault::damaged("a page that is cut short");
         let mut head: u64 = 0;
         for shift in (0..36).step_by(7) {
@@ -89,7 +89,7 @@ impl Hybrid {
             self.at += num_bytes;
             return match length {
                 0 => Err(Fault::damaged("a run of no length")),
-                left => Ok(Run::Same { value, left }),
+                left => Ok(HybridRun::Same { value, left }),
             };
         }
         let first_bit = self.at as u64 * 8;
@@ -100,7 +100,7 @@ impl Hybrid {
         self.at += num_there as usize;
         match num_there * 8 / u64::from(self.width) {
             0 => Err(cut_short()),
-            whole => Ok(Run::Packed {
+            whole => Ok(HybridRun::Packed {
                 first_bit,
                 left: whole.min(length * 8),
             }),

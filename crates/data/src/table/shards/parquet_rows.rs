@@ -57,7 +57,7 @@ pub(super) fn list(
         .iter()
         .any(|column| matches!(column.kind, ColumnKind::Picture { .. }));
     let mut pictures = if has_pictures {
-        Some(Pictures::create(place, folder)?)
+        Some(CopiedPictures::create(place, folder)?)
     } else {
         None
     };
@@ -273,7 +273,7 @@ impl Readers {
         &mut self,
         file: &ParquetFile,
         columns: &[Column],
-        mut pictures: Option<&mut Pictures>,
+        mut pictures: Option<&mut CopiedPictures>,
         (shard, row): (&str, u64),
     ) -> Result<(), DataError> {
         let failed = |fault: Fault| fault.of(&file.path);
@@ -334,7 +334,7 @@ fn push_text(out: &mut String, cell: Option<Value<'_>>, kind: &ColumnKind, is_un
 }
 
 /// File that pictures are copied into.
-struct Pictures {
+struct CopiedPictures {
     file: Option<BufWriter<File>>,
     path: std::path::PathBuf,
     /// Name of the file in the list.
@@ -343,8 +343,8 @@ struct Pictures {
     num_pictures: usize,
 }
 
-impl Pictures {
-    fn create(place: &Path, folder: &Path) -> Result<Pictures, DataError> {
+impl CopiedPictures {
+    fn create(place: &Path, folder: &Path) -> Result<CopiedPictures, DataError> {
         let path = place.with_extension("pictures");
         let name = if place.parent() == Some(folder) {
             path.file_name()
@@ -355,7 +355,7 @@ impl Pictures {
             path.to_string_lossy().into_owned()
         };
         let partial = holdall_files::partial(&path);
-        Ok(Pictures {
+        Ok(CopiedPictures {
             file: Some(BufWriter::with_capacity(
                 1 << 20,
                 File::create(partial).map_err(unwritten)?,
@@ -394,7 +394,7 @@ impl Pictures {
     }
 }
 
-impl Drop for Pictures {
+impl Drop for CopiedPictures {
     fn drop(&mut self) {
         // Has no effect once the file is renamed.
         let _ = std::fs::remove_file(holdall_files::partial(&self.path));
