@@ -157,7 +157,7 @@ fn retrieve(
         sums.extend(task.decoder().map(|_| clips.caption_sum));
         losses = classify::evaluated(task.losses(), &sums);
         losses.extend_from_slice(&clips.head_losses);
-        let positives = match task.same_text {
+        let positives = match task.loss.same_text {
             SameText::Negative => Positives::OwnPair,
             SameText::Positive => Positives::EqualTexts,
         };

@@ -12,7 +12,7 @@ use holdall_models::video_text::config::{Pooling, TextTower, VideoTextConfig};
 use super::super::classify::{self, Head};
 use super::frame_cache::FrameCache;
 use super::opened_model::{OpenedVideoText, open_model};
-use super::{ClipInput, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
+use super::{ClipInput, LossSettings, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
 use crate::config::{RunConfig, SameText};
 use crate::engine::similarity::unique_texts;
 use crate::error::TrainError;
@@ -98,20 +98,24 @@ fn task(
         notes.push(processor.describe());
     }
     let dropout = dropout(config, &model.text, notes)?;
+    let task = VideoTextTask::new(model, heads);
     Ok(VideoTextTask {
         num_text_tokens: tokens,
         masks_frames: config.data.short_clips == ShortClips::Mask,
-        contrastive_weight: config.losses.contrastive,
-        caption_weight: config.losses.caption.unwrap_or(USUAL_CAPTION_WEIGHT),
-        caption_smoothing: config.losses.caption_smoothing,
-        same_text: config.video_text.same_text,
+        loss: LossSettings {
+            contrastive_weight: config.losses.contrastive,
+            caption_weight: config.losses.caption.unwrap_or(USUAL_CAPTION_WEIGHT),
+            caption_smoothing: config.losses.caption_smoothing,
+            same_text: config.video_text.same_text,
+            ..task.loss
+        },
         sorted_ids: site.wants_sorted_ids(),
         dropout,
         seed: config.seed,
         generation: config.generation.clone(),
         evaluation: config.evaluation.clone(),
         weights: Arc::new(weights),
-        ..VideoTextTask::new(model, heads)
+        ..task
     })
 }
 

@@ -182,7 +182,7 @@ pub(super) fn weigh_tokens(
     let Some(vocab_size) = task.decoder().map(|decoder| decoder.vocab_size) else {
         return Ok(());
     };
-    task.vocabulary_tile = vocabulary_tile(vocab_size);
+    task.loss.vocabulary_tile = vocabulary_tile(vocab_size);
     let patterns = &config.losses.caption_weights;
     if patterns.is_empty() {
         return Ok(());
@@ -217,7 +217,7 @@ pub(super) fn weigh_tokens(
             "Caption tokens that match `{pattern}`: {count}, each counts {weight}"
         ));
     }
-    task.token_weights = weights
+    task.loss.token_weights = weights
         .into_iter()
         .map(|weight| weight.unwrap_or(1.0))
         .collect();
@@ -250,7 +250,7 @@ mod tests {
         weights.insert("[0-9]".to_owned(), 5.0);
         let mut notes = Vec::new();
         weigh_tokens(&mut task, &config, &text, &mut notes).unwrap();
-        assert_eq!(task.token_weights.len(), 640);
+        assert_eq!(task.loss.token_weights.len(), 640);
         assert!(notes[0].contains("each counts 5"), "{notes:?}");
         let mut ids = [0; 16];
         let length = text.encode_into("moves 12 steps", &mut ids).unwrap();
