@@ -248,6 +248,11 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
         };
         *reason = Some(Fault::Row(kind));
     }
+    filter_rare_labels(config, all, reasons);
+}
+
+/// Adds the reason of rows whose label has too few of the rows that remain.
+fn filter_rare_labels(config: &CheckConfig, all: &AllFacts, reasons: &mut [Option<Reason>]) {
     let label = |row: usize| usize::try_from(all.label_of[row]).ok();
     let mut counts = vec![0; all.labels.len()];
     for row in (0..reasons.len()).filter(|row| reasons[*row].is_none()) {
