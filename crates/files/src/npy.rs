@@ -70,7 +70,7 @@ impl NpyHeader {
             reader.skip_spaces();
             (reader.at == text.len()).then_some(value)
         });
-        let Some(Value::Dictionary(entries)) = value else {
+        let Some(Literal::Dictionary(entries)) = value else {
             let rest: String = text[reader.at..].chars().take(24).collect();
             let found = format!("`{}` at byte {}", rest.escape_debug(), start + reader.at);
             return Err(wrong("a Python dictionary", found));
@@ -99,17 +99,17 @@ fn wrong(expected: &'static str, found: String) -> NpyError {
     NpyError::Header { expected, found }
 }
 
-fn header(entries: Vec<(String, Value)>, data_start: usize) -> Result<NpyHeader, NpyError> {
+fn header(entries: Vec<(String, Literal)>, data_start: usize) -> Result<NpyHeader, NpyError> {
     let (mut format, mut columns_first, mut shape) = (None, None, None);
     for (key, value) in entries {
         let is_twice = match (key.as_str(), value) {
-            ("descr", Value::Text(text)) => format.replace(text).is_some(),
+            ("descr", Literal::Text(text)) => format.replace(text).is_some(),
             // A list of fields, possibly with an object type among them.
-            ("descr", Value::Sequence(_)) => format.replace("a record".to_owned()).is_some(),
-            ("fortran_order", Value::Flag(flag)) => columns_first.replace(flag).is_some(),
-            ("shape", Value::Sequence(sizes)) => {
+            ("descr", Literal::Sequence(_)) => format.replace("a record".to_owned()).is_some(),
+            ("fortran_order", Literal::Flag(flag)) => columns_first.replace(flag).is_some(),
+            ("shape", Literal::Sequence(sizes)) => {
                 let sizes = sizes.into_iter().map(|size| match size {
-                    Value::Whole(size) => usize::try_from(size).ok(),
+                    Literal::Whole(size) => usize::try_from(size).ok(),
                     _ => None,
                 });
                 let Some(sizes) = sizes.collect::<Option<Vec<usize>>>() else {
@@ -140,12 +140,12 @@ fn header(entries: Vec<(String, Value)>, data_start: usize) -> Result<NpyHeader,
 
 /// The Python literals that occur in headers.
 #[derive(Debug)]
-enum Value {
+enum Literal {
     Text(String),
     Whole(u64),
     Flag(bool),
-    Sequence(Vec<Value>),
-    Dictionary(Vec<(String, Value)>),
+    Sequence(Vec<Literal>),
+    Dictionary(Vec<(String, Literal)>),
 }
 
 struct Reader<'a> {
@@ -171,19 +171,19 @@ impl Reader<'_> {
         is_there.then_some(())
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    fn value(&mut self, depth: usize) -> Option<Literal> {
         if depth > MOST_DEPTH {
             return None;
         }
         self.skip_spaces();
         match self.peek()? {
-            b'\'' | b'"' => self.string().map(Value::Text),
-            b'0'..=b'9' => self.whole().map(Value::Whole),
-            b'T' => self.take("True").map(|()| Value::Flag(true)),
-            b'F' => self.take("False").map(|()| Value::Flag(false)),
-            b'(' => self.sequence(("(", ")"), depth).map(Value::Sequence),
-            b'[' => self.sequence(("[", "]"), depth).map(Value::Sequence),
-            b'{' => self.dictionary(depth).map(Value::Dictionary),
+            b'\'' | b'"' => self.string().map(Literal::Text),
+            b'0'..=b'9' => self.whole().map(Literal::Whole),
+            b'T' => self.take("True").map(|()| Literal::Flag(true)),
+            b'F' => self.take("False").map(|()| Literal::Flag(false)),
+            b'(' => self.sequence(("(", ")"), depth).map(Literal::Sequence),
+            b'[' => self.sequence(("[", "]"), depth).map(Literal::Sequence),
+            b'{' => self.dictionary(depth).map(Literal::Dictionary),
             _ => None,
         }
     }
@@ -211,7 +211,7 @@ impl Reader<'_> {
         number
     }
 
-    fn sequence(&mut self, (open, close): (&str, &str), depth: usize) -> Option<Vec<Value>> {
+    fn sequence(&mut self, (open, close): (&str, &str), depth: usize) -> Option<Vec<Literal>> {
         self.take(open)?;
         let mut values = Vec::new();
         while self.take(close).is_none() {
@@ -224,7 +224,7 @@ impl Reader<'_> {
         Some(values)
     }
 
-    fn dictionary(&mut self, depth: usize) -> Option<Vec<(String, Value)>> {
+    fn dictionary(&mut self, depth: usize) -> Option<Vec<(String, Literal)>> {
         self.take("{")?;
         let mut entries = Vec::new();
         while self.take("}").is_none() {

@@ -42,7 +42,7 @@ pub enum CompareBy {
     /// Paths and bytes alone: clips.
     Files,
     /// Paths, bytes and decoded pixels.
-    SoughtPictures,
+    Pictures,
 }
 
 impl Overlap {
@@ -89,7 +89,7 @@ enum FoundBy {
 impl OverlapSearch {
     pub fn new(samples: &Samples, by: CompareBy) -> OverlapSearch {
         let mut search = OverlapSearch {
-            pictures: (by == CompareBy::SoughtPictures).then(SoughtPictures::default),
+            pictures: (by == CompareBy::Pictures).then(SoughtPictures::default),
             by_path: HashMap::new(),
             by_size: HashMap::new(),
             found: vec![None; samples.len()],
@@ -355,6 +355,6 @@ mod tests {
             near_copies: Some(1),
             ..by_files
         };
-        assert_eq!(overlap(CompareBy::SoughtPictures), by_pictures);
+        assert_eq!(overlap(CompareBy::Pictures), by_pictures);
     }
 }

@@ -458,7 +458,7 @@ impl Source {
         known: Known<'_>,
         validation: &Validation,
         seed: u64,
-    ) -> Result<Split, DataError> {
+    ) -> Result<RowSplit, DataError> {
         let num_samples = scan.sides.len();
         let (mut targets, values) = self.resolve(scan.targets, known, num_samples)?;
         let mut sides = scan.sides;
@@ -483,7 +483,7 @@ impl Source {
         if !matches!(known, Known::Heads(_)) {
             standardize(&mut targets, &values, &sides);
         }
-        Ok(Split {
+        Ok(RowSplit {
             targets,
             values,
             sides,
@@ -580,7 +580,7 @@ pub(crate) struct Scan {
 }
 
 /// Targets and side of each sample.
-pub(crate) struct Split {
+pub(crate) struct RowSplit {
     pub(crate) targets: Vec<Target>,
     pub(crate) values: Vec<TargetValues>,
     pub(crate) sides: Vec<Side>,
@@ -592,7 +592,7 @@ pub(crate) struct Split {
     clip_groups: Option<RowGroups>,
 }
 
-impl Split {
+impl RowSplit {
     /// Whether the data marks the validation rows, so that none are drawn.
     pub(crate) fn is_marked(&self) -> bool {
         self.column.is_some() && self.drawn_share.is_none()
@@ -723,7 +723,7 @@ impl Source {
     fn notes_on_split(
         &self,
         config: &DataConfig,
-        split: &Split,
+        split: &RowSplit,
         validation: &Samples,
         seed: u64,
     ) -> Vec<String> {

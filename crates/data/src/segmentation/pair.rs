@@ -18,7 +18,7 @@ use super::field_of_view::Outline;
 use super::filters::{add_noise, blur};
 use super::fit::{resize_mask, resize_pixels};
 use super::row::{IGNORED, RowShape};
-use super::sample::{Map, Target, coarsen, sample};
+use super::sample::{Map, RowBuffers, coarsen, sample};
 use super::whole::read_into;
 use crate::config::PairAugment;
 use crate::decode::PixelDepth;
@@ -353,7 +353,7 @@ impl PairFraming {
         };
         let table = draw.tone.table(shape.depth, || mean(base));
         let (pixels, rest) = row.split_at_mut(shape.pixels().end);
-        let mut target = Target {
+        let mut target = RowBuffers {
             shape,
             pixels: &mut *pixels,
             mask: &mut rest[..shape.num_pixels()],

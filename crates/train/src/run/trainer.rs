@@ -35,7 +35,7 @@ use crate::planning::processes;
 use crate::run::progress::Passes;
 use crate::run::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
 use crate::run::requests::Requests;
-use crate::run_folder::checkpoint::{Clock, Next, State};
+use crate::run_folder::checkpoint::{Clock, Next, RunState};
 use crate::run_folder::skipped::{SkippedFile, SkippedPicture, refused};
 
 mod agreement;
@@ -73,7 +73,7 @@ pub struct Trainer {
     /// `None` in all processes but the first.
     records: Option<Records>,
     step: Step,
-    state: State,
+    state: RunState,
     /// Whether weights, state and journal belong to the same step, so that they may be saved together.
     is_between_steps: bool,
     rates: LearningRates,
@@ -85,14 +85,18 @@ pub struct Trainer {
     /// Step and next action of the checkpoint on disk.
     saved: Option<(u64, Next)>,
     last_norm: Option<StepNorm>,
-    /// Time spent by this process.
-    process_clock: Clock,
-    resumed_at: Instant,
-    /// Seconds that earlier processes spent on the run.
-    seconds_before: f64,
+    time: TimeOfProcess,
     planned_bytes: PlannedBytes,
     /// Times and memory of a step on each process.
     processes: Processes,
+}
+
+/// Time that this process has spent on the run.
+struct TimeOfProcess {
+    clock: Clock,
+    resumed_at: Instant,
+    /// Seconds that earlier processes spent.
+    seconds_before: f64,
 }
 
 /// Bytes of the plan that runs.
@@ -136,8 +140,8 @@ impl Trainer {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
         self.planned.feed.begin_waits();
-        self.resumed_at = Instant::now();
-        self.seconds_before = self.state.clock.all;
+        self.time.resumed_at = Instant::now();
+        self.time.seconds_before = self.state.clock.all;
         let mut epoch_clock = Clock::default();
         let mut epoch_started = Instant::now();
         let mut first = true;
@@ -326,7 +330,7 @@ impl Trainer {
         }
         epoch.add(&self.losses, self.step.losses(), line.samples);
         self.state.step = line.step;
-        for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
+        for clock in [&mut self.state.clock, &mut self.time.clock, epoch_clock] {
             clock.samples += line.samples as u64;
             clock.micro_batches += line.samples.div_ceil(self.planned.split.batch_size) as u64;
             clock.waited += line.waited_for_data;
@@ -536,7 +540,7 @@ impl Trainer {
 }
 
 /// Whether a run in this state has done all its steps, or has stopped improving.
-fn is_over(planned: &PlannedRun, state: &State) -> bool {
+fn is_over(planned: &PlannedRun, state: &RunState) -> bool {
     let patience = planned.config.train.early_stop;
     let stopped_improving = patience.is_some_and(|most| state.without_improvement >= most);
     state.next == Next::Step && (state.step >= planned.total_steps() || stopped_improving)

@@ -1,7 +1,7 @@
 //! Decoder of Parquet's RLE / bit-packing hybrid, which levels and dictionary indices use: `(length << 1, value)` for a run of one value,
 //! `(groups << 1 | 1, bits ...)` for groups of eight packed numbers.
 
-use super::Fault;
+use super::ParquetFault;
 
 /// Iterator over the numbers of a hybrid-encoded range of a page.
 #[derive(Clone, Debug, Default)]
@@ -28,9 +28,9 @@ impl Default for HybridRun {
 
 impl Hybrid {
     /// Decoder of the bytes `at..end` of a page.
-    pub(super) fn new(width: u32, at: usize, end: usize) -> Result<Hybrid, Fault> {
+    pub(super) fn new(width: u32, at: usize, end: usize) -> Result<Hybrid, ParquetFault> {
         if width > 32 || at > end {
-            return Err(Fault::damaged("numbers of more than 32 bits"));
+            return Err(ParquetFault::damaged("numbers of more than 32 bits"));
         }
         Ok(Hybrid {
             width,
@@ -41,7 +41,7 @@ impl Hybrid {
     }
 
     /// The next number. `page` is the page that the decoder was made for.
-    pub(super) fn next(&mut self, page: &[u8]) -> Result<u32, Fault> {
+    pub(super) fn next(&mut self, page: &[u8]) -> Result<u32, ParquetFault> {
         if self.width == 0 {
             return Ok(0);
         }
@@ -62,8 +62,8 @@ impl Hybrid {
         }
     }
 
-    fn next_run(&mut self, page: &[u8]) -> Result<HybridRun, Fault> {
-        let cut_short = || Fault::damaged("a page that is cut short");
+    fn next_run(&mut self, page: &[u8]) -> Result<HybridRun, ParquetFault> {
+        let cut_short = || ParquetFault::damaged("a page that is cut short");
         let mut head: u64 = 0;
         for shift in (0..36).step_by(7) {
             let byte = if self.at < self.end {
@@ -88,7 +88,7 @@ impl Hybrid {
                 .fold(0, |all, byte| all << 8 | u32::from(*byte));
             self.at += num_bytes;
             return match length {
-                0 => Err(Fault::damaged("a run of no length")),
+                0 => Err(ParquetFault::damaged("a run of no length")),
                 left => Ok(HybridRun::Same { value, left }),
             };
         }

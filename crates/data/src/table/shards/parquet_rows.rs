@@ -14,7 +14,9 @@ use serde_json::Value as Json;
 use super::{Listed, SPLIT, Shard, pictures_text, split_cell, unwritten};
 use crate::error::DataError;
 use crate::stored_file::part_path;
-use crate::table::parquet::{ColumnReader, Fault, Leaf, Limits, ParquetFile, Physical, Value};
+use crate::table::parquet::{
+    ColumnReader, Leaf, Limits, ParquetFault, ParquetFile, Physical, Value,
+};
 use crate::words::listed;
 
 /// Longest byte string that may be text: unmarked byte columns up to this length are checked, because a name or a caption is no picture.
@@ -84,7 +86,7 @@ pub(super) fn list(
         let num_cells = file.footer.num_rows().saturating_mul(columns.len() as u64);
         let most_cells = file.num_bytes().saturating_mul(64);
         if file.footer.num_rows() > file.num_bytes() || num_cells > most_cells {
-            return Err(Fault::damaged("more rows than bytes").of(&shard.path));
+            return Err(ParquetFault::damaged("more rows than bytes").of(&shard.path));
         }
         let mut of_file = 0;
         for group in 0..file.footer.row_groups.len() {
@@ -206,7 +208,7 @@ fn columns(file: &ParquetFile) -> Result<(Vec<Column>, Vec<String>), DataError> 
 
 /// Whether the first value of a column that is not null reads as a short text.
 fn is_text(file: &ParquetFile, leaf: usize) -> Result<bool, DataError> {
-    let failed = |fault: Fault| fault.of(&file.path);
+    let failed = |fault: ParquetFault| fault.of(&file.path);
     for group in 0..file.footer.row_groups.len() {
         let mut reader = file.column(group, leaf)?;
         for _ in 0..file.footer.row_groups[group].num_rows.min(1000) {
@@ -276,7 +278,7 @@ impl Readers {
         mut pictures: Option<&mut CopiedPictures>,
         (shard, row): (&str, u64),
     ) -> Result<(), DataError> {
-        let failed = |fault: Fault| fault.of(&file.path);
+        let failed = |fault: ParquetFault| fault.of(&file.path);
         for (at, column) in columns.iter().enumerate() {
             let (reader, out) = (&mut self.readers[at], &mut self.cells[at]);
             out.clear();
