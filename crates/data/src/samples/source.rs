@@ -116,24 +116,11 @@ fn read_source(
     let mut notes = found.notes;
     let source = Source::open(config, (media, captions), &found.csv, &mut notes)?;
     let heads = trained.map(|trained| trained.targets);
-    let labels_of_test = match trained {
-        Some(trained) if trained.side == Side::Test => LabelsOfTest::Read,
-        _ => LabelsOfTest::Unread,
-    };
-    let mut scan = source.scan(&config.validation, labels_of_test)?;
+    let known = heads.map_or(Known::FromRows, Known::Heads);
+    let mut scan = source.scan_for(config, trained.map(|trained| trained.side))?;
     notes.append(&mut scan.notes);
     let mut bad_rows = std::mem::take(&mut scan.bad);
     notes.extend(check_rows(config, &found.csv, &bad_rows, scan.num_rows)?);
-    let known = heads.map_or(Known::FromRows, Known::Heads);
-    // Where validation rows are drawn later, any row may become one.
-    let has_marked = scan.sides.contains(&Side::Validation);
-    let is_drawn = config.validation.drawn_share(has_marked).is_some();
-    let is_marked = |side: &Side| scan.sides.contains(side) && (*side == Side::Test || !is_drawn);
-    if let Some(side) = trained.map(|trained| trained.side).filter(is_marked) {
-        scan.targets
-            .iter_mut()
-            .for_each(|target| target.evaluate(side));
-    }
     notes.extend(source.notes_on_unseen(&scan.targets, known));
     let unlabelled = source.notes_on_unlabelled(&scan.targets, &scan.sides);
     let split = source.split(scan, known, &config.validation, seed)?;
@@ -180,16 +167,9 @@ fn read_source(
     }
     notes.extend(note_on_overlap(&train, &[&validation, &test]));
     if let Some(groups) = &split.clip_groups {
-        let of_side = |side: Side| groups.of_side(&split.sides, side);
-        train = train.grouped(&of_side(Side::Train));
-        if !validation.is_empty() {
-            let others = other.and_then(|other| other.clip_groups.as_ref());
-            validation = match others {
-                Some(other) => validation.grouped(&other.group_of),
-                None => validation.grouped(&of_side(Side::Validation)),
-            };
-        }
-        test = test.grouped(&of_side(Side::Test));
+        let others = other.and_then(|other| other.clip_groups.as_ref());
+        let sides = [train, validation, test];
+        [train, validation, test] = groups.clips_of_samples(sides, &split.sides, others);
         notes.push(clips::note_on_groups(config, &train, &validation));
     }
     if captions == Captions::Required {
@@ -218,7 +198,7 @@ fn read_source(
     })
 }
 
-/// What is read of the file that the config names for validation.
+/// Contents of the file that the config names for validation.
 struct ValidationFile {
     samples: Samples,
     groups: Option<RowGroups>,
@@ -361,6 +341,25 @@ impl Source {
         Validation::Unsplit {
             group: config.validation.group().map(str::to_owned),
         }
+    }
+
+    /// Scans for training, or for the evaluation of one side.
+    fn scan_for(&self, config: &DataConfig, evaluated: Option<Side>) -> Result<Scan, DataError> {
+        let labels_of_test = match evaluated {
+            Some(Side::Test) => LabelsOfTest::Read,
+            _ => LabelsOfTest::Unread,
+        };
+        let mut scan = self.scan(&config.validation, labels_of_test)?;
+        // Where validation rows are drawn later, any row may become one.
+        let has_marked = scan.sides.contains(&Side::Validation);
+        let is_drawn = config.validation.drawn_share(has_marked).is_some();
+        let is_marked =
+            |side: &Side| scan.sides.contains(side) && (*side == Side::Test || !is_drawn);
+        if let Some(side) = evaluated.filter(is_marked) {
+            let targets = scan.targets.iter_mut();
+            targets.for_each(|target| target.evaluate(side));
+        }
+        Ok(scan)
     }
 
     /// Reads every row once: finds bad rows, and reads sides, labels, numbers and groups of the others.
@@ -610,6 +609,26 @@ pub(crate) struct RowGroups {
 }
 
 impl RowGroups {
+    /// Joins the clips of a group to one sample, on every side. `others` are the groups of a validation file.
+    fn clips_of_samples(
+        &self,
+        [train, validation, test]: [Samples; 3],
+        sides: &[Side],
+        others: Option<&RowGroups>,
+    ) -> [Samples; 3] {
+        let of_side = |side: Side| self.of_side(sides, side);
+        let validation = match others {
+            _ if validation.is_empty() => validation,
+            Some(others) => validation.grouped(&others.group_of),
+            None => validation.grouped(&of_side(Side::Validation)),
+        };
+        [
+            train.grouped(&of_side(Side::Train)),
+            validation,
+            test.grouped(&of_side(Side::Test)),
+        ]
+    }
+
     fn new(column: String, is_asked: bool) -> RowGroups {
         RowGroups {
             column,
