@@ -16,7 +16,7 @@ const MOST_DEPTH: usize = 16;
 /// Limit on the length of the dictionary. NumPy itself refuses more than 10,000 bytes by default.
 const MOST_DICTIONARY_BYTES: usize = 64 << 10;
 
-/// What the header says of the array. The array's size is not yet checked against the length of the file.
+/// Format and shape of an array. Its size is not yet checked against the length of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NpyHeader {
     /// The number format, such as `<f4`; `a record` for a list of fields.

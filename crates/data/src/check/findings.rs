@@ -67,7 +67,7 @@ pub(super) fn report(config: &CheckConfig, all: &AllFacts) -> Result<Report, Dat
     })
 }
 
-/// What comparing all rows with each other shows.
+/// All rows, with the groups that comparing them with each other finds.
 struct Comparison<'a> {
     config: &'a CheckConfig,
     all: &'a AllFacts,
@@ -225,7 +225,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// What a reader needs beside the picture: its size, or the row that it repeats.
+    /// Detail of a faulty row, beside its picture: the size, or the row that it repeats.
     fn detail(&self, fault: Fault, at: At) -> Option<String> {
         let all = self.all;
         let look = all.at(at).look;

@@ -175,14 +175,14 @@ impl Survey<'_> {
             if batch.is_empty() {
                 return Ok(Some(all));
             }
-            if !self.look_at(source.media, batch, &mut all) {
+            if !self.inspect(source.media, batch, &mut all) {
                 return Ok(None);
             }
         }
     }
 
     /// Returns whether the whole batch was decoded.
-    fn look_at(&mut self, media: Media, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
+    fn inspect(&mut self, media: Media, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
         let journal = &self.journal;
         let looks: Vec<Option<Seen>> = batch
             .par_iter()

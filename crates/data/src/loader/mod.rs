@@ -262,7 +262,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// # Panics
     /// If the loader has fewer rows than `count`, the share is larger than `count`, or a worker panicked.
     pub fn next(&mut self, count: usize, batch: &mut Loaded<R>) {
-        self.next_unless(&AtomicBool::new(false), count, batch);
+        self.next_interruptible(&AtomicBool::new(false), count, batch);
     }
 
     /// Like [`Loader::next`], interrupted by `stop`: then `batch` has the pictures read so far, and the following batches are incomplete
@@ -270,7 +270,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     ///
     /// # Panics
     /// Like [`Loader::next`].
-    pub fn next_unless(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
+    pub fn next_interruptible(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
         assert!(
             count <= self.num_rows,
             "{count} pictures at a time, of {} rows",

@@ -46,31 +46,31 @@ struct Ticket<R> {
 
 /// A picture to read, and the row to read it into.
 struct ReadJob<R> {
-    course: u64,
+    generation: u64,
     number: u64,
     place: CoursePlace,
     samples: Arc<Samples>,
-    pass: CourseSettings,
+    settings: CourseSettings,
     row: R,
 }
 
 struct QueueState<R> {
-    /// Incremented by every [`SharedQueue::begin`]; results of an older course are dropped.
-    course: u64,
+    /// Incremented by every [`SharedQueue::begin`]; results of an older generation are dropped.
+    generation: u64,
     stream: Option<CourseStream>,
-    pass: Option<CourseSettings>,
+    settings: Option<CourseSettings>,
     free: VecDeque<R>,
     queue: VecDeque<Ticket<R>>,
     /// Number of the first ticket in the queue.
-    first: u64,
+    first_ticket: u64,
     /// Pictures that the trainer is waiting for.
-    wanted: usize,
-    ahead: usize,
-    employed: usize,
+    num_waiting: usize,
+    prefetch_limit: usize,
+    active_workers: usize,
     /// Unreadable samples, one set per sample list.
     broken: Vec<(Arc<Samples>, HashSet<u32>)>,
-    /// Index in `broken` of the current list.
-    at: usize,
+    /// Index in `broken`.
+    current_list: usize,
     /// Batches of the course delivered so far.
     delivered: u64,
     times: Times,
@@ -92,20 +92,24 @@ pub(super) struct SharedQueue<R> {
 }
 
 impl<R> SharedQueue<R> {
-    pub(super) fn new(rows: Vec<R>, employed: usize, ahead: usize) -> SharedQueue<R> {
+    pub(super) fn new(
+        rows: Vec<R>,
+        active_workers: usize,
+        prefetch_limit: usize,
+    ) -> SharedQueue<R> {
         SharedQueue {
             state: Mutex::new(QueueState {
-                course: 0,
+                generation: 0,
                 stream: None,
-                pass: None,
+                settings: None,
                 queue: VecDeque::with_capacity(rows.len()),
                 free: rows.into(),
-                first: 0,
-                wanted: 0,
-                ahead,
-                employed,
+                first_ticket: 0,
+                num_waiting: 0,
+                prefetch_limit,
+                active_workers,
                 broken: Vec::new(),
-                at: 0,
+                current_list: 0,
                 delivered: 0,
                 times: Times::default(),
                 counted_from: Instant::now(),
@@ -123,15 +127,15 @@ impl<R> SharedQueue<R> {
         self.state.lock().unwrap_or_else(|error| error.into_inner())
     }
 
-    pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, pass: CourseSettings) {
+    pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, settings: CourseSettings) {
         let mut state = self.lock();
-        state.course += 1;
+        state.generation += 1;
         state.delivered = 0;
-        state.at = state.known(&samples);
+        state.current_list = state.known(&samples);
         state.stream = Some(CourseStream::new(samples, course));
-        state.pass = Some(pass);
+        state.settings = Some(settings);
         for ticket in std::mem::take(&mut state.queue) {
-            state.first += 1;
+            state.first_ticket += 1;
             if let Some(ReadOutcome::Good(_, row, _)) = ticket.outcome {
                 state.free.push_back(row);
             }
@@ -146,7 +150,7 @@ impl<R> SharedQueue<R> {
     }
 
     pub(super) fn employ(&self, workers: usize) {
-        self.lock().employed = workers;
+        self.lock().active_workers = workers;
         self.work.notify_all();
     }
 
@@ -197,7 +201,7 @@ impl<R> SharedQueue<R> {
             if is_full || stop.load(Ordering::Relaxed) {
                 break;
             }
-            state.wanted = open;
+            state.num_waiting = open;
             if state.has_room() {
                 self.work.notify_all();
             }
@@ -208,7 +212,7 @@ impl<R> SharedQueue<R> {
             };
             waited = seconds_since(began);
         }
-        state.wanted = 0;
+        state.num_waiting = 0;
         state.delivered += 1;
         // The delivered pictures leave room in the queue.
         self.work.notify_all();
@@ -223,7 +227,7 @@ impl<R> SharedQueue<R> {
                 return None;
             }
             let began = Instant::now();
-            if index >= state.employed {
+            if index >= state.active_workers {
                 room.scratch.free();
                 state = self.wait(state);
                 continue;
@@ -276,7 +280,7 @@ impl<R> SharedQueue<R> {
             }
         }
         // Pictures are delivered in order: only the ticket at the head of the queue wakes the trainer.
-        let is_waited_for = state.wanted > 0 && state.has_news();
+        let is_waited_for = state.num_waiting > 0 && state.has_news();
         drop(state);
         if is_waited_for {
             self.done.notify_all();
@@ -334,7 +338,7 @@ impl<R> QueueState<R> {
 
     /// Moves a place past pictures that are known to be broken; returns whether one is left to try.
     fn pass_broken(&self, place: &mut CoursePlace) -> bool {
-        let broken = &self.broken[self.at].1;
+        let broken = &self.broken[self.current_list].1;
         while broken.contains(&place.sample()) {
             if !place.move_on() {
                 return false;
@@ -344,16 +348,16 @@ impl<R> QueueState<R> {
     }
 
     /// The ticket of a job, unless the job is of an older course.
-    fn ticket(&mut self, (course, number): (u64, u64)) -> Option<&mut Ticket<R>> {
-        if course == self.course {
-            self.queue.get_mut((number - self.first) as usize)
+    fn ticket(&mut self, (generation, number): (u64, u64)) -> Option<&mut Ticket<R>> {
+        if generation == self.generation {
+            self.queue.get_mut((number - self.first_ticket) as usize)
         } else {
             None
         }
     }
 
     fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.queue.len() < self.wanted + self.ahead
+        !self.free.is_empty() && self.queue.len() < self.num_waiting + self.prefetch_limit
     }
 
     /// Whether the trainer can take the head of the queue, or the queue is empty.
@@ -365,11 +369,11 @@ impl<R> QueueState<R> {
 
     fn job(&mut self) -> Option<ReadJob<R>> {
         while self.has_room() {
-            let (Some(stream), Some(pass)) = (&mut self.stream, &self.pass) else {
+            let (Some(stream), Some(settings)) = (&mut self.stream, &self.settings) else {
                 return None;
             };
             let mut place = stream.next()?;
-            let (samples, pass) = (Arc::clone(stream.samples()), pass.clone());
+            let (samples, settings) = (Arc::clone(stream.samples()), settings.clone());
             let is_there = self.pass_broken(&mut place);
             self.queue.push_back(Ticket {
                 outcome: (!is_there).then_some(ReadOutcome::Missing),
@@ -377,11 +381,11 @@ impl<R> QueueState<R> {
             });
             if is_there {
                 return Some(ReadJob {
-                    course: self.course,
-                    number: self.first + self.queue.len() as u64 - 1,
+                    generation: self.generation,
+                    number: self.first_ticket + self.queue.len() as u64 - 1,
                     place,
                     samples,
-                    pass,
+                    settings,
                     row: self.free.pop_front()?,
                 });
             }
@@ -401,8 +405,8 @@ impl<R> QueueState<R> {
             };
             let skipped = std::mem::take(&mut ticket.skipped);
             self.queue.pop_front();
-            self.first += 1;
-            let broken = &mut self.broken[self.at].1;
+            self.first_ticket += 1;
+            let broken = &mut self.broken[self.current_list].1;
             let is_new = |one: &Skipped| broken.insert(one.sample);
             batch.skipped.extend(skipped.into_iter().filter(is_new));
             match outcome {
@@ -439,19 +443,19 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &SharedQueue<R>, index: usize, allowa
     };
     while let Some(job) = shared.take(index, &mut room) {
         let ReadJob {
-            course,
+            generation,
             number,
             mut place,
             samples,
-            pass,
+            settings,
             mut row,
         } = job;
-        let number = (course, number);
+        let number = (generation, number);
         let outcome = loop {
             let began = Instant::now();
             let read = catch_unwind(AssertUnwindSafe(|| {
                 let cache = &shared.cache;
-                read(cache, &samples, &place, &pass, &mut room, row.as_mut())
+                read(cache, &samples, &place, &settings, &mut room, row.as_mut())
             }));
             let seconds = seconds_since(began);
             match read {
@@ -478,13 +482,13 @@ fn read(
     cache: &PairCache,
     samples: &Samples,
     place: &CoursePlace,
-    pass: &CourseSettings,
+    settings: &CourseSettings,
     room: &mut Room,
     out: &mut [u8],
 ) -> Result<Frames, DataError> {
     let Room { scratch, path } = room;
     let sample = place.sample() as usize;
-    let occasion = match pass.view {
+    let occasion = match settings.view {
         View::Evaluation => None,
         View::Training { seed } => Some(Occasion {
             seed,
@@ -492,7 +496,7 @@ fn read(
             sample: sample as u64,
         }),
     };
-    match (&pass.format, occasion) {
+    match (&settings.format, occasion) {
         (RowFormat::Clip(framing), occasion) => {
             return framing
                 .write_row(samples, sample, occasion, scratch, out)

@@ -202,7 +202,7 @@ impl Setup {
     }
 
     /// Predicted plans of the same run with pictures of other sizes.
-    pub fn plan_other_sizes<'a>(
+    pub fn plan_by_image_size<'a>(
         &self,
         site: impl Into<Site<'a>>,
     ) -> Vec<(String, Result<Candidate, TrainError>)> {
@@ -216,7 +216,7 @@ impl Setup {
             let target = site.target(step.arithmetic, 0)?;
             Ok(search(&self.request, &build, &*target)?)
         };
-        let sizes = self.step.task.other_sizes().into_iter();
+        let sizes = self.step.task.variants_by_image_size().into_iter();
         sizes.map(|(size, task)| (size, plan_of(task))).collect()
     }
 

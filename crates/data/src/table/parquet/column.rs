@@ -33,7 +33,7 @@ pub(crate) struct ColumnReader {
     definition: Hybrid,
     values: Values,
     scratch: [u8; 8],
-    /// Repetition level of the next cell, if `goes_on` has read it already.
+    /// Repetition level of the next cell, if `row_continues` has read it already.
     pending: Option<u32>,
 }
 
@@ -90,7 +90,7 @@ impl ColumnReader {
     }
 
     /// Whether the next cell continues the list of the last one.
-    pub(crate) fn goes_on(&mut self) -> Result<bool, ParquetFault> {
+    pub(crate) fn row_continues(&mut self) -> Result<bool, ParquetFault> {
         if self.most_repetition == 0 || self.left_in_column == 0 {
             return Ok(false);
         }

@@ -298,7 +298,7 @@ impl Readers {
                 }
                 (kind, _) => {
                     push_text(out, reader.next().map_err(failed)?, kind, is_unsigned);
-                    while reader.goes_on().map_err(failed)? {
+                    while reader.row_continues().map_err(failed)? {
                         out.push('|');
                         push_text(out, reader.next().map_err(failed)?, kind, is_unsigned);
                     }

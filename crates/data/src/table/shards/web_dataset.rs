@@ -90,7 +90,7 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
     })
 }
 
-/// What the user should know of the samples: how many lack a picture or clip, and which members are not read.
+/// Notes for the user: how many samples lack a picture or clip, and which members are not read. An error if all samples lack one.
 fn notes_on_members(
     shards: &[Shard],
     [num_samples, num_without]: [usize; 2],

@@ -70,7 +70,7 @@ pub(super) fn evaluate(
     let mut totals = Totals::new(task, samples.len());
     let mut own_images = OwnImages::default();
     let progressing = group.expect_progress();
-    let read = predict::look_at(
+    let read = predict::predict(
         task,
         device,
         &mut forward,
@@ -99,7 +99,7 @@ pub(super) fn evaluate(
         // Counts again over the results of all processes, in the order of samples.
         totals = Totals::new(task, samples.len());
     }
-    let write_own = || own_images.written();
+    let write_own = || own_images.to_part();
     let skipped = exchange(group, read, write_own, |part| {
         totals.add_part(OwnImages::read(part)?)
     })?;
@@ -255,7 +255,7 @@ impl OwnImages {
         self.thresholds.extend(thresholds);
     }
 
-    fn written(&self) -> PartWriter {
+    fn to_part(&self) -> PartWriter {
         let part = PartWriter::default().numbers(&self.samples);
         let part = part.numbers(&self.figures).numbers(&self.counts);
         let part = part.numbers(&self.thresholds).numbers(&self.losses);

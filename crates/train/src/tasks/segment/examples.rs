@@ -201,7 +201,7 @@ pub(super) fn overlays(
         };
         let name = pictures.samples.image(sample as usize);
         let work = |_, segmented: Segmented<'_>| Ok(Overlay::new(task, &segmented));
-        predict::look_at(task, device, forward, &chosen, work, |_, _, overlay| {
+        predict::predict(task, device, forward, &chosen, work, |_, _, overlay| {
             overlays.push(overlay.json(name, rank, dice));
             true
         })?;

@@ -243,7 +243,7 @@ impl Task for SegmentTask {
         self.weights.describe()
     }
 
-    fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
+    fn variants_by_image_size(&self) -> Vec<(String, Arc<dyn Task>)> {
         let own = [self.row.height, self.row.width];
         let others = OTHER_SIZES.iter().filter(|&&side| own != [side; 2]);
         let sized = |&side: &usize| {
@@ -298,8 +298,8 @@ impl Task for SegmentTask {
         true
     }
 
-    fn most_at_a_time(&self) -> usize {
-        predict::most_at_a_time(self)
+    fn max_forward_batch(&self) -> usize {
+        predict::max_forward_batch(self)
     }
 
     fn evaluation_bytes(&self, _subset: Subset, samples: &Samples, threads: usize) -> u64 {

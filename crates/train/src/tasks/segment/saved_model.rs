@@ -167,7 +167,7 @@ impl SavedSegmenter {
                 scores,
             })?)
         };
-        predict::look_at(task, device, forward, &pictures, work, |sample, _, made| {
+        predict::predict(task, device, forward, &pictures, work, |sample, _, made| {
             each(sample, made)
         })
     }

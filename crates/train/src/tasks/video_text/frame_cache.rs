@@ -371,7 +371,7 @@ impl FrameCache {
         let (began, mut told) = (Instant::now(), Instant::now());
         let mut loaded = Loaded::default();
         loop {
-            loader.next_unless(storing.stop, batch, &mut loaded);
+            loader.next_interruptible(storing.stop, batch, &mut loaded);
             if storing.stop.load(std::sync::atomic::Ordering::Relaxed) {
                 return Ok(None);
             }

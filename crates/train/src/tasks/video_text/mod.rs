@@ -245,7 +245,7 @@ impl VideoTextTask {
 }
 
 impl Task for VideoTextTask {
-    fn complete(&self, columns: &mut Batch) {
+    fn fill_whole_batch_columns(&self, columns: &mut Batch) {
         if self.loss.same_text == SameText::Positive {
             batch::set_shares(columns);
         }
