@@ -412,7 +412,7 @@ pub enum DataError {
     )]
     PictureNotAFile {
         path: PathBuf,
-        /// What was expected and found.
+        /// Expected and found, in words.
         cause: String,
     },
 

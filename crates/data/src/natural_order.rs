@@ -14,7 +14,7 @@ pub(crate) fn is_same(a: &str, b: &str) -> bool {
 
 fn by_parts(mut a: &str, mut b: &str) -> Ordering {
     loop {
-        let parts = (Part::take(&mut a), Part::take(&mut b));
+        let parts = (NamePart::take(&mut a), NamePart::take(&mut b));
         match parts {
             (None, None) => return Ordering::Equal,
             // A prefix comes before the longer name.
@@ -26,23 +26,25 @@ fn by_parts(mut a: &str, mut b: &str) -> Ordering {
 
 /// Numbers come before letters; numbers are compared by their digits without leading zeros, the shorter first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Part<'a> {
+enum NamePart<'a> {
     Number(usize, &'a str),
     Letter(char),
 }
 
-impl<'a> Part<'a> {
-    fn take(rest: &mut &'a str) -> Option<Part<'a>> {
+impl<'a> NamePart<'a> {
+    fn take(rest: &mut &'a str) -> Option<NamePart<'a>> {
         let first = rest.chars().next()?;
         if !first.is_ascii_digit() {
             *rest = &rest[first.len_utf8()..];
-            return Some(Part::Letter(first.to_lowercase().next().unwrap_or(first)));
+            return Some(NamePart::Letter(
+                first.to_lowercase().next().unwrap_or(first),
+            ));
         }
         let end = rest.find(|c: char| !c.is_ascii_digit());
         let (digits, after) = rest.split_at(end.unwrap_or(rest.len()));
         *rest = after;
         let digits = digits.trim_start_matches('0');
-        Some(Part::Number(digits.len(), digits))
+        Some(NamePart::Number(digits.len(), digits))
     }
 }
 

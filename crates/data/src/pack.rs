@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +29,7 @@ use crate::decode::{
 use crate::error::DataError;
 use crate::stored_file::{self, StoredFile, is_url};
 use crate::table::{
-    Row, Table, caption_by_name, field_of_view_by_name, image_column, mask_by_name, tar,
+    Row, Rows, Table, caption_by_name, field_of_view_by_name, image_column, mask_by_name, tar,
     video_column,
 };
 use crate::words::counted;
@@ -152,6 +153,15 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
         action: "start threads for it",
         cause: io::Error::other(cause),
     })?;
+    let work = Work {
+        config,
+        table: &table,
+        columns: &columns,
+        clips,
+        threads: &threads,
+        stop: watch.stop,
+        on_progress: watch.on_progress,
+    };
     let mut rows = table.rows()?;
     let mut at = 0;
     for shard in 0..num_shards {
@@ -165,47 +175,16 @@ pub fn pack(config: &PackConfig, watch: Watch<'_>) -> Result<Outcome<Packed>, Da
             at += in_shard;
             continue;
         }
-        let mut writer = ShardWriter::create(&config.out, &shard_name(shard))?;
-        let batch_rows = config.media.rows_per_thread() * threads.current_num_threads();
-        let mut left = in_shard;
-        let mut skipped = Vec::new();
-        while left > 0 {
-            let mut batch = Vec::new();
-            while batch.len() < batch_rows.min(left) {
-                let row = rows.read()?.ok_or_else(|| table.changed())?;
-                batch.push(columns.sample(&table, row, at)?);
-                at += 1;
-            }
-            left -= batch.len();
-            let work = Work {
-                config,
-                columns: &columns,
-                clips,
-                stop: watch.stop,
-                on_progress: watch.on_progress,
-            };
-            let Some(files) = threads.install(|| work.encode(&batch)) else {
-                return Ok(Outcome::Stopped {
-                    num_done: at - (at % config.rows_per_shard),
-                    num_rows,
-                    is_kept: true,
-                });
-            };
-            for (sample, files) in batch.iter().zip(files) {
-                match files {
-                    Ok(files) => writer.add(sample, &files)?,
-                    Err(error) => skipped.push(Unpacked {
-                        row: sample.row,
-                        image: sample.image.clone(),
-                        reason: first_line(&error),
-                    }),
-                }
-            }
-        }
-        manifest.shards.push(PackedShard {
-            skipped,
-            ..writer.finish()?
-        });
+        let writer = ShardWriter::create(&config.out, &shard_name(shard))?;
+        let Some(packed) = work.pack_shard(writer, &mut rows, at..at + in_shard)? else {
+            return Ok(Outcome::Stopped {
+                num_done: at,
+                num_rows,
+                is_kept: true,
+            });
+        };
+        at += in_shard;
+        manifest.shards.push(packed);
         manifest.write(&config.out)?;
     }
     let shards = manifest.shards;
@@ -278,7 +257,7 @@ struct PackColumns {
     read_mask_as: ReadAs,
 }
 
-struct Sample {
+struct RowToPack {
     row: u32,
     key: String,
     image: String,
@@ -340,7 +319,7 @@ impl PackColumns {
         })
     }
 
-    fn sample(&self, table: &Table, row: Row<'_>, at: usize) -> Result<Sample, DataError> {
+    fn sample(&self, table: &Table, row: Row<'_>, at: usize) -> Result<RowToPack, DataError> {
         let path = |column: usize| row.cell(column).trim().replace('\\', "/");
         let mut json = Map::new();
         for (column, name) in table.columns().iter().enumerate() {
@@ -356,7 +335,7 @@ impl PackColumns {
                 json.insert(name.to_owned(), Value::from(row.cell(column)));
             }
         }
-        Ok(Sample {
+        Ok(RowToPack {
             row: row.line(),
             key: format!("{at:09}"),
             image: path(self.image),
@@ -373,15 +352,53 @@ impl PackColumns {
 /// Decodes, resizes and encodes on all threads.
 struct Work<'a> {
     config: &'a PackConfig,
+    table: &'a Table,
     columns: &'a PackColumns,
     clips: Option<ClipPacking>,
+    threads: &'a rayon::ThreadPool,
     stop: &'a AtomicBool,
     on_progress: &'a (dyn Fn(usize) + Sync),
 }
 
 impl Work<'_> {
+    /// Packs the next rows into a shard; `numbers` are theirs in the table. `None` if the packing was stopped.
+    fn pack_shard(
+        &self,
+        mut writer: ShardWriter,
+        rows: &mut Rows,
+        mut numbers: Range<usize>,
+    ) -> Result<Option<PackedShard>, DataError> {
+        let threads = self.threads.current_num_threads();
+        let batch_rows = self.config.media.rows_per_thread() * threads;
+        let mut skipped = Vec::new();
+        while !numbers.is_empty() {
+            let mut batch = Vec::new();
+            for number in numbers.by_ref().take(batch_rows) {
+                let row = rows.read()?.ok_or_else(|| self.table.changed())?;
+                batch.push(self.columns.sample(self.table, row, number)?);
+            }
+            let Some(files) = self.threads.install(|| self.encode(&batch)) else {
+                return Ok(None);
+            };
+            for (sample, files) in batch.iter().zip(files) {
+                match files {
+                    Ok(files) => writer.add(sample, &files)?,
+                    Err(error) => skipped.push(Unpacked {
+                        row: sample.row,
+                        image: sample.image.clone(),
+                        reason: first_line(&error),
+                    }),
+                }
+            }
+        }
+        Ok(Some(PackedShard {
+            skipped,
+            ..writer.finish()?
+        }))
+    }
+
     /// The files of each sample, or why the sample has none; `None` if the packing was stopped.
-    fn encode(&self, batch: &[Sample]) -> Option<Vec<Result<Files, DataError>>> {
+    fn encode(&self, batch: &[RowToPack]) -> Option<Vec<Result<Files, DataError>>> {
         let files = batch.par_iter().map_init(
             || Scratch::within(&self.config.allowance),
             |scratch, sample| {
@@ -397,7 +414,7 @@ impl Work<'_> {
         files.collect()
     }
 
-    fn files(&self, sample: &Sample, scratch: &mut Scratch) -> Result<Files, DataError> {
+    fn files(&self, sample: &RowToPack, scratch: &mut Scratch) -> Result<Files, DataError> {
         if sample.image.is_empty() || is_url(&sample.image) {
             return Err(DataError::PictureMissing {
                 path: PathBuf::from(&sample.image),
@@ -489,7 +506,7 @@ impl ShardWriter {
         })
     }
 
-    fn add(&mut self, sample: &Sample, files: &Files) -> Result<(), DataError> {
+    fn add(&mut self, sample: &RowToPack, files: &Files) -> Result<(), DataError> {
         for (ending, bytes) in files {
             self.member(&format!("{}.{ending}", sample.key), bytes)?;
         }

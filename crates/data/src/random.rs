@@ -5,7 +5,7 @@ use holdall_files::{GOLDEN, SplitMix64, mix};
 
 /// Purpose of a random stream, so that no two purposes share one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum DrawPurpose {
     Split = 1,
     Drawn = 20,
     Shuffle = 2,
@@ -26,7 +26,7 @@ pub(crate) struct Random(SplitMix64);
 
 impl Random {
     /// The stream for these words, such as (seed, epoch).
-    pub(crate) fn new(purpose: Purpose, words: &[u64]) -> Random {
+    pub(crate) fn new(purpose: DrawPurpose, words: &[u64]) -> Random {
         let mut state = mix(purpose as u64);
         for &word in words {
             state = mix(state.wrapping_add(GOLDEN) ^ mix(word.wrapping_add(GOLDEN)));
@@ -66,11 +66,11 @@ mod tests {
     fn purposes_and_words_do_not_share_a_stream() {
         let first = |purpose, words: &[u64]| Random::new(purpose, words).bits();
         let all = [
-            first(Purpose::Split, &[0]),
-            first(Purpose::Shuffle, &[0]),
-            first(Purpose::Shuffle, &[0, 0]),
-            first(Purpose::Shuffle, &[1, 0]),
-            first(Purpose::Shuffle, &[0, 1]),
+            first(DrawPurpose::Split, &[0]),
+            first(DrawPurpose::Shuffle, &[0]),
+            first(DrawPurpose::Shuffle, &[0, 0]),
+            first(DrawPurpose::Shuffle, &[1, 0]),
+            first(DrawPurpose::Shuffle, &[0, 1]),
         ];
         for (at, bits) in all.iter().enumerate() {
             assert!(!all[..at].contains(bits));
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn every_face_comes_up_about_equally_often() {
-        let mut random = Random::new(Purpose::Shuffle, &[7]);
+        let mut random = Random::new(DrawPurpose::Shuffle, &[7]);
         let mut counts = [0; 6];
         for _ in 0..6000 {
             counts[random.below(6)] += 1;

@@ -8,13 +8,14 @@
 //!
 //! A process killed at any of these points leaves the old file or the new one, never a mixture; so does a power loss.
 //!
-//! This is the lowest crate: it also holds number formatting, random numbers and the memory limit of readers.
+//! This is the lowest crate: it also holds number formatting, random numbers, the memory limit of readers, and the header of `.npy` files.
 
 mod checksum;
 mod existing;
 mod fnv;
 mod folder;
 mod memory_limit;
+mod npy;
 mod numbers;
 mod open;
 mod splitmix;
@@ -25,6 +26,7 @@ pub use existing::{Existing, Occupied};
 pub use fnv::{FNV_START, fnv1a};
 pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
 pub use memory_limit::{OverLimit, check_memory, resident_bytes, set_memory_limit};
+pub use npy::{NpyError, NpyHeader};
 pub use numbers::{counted, show_bytes, thousands};
 pub use open::{open_regular, read_regular};
 pub use splitmix::{GOLDEN, SplitMix64, mix};

@@ -19,7 +19,7 @@ use holdall_train::engine::scores::Scores;
 use holdall_train::engine::task::{Evaluation, SampleRanks, Unfinished};
 use holdall_train::export::saved_inputs::{self, Reader};
 use holdall_train::export::saved_model::{
-    self, Evaluated, EvaluationData, HELD_NOTHING_OUT, Opened, Pictures, SavedModel,
+    self, Evaluated, EvaluationData, HELD_NOTHING_OUT, Pictures, ReadyModel, SavedModel,
 };
 use holdall_train::planning::loader_budget::Reading;
 use holdall_train::planning::plan_together::agree_on_samples;
@@ -261,7 +261,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     let Some(opened) = fitting(json, device.kind(), opened)? else {
         return Ok(None);
     };
-    let Opened {
+    let ReadyModel {
         mut model,
         decode_bytes,
         note,

@@ -286,7 +286,7 @@ fn tell_plan(
         tell(&setup.step.task.describe_weights());
         let report = PlanReport::new(plan, site, setup.budget_bytes);
         let mut report = serde_json::to_value(&report)?;
-        let sizes = sizes_json(&setup.plan_other_sizes(site));
+        let sizes = sizes_json(&setup.plan_by_image_size(site));
         if let (Some(report), Some(traffic)) = (report.as_object_mut(), Traffic::of(&plan.step)) {
             let mut exchange = serde_json::to_value(traffic)?;
             exchange["sent_bytes"] = traffic.sent_bytes().into();
@@ -393,7 +393,7 @@ fn teach(model: &str, setup: &Setup, plan: &Plan, (site, among): (Site<'_>, Amon
             show_bytes(saving.bytes)
         ));
     }
-    let sizes = setup.plan_other_sizes(site);
+    let sizes = setup.plan_by_image_size(site);
     if !sizes.is_empty() {
         text.push_str("\nWhat pictures of other sizes cost:\n");
         text.push_str(&sizes_table(&sizes));

@@ -26,7 +26,7 @@ use holdall_device::{Device, HostRow};
 use holdall_files::counted;
 use holdall_train::TrainError;
 use holdall_train::engine::task::Task;
-use holdall_train::export::saved_model::{self, Opened, Pictures, SavedModel};
+use holdall_train::export::saved_model::{self, Pictures, ReadyModel, SavedModel};
 use holdall_train::planning::loader_budget::Reading;
 use holdall_train::planning::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
 use holdall_train::run_folder::skipped::reason;
@@ -189,7 +189,7 @@ impl Job<'_> {
         task: &dyn Task,
         saved: &dyn SavedModel,
         host_bytes: u64,
-    ) -> Result<Option<(Opened, Loader<HostRow>)>> {
+    ) -> Result<Option<(ReadyModel, Loader<HostRow>)>> {
         let wanted = Pictures {
             samples: &self.samples,
             rows: saved.rows(self.data),

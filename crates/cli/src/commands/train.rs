@@ -318,7 +318,7 @@ fn plan_run(
     let mut say = tell;
     let choosing = Choosing::Measured(&mut say);
     let planned =
-        PlannedRun::new_unless(&stop::requests().stop, config, device, checkpoint, choosing);
+        PlannedRun::new_interruptible(&stop::requests().stop, config, device, checkpoint, choosing);
     plan::fitting(json, kind, planned)
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::duplicates::{Repeats, near_contents, with_two_labels};
 use super::findings::{is_in_conflict, is_narrow, is_short, is_small};
-use super::picture_state::State;
+use super::picture_state::PictureState;
 use super::report::{Fault, RowKind};
 use super::row_facts::LabelCell;
 use super::{AllFacts, CheckConfig, Outcome, Watch, facts};
@@ -172,9 +172,9 @@ fn write(config: &CheckConfig, copies: Copies, all: &AllFacts) -> Result<Cleaned
 fn unreadable(all: &AllFacts) -> Vec<Option<Reason>> {
     let reason = |facts: &super::Facts| match facts.look.state {
         _ if !facts.has_fields => Some(Fault::Row(RowKind::WrongFields)),
-        State::Good if facts.has_caption && facts.has_values => None,
-        State::Good if facts.has_caption => Some(Fault::Row(RowKind::BadCell)),
-        State::Good => Some(Fault::Row(RowKind::EmptyCaption)),
+        PictureState::Good if facts.has_caption && facts.has_values => None,
+        PictureState::Good if facts.has_caption => Some(Fault::Row(RowKind::BadCell)),
+        PictureState::Good => Some(Fault::Row(RowKind::EmptyCaption)),
         state => Some(Fault::Picture(state)),
     };
     all.rows.iter().map(reason).collect()
@@ -248,6 +248,11 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
         };
         *reason = Some(Fault::Row(kind));
     }
+    filter_rare_labels(config, all, reasons);
+}
+
+/// Adds the reason of rows whose label has too few of the rows that remain.
+fn filter_rare_labels(config: &CheckConfig, all: &AllFacts, reasons: &mut [Option<Reason>]) {
     let label = |row: usize| usize::try_from(all.label_of[row]).ok();
     let mut counts = vec![0; all.labels.len()];
     for row in (0..reasons.len()).filter(|row| reasons[*row].is_none()) {
@@ -268,7 +273,7 @@ fn filter(config: &CheckConfig, copies: Copies, all: &AllFacts, reasons: &mut [O
 fn shown_on_later_sides(config: &CheckConfig, all: &AllFacts) -> [HashSet<u128>; 3] {
     let mut shown = Side::ALL.map(|_| HashSet::new());
     let mut add = |facts: &super::Facts, side: Side| {
-        if facts.look.state == State::Good {
+        if facts.look.state == PictureState::Good {
             for earlier in &mut shown[..side.index()] {
                 earlier.insert(facts.look.contents);
             }

@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use super::AllFacts;
 use super::findings::At;
-use super::picture_state::State;
+use super::picture_state::PictureState;
 use super::row_facts::Facts;
 use crate::decode::{Fingerprint, near_pairs};
 use crate::table::Side;
 
 /// Groups of rows that show the same picture: the first row on each side, numbered through both files.
-pub(super) struct Groups {
+pub(super) struct CopyGroups {
     first_rows: HashMap<u128, [u32; 3]>,
     /// Contents of near copies, mapped to the first contents of their group; empty where only equal pixels count.
     near: HashMap<u128, u128>,
@@ -18,23 +18,23 @@ pub(super) struct Groups {
 
 const NO_ROW: u32 = u32::MAX;
 
-impl Groups {
+impl CopyGroups {
     /// Groups rows with equal pixels.
-    pub(super) fn equal(all: &AllFacts) -> Groups {
-        Groups::new(all, HashMap::new())
+    pub(super) fn equal(all: &AllFacts) -> CopyGroups {
+        CopyGroups::new(all, HashMap::new())
     }
 
     /// Groups rows with equal pixels or near copies.
-    pub(super) fn near(all: &AllFacts) -> Groups {
-        Groups::new(all, near_contents(all))
+    pub(super) fn near(all: &AllFacts) -> CopyGroups {
+        CopyGroups::new(all, near_contents(all))
     }
 
-    fn new(all: &AllFacts, near: HashMap<u128, u128>) -> Groups {
-        let mut groups = Groups {
+    fn new(all: &AllFacts, near: HashMap<u128, u128>) -> CopyGroups {
+        let mut groups = CopyGroups {
             first_rows: HashMap::new(),
             near,
         };
-        for at in all.rows_where(|facts| facts.look.state == State::Good) {
+        for at in all.rows_where(|facts| facts.look.state == PictureState::Good) {
             let group = groups.first_rows.entry(groups.near_key(all.at(at)));
             let first = &mut group.or_insert([NO_ROW; 3])[all.side(at).index()];
             if *first == NO_ROW {
@@ -71,14 +71,14 @@ impl Groups {
 
     /// Rows whose picture is also on an earlier side: validation and test rows that are in training, test rows that are in validation.
     pub(super) fn leaks(&self, all: &AllFacts) -> Vec<At> {
-        let mut leaks = all.rows_where(|facts| facts.look.state == State::Good);
+        let mut leaks = all.rows_where(|facts| facts.look.state == PictureState::Good);
         leaks.retain(|at| self.earlier_side(all, *at).is_some());
         leaks
     }
 
     /// Rows that are near copies of an earlier row of the same side and the first with exactly their pixels.
-    pub(super) fn near_duplicates(&self, all: &AllFacts, equal: &Groups) -> Vec<At> {
-        let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
+    pub(super) fn near_duplicates(&self, all: &AllFacts, equal: &CopyGroups) -> Vec<At> {
+        let mut rows = all.rows_where(|facts| facts.look.state == PictureState::Good);
         rows.retain(|at| {
             let side = all.side(*at);
             let is_first_of_equals = equal.first(all, *at, side) == Some(*at);
@@ -92,7 +92,7 @@ impl Groups {
 pub(super) fn near_contents(all: &AllFacts) -> HashMap<u128, u128> {
     let mut known = HashSet::new();
     let (mut contents, mut fingerprints): (Vec<u128>, Vec<Fingerprint>) = Default::default();
-    for at in all.rows_where(|facts| facts.look.state == State::Good) {
+    for at in all.rows_where(|facts| facts.look.state == PictureState::Good) {
         let look = &all.at(at).look;
         if let (Some(fingerprint), true) = (look.fingerprint, known.insert(look.contents)) {
             contents.push(look.contents);
@@ -114,7 +114,7 @@ pub(super) fn near_contents(all: &AllFacts) -> HashMap<u128, u128> {
 /// Rows that repeat an earlier row of the same side.
 pub(super) fn duplicates(all: &AllFacts) -> Vec<At> {
     let mut repeats = Side::ALL.map(|_| Repeats::default());
-    let mut rows = all.rows_where(|facts| facts.look.state == State::Good);
+    let mut rows = all.rows_where(|facts| facts.look.state == PictureState::Good);
     rows.retain(|at| repeats[all.side(*at).index()].is_repeated(all.at(*at)));
     rows
 }
@@ -124,7 +124,7 @@ pub(super) fn with_two_labels(all: &AllFacts) -> HashSet<u128> {
     let mut label_of: HashMap<u128, u64> = HashMap::new();
     let labelled = all.rows.iter().filter(|facts| facts.label_text != 0);
     let mut conflicts = HashSet::new();
-    for facts in labelled.filter(|facts| facts.look.state == State::Good) {
+    for facts in labelled.filter(|facts| facts.look.state == PictureState::Good) {
         let contents = facts.look.contents;
         let first = *label_of.entry(contents).or_insert(facts.label_text);
         if first != facts.label_text {

@@ -10,21 +10,21 @@ use std::io::{self, BufRead, BufReader, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::picture_state::{Look, State};
+use super::picture_state::{Look, PictureState};
 use crate::decode::Fingerprint;
 use crate::stored_file;
 
 /// Results of another version are discarded: it may judge pictures differently.
 const HEADER: &str = concat!("holdall ", env!("CARGO_PKG_VERSION"), " check 2\n");
-const LETTERS: [(State, &str); 8] = [
-    (State::Good, "g"),
-    (State::ZeroSize, "z"),
-    (State::NotAnImage, "n"),
-    (State::CutShort, "c"),
-    (State::Broken, "b"),
-    (State::TooManyPixels, "p"),
-    (State::NotAClip, "v"),
-    (State::OtherFormat, "f"),
+const LETTERS: [(PictureState, &str); 8] = [
+    (PictureState::Good, "g"),
+    (PictureState::ZeroSize, "z"),
+    (PictureState::NotAnImage, "n"),
+    (PictureState::CutShort, "c"),
+    (PictureState::Broken, "b"),
+    (PictureState::TooManyPixels, "p"),
+    (PictureState::NotAClip, "v"),
+    (PictureState::OtherFormat, "f"),
 ];
 
 /// Size and modification time of a file when it was decoded.
@@ -204,7 +204,7 @@ mod tests {
 
     fn good(contents: u128) -> Look {
         Look {
-            state: State::Good,
+            state: PictureState::Good,
             width: 640,
             height: 480,
             num_frames: 1,
@@ -224,7 +224,7 @@ mod tests {
         let stamp = FileStamp::of(&csv).unwrap();
         let (mut journal, note) = Journal::open(&csv);
         assert_eq!((journal.num_known(), note), (0, None));
-        let missing = Look::without_file(State::Missing);
+        let missing = Look::without_file(PictureState::Missing);
         journal.append(
             [
                 (1, stamp, good(7)),

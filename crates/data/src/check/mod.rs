@@ -32,7 +32,7 @@ use journal::Journal;
 pub use overlap::{CompareBy, MOST_BYTES, MOST_DECODE_BYTES, Overlap, OverlapSearch};
 pub use pair_report::{PairExample, PairFault, PairFinding, PairReport};
 pub use pairs::{CleanPairs, PairCheck, check_pairs, clean_pairs};
-pub use picture_state::State;
+pub use picture_state::PictureState;
 pub use report::{
     CaptionFacts, Example, Fault, Finding, LabelFacts, OnClean, Report, RowKind, Severity,
 };
@@ -147,7 +147,7 @@ struct AllFacts {
 }
 
 /// The rows as training would read them, before any picture is decoded.
-struct Opened {
+struct OpenedRows {
     source: Source,
     /// Label index by sample; bad rows do not count.
     label_of: Vec<i32>,
@@ -162,8 +162,8 @@ struct Opened {
     num_rows: usize,
 }
 
-impl Opened {
-    fn new(config: &CheckConfig, notes: &mut Vec<String>) -> Result<Opened, DataError> {
+impl OpenedRows {
+    fn new(config: &CheckConfig, notes: &mut Vec<String>) -> Result<OpenedRows, DataError> {
         config.data.validate()?;
         let (data, kind) = (&config.data, (config.media, config.captions));
         let source = Source::open(data, kind, &config.csv, notes)?;
@@ -210,7 +210,7 @@ impl Opened {
         if let Some(groups) = &split.groups {
             notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
         }
-        Ok(Opened {
+        Ok(OpenedRows {
             has_marked_validation: split.is_marked(),
             source,
             label_of,
@@ -226,7 +226,7 @@ impl Opened {
 
 fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, DataError> {
     let mut notes = Vec::new();
-    let opened = Opened::new(config, &mut notes)?;
+    let opened = OpenedRows::new(config, &mut notes)?;
     let (journal, note) = Journal::open(&config.csv);
     notes.extend(note);
     if journal.num_known() > 0 {
@@ -264,7 +264,10 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
             is_kept: survey.journal.is_kept(),
         });
     };
-    if rows.iter().any(|row| row.look.state == State::Remote) {
+    if rows
+        .iter()
+        .any(|row| row.look.state == PictureState::Remote)
+    {
         let Source { table, columns, .. } = &opened.source;
         (watch.on_note)(&format!("URLs: {}", not_downloaded(table, columns.image)));
     }
@@ -296,7 +299,7 @@ fn facts(config: &CheckConfig, watch: Watch<'_>) -> Result<Outcome<AllFacts>, Da
 }
 
 /// Labels and sides by row, from those by sample; `None` if the file's samples have changed since.
-fn by_row(rows: &[Facts], opened: &Opened) -> Option<(Vec<i32>, Vec<Side>)> {
+fn by_row(rows: &[Facts], opened: &OpenedRows) -> Option<(Vec<i32>, Vec<Side>)> {
     let mut known = opened.label_of.iter().zip(&opened.sides);
     let mut of_row = |facts: &Facts| {
         if facts.is_sample() {

@@ -60,12 +60,12 @@ pub struct OverlapSearch {
     by_size: HashMap<u64, Vec<SampleFile>>,
     found: Vec<Option<FoundBy>>,
     /// Pictures of both lists that are still to be decoded; `None` where nothing is decoded, or they are too many.
-    pictures: Option<Pictures>,
+    pictures: Option<SoughtPictures>,
 }
 
 /// Pictures that [`OverlapSearch::finish`] decodes, each once.
 #[derive(Default)]
-struct Pictures {
+struct SoughtPictures {
     num_bytes: u64,
     of_samples: BTreeMap<PathBuf, Vec<u32>>,
     others: BTreeSet<PathBuf>,
@@ -89,7 +89,7 @@ enum FoundBy {
 impl OverlapSearch {
     pub fn new(samples: &Samples, by: CompareBy) -> OverlapSearch {
         let mut search = OverlapSearch {
-            pictures: (by == CompareBy::Pictures).then(Pictures::default),
+            pictures: (by == CompareBy::Pictures).then(SoughtPictures::default),
             by_path: HashMap::new(),
             by_size: HashMap::new(),
             found: vec![None; samples.len()],
@@ -121,7 +121,7 @@ impl OverlapSearch {
     }
 
     /// Keeps a picture for decoding; gives up decoding once all pictures together exceed [`MOST_BYTES`].
-    fn keep(&mut self, num_bytes: u64, is_new: impl FnOnce(&mut Pictures) -> bool) {
+    fn keep(&mut self, num_bytes: u64, is_new: impl FnOnce(&mut SoughtPictures) -> bool) {
         if let Some(pictures) = &mut self.pictures {
             if is_new(pictures) {
                 pictures.num_bytes += num_bytes;
@@ -183,7 +183,7 @@ impl OverlapSearch {
 
     /// Decodes the samples not found yet and the other list; returns whether pictures were compared.
     fn compare_pictures(&mut self) -> bool {
-        let Some(Pictures {
+        let Some(SoughtPictures {
             mut of_samples,
             others,
             ..

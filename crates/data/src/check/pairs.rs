@@ -84,7 +84,7 @@ struct Looked {
 /// Decodes every pair and reports the findings.
 pub fn check_pairs(config: &PairCheck, watch: Watch<'_>) -> Result<Outcome<PairReport>, DataError> {
     let set = SegmentationSet::open(&config.data, config.seed)?;
-    look_at_all(config, set, watch)?.then(|looked| Ok(report(&looked, config.num_examples)))
+    inspect_all(config, set, watch)?.then(|looked| Ok(report(&looked, config.num_examples)))
 }
 
 /// Checks every pair, and writes a CSV of the usable pairs: the unchanged rows of a table, or the pairs of folders with a `split` column.
@@ -96,7 +96,7 @@ pub fn clean_pairs(
 ) -> Result<Outcome<CleanPairs>, DataError> {
     let set = SegmentationSet::open(&config.data, config.seed)?;
     existing.check_file(&cleaned_csv(&set.place))?;
-    look_at_all(config, set, watch)?.then(|looked| write_clean(&looked, &config.data, copies))
+    inspect_all(config, set, watch)?.then(|looked| write_clean(&looked, &config.data, copies))
 }
 
 fn lists(set: &SegmentationSet) -> impl Iterator<Item = (&'static str, &Samples)> {
@@ -109,7 +109,7 @@ fn lists(set: &SegmentationSet) -> impl Iterator<Item = (&'static str, &Samples)
         .filter_map(|(name, samples)| Some((name, samples?)))
 }
 
-fn look_at_all(
+fn inspect_all(
     config: &PairCheck,
     set: SegmentationSet,
     watch: Watch<'_>,
@@ -142,7 +142,7 @@ fn look_at_all(
             if watch.stop.load(Ordering::Relaxed) {
                 return None;
             }
-            let look = look_at(&framing, samples, sample, config.min_size, scratch);
+            let look = inspect(&framing, samples, sample, config.min_size, scratch);
             scratch.free_if_wanted();
             num_done.fetch_add(1, Ordering::Relaxed);
             (watch.on_progress)(1);
@@ -168,7 +168,7 @@ fn look_at_all(
 }
 
 /// Reads a pair as training does; where that fails, [`kind_of`] tries its files one by one to find the defect.
-fn look_at(
+fn inspect(
     framing: &PairFraming,
     samples: &Samples,
     sample: usize,

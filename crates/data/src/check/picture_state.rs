@@ -13,7 +13,7 @@ use crate::stored_file;
 /// Result of decoding a picture or clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum PictureState {
     /// Decoded without error.
     Good,
     /// The row has no path.
@@ -40,24 +40,26 @@ pub enum State {
     Remote,
 }
 
-impl State {
-    fn of(error: &DataError, num_bytes: usize) -> State {
+impl PictureState {
+    fn of(error: &DataError, num_bytes: usize) -> PictureState {
         match error {
-            DataError::PictureMissing { .. } => State::Missing,
-            DataError::NotAPicture { .. } if num_bytes == 0 => State::ZeroSize,
-            DataError::PictureEmpty { .. } => State::ZeroSize,
-            DataError::PictureRefused { .. } => State::OtherFormat,
-            DataError::NotAPicture { .. } => State::NotAnImage,
-            DataError::NotAClip { .. } if num_bytes == 0 => State::ZeroSize,
-            DataError::NotAClip { .. } => State::NotAClip,
-            DataError::PictureTruncated { .. } | DataError::ClipTruncated { .. } => State::CutShort,
+            DataError::PictureMissing { .. } => PictureState::Missing,
+            DataError::NotAPicture { .. } if num_bytes == 0 => PictureState::ZeroSize,
+            DataError::PictureEmpty { .. } => PictureState::ZeroSize,
+            DataError::PictureRefused { .. } => PictureState::OtherFormat,
+            DataError::NotAPicture { .. } => PictureState::NotAnImage,
+            DataError::NotAClip { .. } if num_bytes == 0 => PictureState::ZeroSize,
+            DataError::NotAClip { .. } => PictureState::NotAClip,
+            DataError::PictureTruncated { .. } | DataError::ClipTruncated { .. } => {
+                PictureState::CutShort
+            }
             DataError::PictureTooLarge { .. }
             | DataError::PictureFileTooLarge { .. }
-            | DataError::PictureOverBudget { .. } => State::TooManyPixels,
+            | DataError::PictureOverBudget { .. } => PictureState::TooManyPixels,
             DataError::Io { .. }
             | DataError::PictureNotAFile { .. }
-            | DataError::NoFfmpeg { .. } => State::Unreadable,
-            _ => State::Broken,
+            | DataError::NoFfmpeg { .. } => PictureState::Unreadable,
+            _ => PictureState::Broken,
         }
     }
 }
@@ -65,7 +67,7 @@ impl State {
 /// Facts about a decoded picture or clip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    pub(super) state: State,
+    pub(super) state: PictureState,
     /// In pixels; 0 where unknown.
     pub(super) width: u32,
     pub(super) height: u32,
@@ -79,7 +81,7 @@ pub(super) struct Look {
 
 impl Look {
     /// The facts of a row without a decodable file.
-    pub(super) fn without_file(state: State) -> Look {
+    pub(super) fn without_file(state: PictureState) -> Look {
         Look {
             state,
             width: 0,
@@ -107,7 +109,7 @@ impl Look {
                 cause,
             })?;
             Ok(Look {
-                state: State::Good,
+                state: PictureState::Good,
                 width,
                 height,
                 num_frames: clip.num_frames() as u32,
@@ -120,7 +122,7 @@ impl Look {
             // A folder of frames has a size too, and so does not count as empty.
             let num_bytes = stored.or_else(|| Some(path.metadata().ok()?.len()));
             let num_bytes = num_bytes.unwrap_or(0);
-            Look::without_file(State::of(&error, num_bytes as usize))
+            Look::without_file(PictureState::of(&error, num_bytes as usize))
         })
     }
 
@@ -130,7 +132,7 @@ impl Look {
                 let (columns, rows) = (width as usize, height as usize);
                 let pixels = scratch.rgb();
                 Look {
-                    state: State::Good,
+                    state: PictureState::Good,
                     width,
                     height,
                     num_frames: 1,
@@ -146,7 +148,7 @@ impl Look {
                 Look {
                     width,
                     height,
-                    ..Look::without_file(State::of(&error, scratch.file().len()))
+                    ..Look::without_file(PictureState::of(&error, scratch.file().len()))
                 }
             }
         }

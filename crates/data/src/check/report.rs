@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::picture_state::State;
+use super::picture_state::PictureState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -20,7 +20,7 @@ pub enum Severity {
 #[serde(untagged)]
 pub enum Fault {
     /// The row's picture or clip cannot be used.
-    Picture(State),
+    Picture(PictureState),
     Row(RowKind),
 }
 
@@ -164,21 +164,21 @@ impl Fault {
     }
 }
 
-impl State {
+impl PictureState {
     pub(super) fn words(self) -> &'static str {
         match self {
-            State::Good => "good",
-            State::Unnamed => "no image named",
-            State::Missing => "missing",
-            State::ZeroSize => "zero size",
-            State::NotAnImage => "not an image",
-            State::CutShort => "cut short",
-            State::Broken => "broken",
-            State::TooManyPixels => "too many pixels",
-            State::Unreadable => "cannot be opened",
-            State::NotAClip => "not a clip",
-            State::OtherFormat => "format not read",
-            State::Remote => "URL, not downloaded",
+            PictureState::Good => "good",
+            PictureState::Unnamed => "no image named",
+            PictureState::Missing => "missing",
+            PictureState::ZeroSize => "zero size",
+            PictureState::NotAnImage => "not an image",
+            PictureState::CutShort => "cut short",
+            PictureState::Broken => "broken",
+            PictureState::TooManyPixels => "too many pixels",
+            PictureState::Unreadable => "cannot be opened",
+            PictureState::NotAClip => "not a clip",
+            PictureState::OtherFormat => "format not read",
+            PictureState::Remote => "URL, not downloaded",
         }
     }
 }

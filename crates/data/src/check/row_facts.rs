@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{FileStamp, Journal};
-use super::picture_state::{Look, State};
+use super::picture_state::{Look, PictureState};
 use crate::decode::{Allowance, Scratch, find_ffmpeg};
 use crate::error::DataError;
 use crate::media::{Media, needs_ffmpeg};
@@ -72,12 +72,15 @@ pub(super) fn is_null(text: &str) -> bool {
 impl Facts {
     /// Whether the row can be trained on.
     pub(super) fn is_usable(&self) -> bool {
-        self.look.state == State::Good && self.is_sample()
+        self.look.state == PictureState::Good && self.is_sample()
     }
 
     /// Whether training accepts the row as a sample, before it decodes the picture.
     pub(super) fn is_sample(&self) -> bool {
-        self.look.state != State::Unnamed && self.has_caption && self.has_fields && self.has_values
+        self.look.state != PictureState::Unnamed
+            && self.has_caption
+            && self.has_fields
+            && self.has_values
     }
 }
 
@@ -172,14 +175,14 @@ impl Survey<'_> {
             if batch.is_empty() {
                 return Ok(Some(all));
             }
-            if !self.look_at(source.media, batch, &mut all) {
+            if !self.inspect(source.media, batch, &mut all) {
                 return Ok(None);
             }
         }
     }
 
     /// Returns whether the whole batch was decoded.
-    fn look_at(&mut self, media: Media, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
+    fn inspect(&mut self, media: Media, batch: Vec<Waiting>, all: &mut Vec<Facts>) -> bool {
         let journal = &self.journal;
         let looks: Vec<Option<Seen>> = batch
             .par_iter()
@@ -229,7 +232,10 @@ struct Seen {
 
 fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch) -> Seen {
     let old = |look| Seen { look, new_at: None };
-    let is_no_file = matches!(waiting.facts.look.state, State::Unnamed | State::Remote);
+    let is_no_file = matches!(
+        waiting.facts.look.state,
+        PictureState::Unnamed | PictureState::Remote
+    );
     if is_no_file || waiting.same_as.is_some() {
         return old(waiting.facts.look);
     }
@@ -249,9 +255,9 @@ fn see(waiting: &Waiting, media: Media, journal: &Journal, scratch: &mut Scratch
 fn described(source: &Source, row: Row<'_>, image: &mut String, caption: &mut String) -> Facts {
     let fault = source.read_row(row, image, caption);
     let state = match image.as_str() {
-        "" => State::Unnamed,
-        image if is_url(image) => State::Remote,
-        _ => State::Missing,
+        "" => PictureState::Unnamed,
+        image if is_url(image) => PictureState::Remote,
+        _ => PictureState::Missing,
     };
     let label = source.columns.label().map(|column| row.cell(column).trim());
     let path = source.root.join(&*image);

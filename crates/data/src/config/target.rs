@@ -78,8 +78,8 @@ struct Keys {
 
 impl<'de> Deserialize<'de> for TargetConfig {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TargetConfig, D::Error> {
-        struct Written;
-        impl<'de> Visitor<'de> for Written {
+        struct WrittenTarget;
+        impl<'de> Visitor<'de> for WrittenTarget {
             type Value = TargetConfig;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for TargetConfig {
                 }
             }
         }
-        from.deserialize_any(Written)
+        from.deserialize_any(WrittenTarget)
     }
 }
 

@@ -212,8 +212,8 @@ impl Validation {
 
 impl<'de> Deserialize<'de> for Validation {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Validation, D::Error> {
-        struct Written;
-        impl<'de> Visitor<'de> for Written {
+        struct WrittenValidation;
+        impl<'de> Visitor<'de> for WrittenValidation {
             type Value = Validation;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for Validation {
                 Validation::of_section(section).map_err(A::Error::custom)
             }
         }
-        from.deserialize_any(Written)
+        from.deserialize_any(WrittenValidation)
     }
 }
 

@@ -8,18 +8,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// A shared byte budget; clones share the same budget.
 #[derive(Clone, Debug)]
 pub struct Allowance {
-    shared: Arc<Shared>,
+    shared: Arc<SharedAllowance>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedAllowance {
+    state: Mutex<AllowanceState>,
     /// Signalled when bytes are freed or the total changes.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct AllowanceState {
     total_bytes: u64,
     claimed_bytes: u64,
     most_claimed_bytes: u64,
@@ -37,8 +37,8 @@ pub struct TooMuch {
 impl Allowance {
     pub fn new(total_bytes: u64) -> Allowance {
         Allowance {
-            shared: Arc::new(Shared {
-                state: Mutex::new(State {
+            shared: Arc::new(SharedAllowance {
+                state: Mutex::new(AllowanceState {
                     total_bytes,
                     claimed_bytes: 0,
                     most_claimed_bytes: 0,
@@ -75,7 +75,7 @@ impl Allowance {
         self.lock().most_claimed_bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AllowanceState> {
         // No code panics while it holds the lock.
         let state = self.shared.state.lock();
         state.unwrap_or_else(|error| error.into_inner())
@@ -89,7 +89,7 @@ impl Allowance {
     }
 }
 
-impl State {
+impl AllowanceState {
     fn has(&self, bytes: u64) -> bool {
         self.claimed_bytes.saturating_add(bytes) <= self.total_bytes
     }

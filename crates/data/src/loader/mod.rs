@@ -32,7 +32,7 @@ use crate::error::DataError;
 use crate::samples::Samples;
 use crate::segmentation::PairFraming;
 use pace::Pace;
-use queue::{Pass, Shared, work};
+use queue::{CourseSettings, SharedQueue, work};
 
 pub use clip_framing::ClipFraming;
 pub use pace::{Bottleneck, Waits};
@@ -201,7 +201,7 @@ impl<R> Default for Loaded<R> {
 
 /// Worker threads that read pictures into rows.
 pub struct Loader<R: Send + 'static> {
-    shared: Arc<Shared<R>>,
+    shared: Arc<SharedQueue<R>>,
     threads: Vec<JoinHandle<()>>,
     num_rows: usize,
     format: RowFormat,
@@ -222,7 +222,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
         assert!(workers.least > 0 && workers.least <= workers.most && !rows.is_empty());
         let num_rows = rows.len();
         let mut loader = Loader {
-            shared: Arc::new(Shared::new(rows, workers.most, workers.ahead)),
+            shared: Arc::new(SharedQueue::new(rows, workers.most, workers.ahead)),
             threads: Vec::new(),
             num_rows,
             format: format.into(),
@@ -242,7 +242,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
 
     /// Starts to read other pictures; pictures read ahead are dropped.
     pub fn begin(&mut self, samples: Arc<Samples>, course: Course, view: View) {
-        let pass = Pass {
+        let pass = CourseSettings {
             view,
             format: self.format.clone(),
         };
@@ -262,7 +262,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     /// # Panics
     /// If the loader has fewer rows than `count`, the share is larger than `count`, or a worker panicked.
     pub fn next(&mut self, count: usize, batch: &mut Loaded<R>) {
-        self.next_unless(&AtomicBool::new(false), count, batch);
+        self.next_interruptible(&AtomicBool::new(false), count, batch);
     }
 
     /// Like [`Loader::next`], interrupted by `stop`: then `batch` has the pictures read so far, and the following batches are incomplete
@@ -270,7 +270,7 @@ impl<R: AsMut<[u8]> + Send + 'static> Loader<R> {
     ///
     /// # Panics
     /// Like [`Loader::next`].
-    pub fn next_unless(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
+    pub fn next_interruptible(&mut self, stop: &AtomicBool, count: usize, batch: &mut Loaded<R>) {
         assert!(
             count <= self.num_rows,
             "{count} pictures at a time, of {} rows",

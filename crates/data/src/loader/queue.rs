@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use holdall_buffers::Keeping;
 
 use super::pace::Times;
-use super::stream::{Course, Place, Stream};
+use super::stream::{Course, CoursePlace, CourseStream};
 use super::{Loaded, PictureFormat, RowFormat, Skipped, View, seconds_since};
 use crate::decode::{Allowance, Occasion, Scratch, augmented_into, evaluated_into};
 use crate::error::DataError;
@@ -24,12 +24,12 @@ type Frames = Option<u32>;
 
 /// Settings of every picture of a course.
 #[derive(Clone)]
-pub(super) struct Pass {
+pub(super) struct CourseSettings {
     pub view: View,
     pub format: RowFormat,
 }
 
-enum Outcome<R> {
+enum ReadOutcome<R> {
     /// Sample, row, number of frames.
     Good(u32, R, Frames),
     /// Neither the picture of the place nor any substitute can be read.
@@ -39,38 +39,38 @@ enum Outcome<R> {
 
 /// A place in the queue; it has no outcome while its picture is being read.
 struct Ticket<R> {
-    outcome: Option<Outcome<R>>,
+    outcome: Option<ReadOutcome<R>>,
     /// Pictures of the place that could not be read.
     skipped: Vec<Skipped>,
 }
 
 /// A picture to read, and the row to read it into.
-struct Job<R> {
-    course: u64,
+struct ReadJob<R> {
+    generation: u64,
     number: u64,
-    place: Place,
+    place: CoursePlace,
     samples: Arc<Samples>,
-    pass: Pass,
+    settings: CourseSettings,
     row: R,
 }
 
-struct State<R> {
-    /// Incremented by every [`Shared::begin`]; results of an older course are dropped.
-    course: u64,
-    stream: Option<Stream>,
-    pass: Option<Pass>,
+struct QueueState<R> {
+    /// Incremented by every [`SharedQueue::begin`]; results of an older generation are dropped.
+    generation: u64,
+    stream: Option<CourseStream>,
+    settings: Option<CourseSettings>,
     free: VecDeque<R>,
     queue: VecDeque<Ticket<R>>,
     /// Number of the first ticket in the queue.
-    first: u64,
+    first_ticket: u64,
     /// Pictures that the trainer is waiting for.
-    wanted: usize,
-    ahead: usize,
-    employed: usize,
+    num_waiting: usize,
+    prefetch_limit: usize,
+    active_workers: usize,
     /// Unreadable samples, one set per sample list.
     broken: Vec<(Arc<Samples>, HashSet<u32>)>,
-    /// Index in `broken` of the current list.
-    at: usize,
+    /// Index in `broken`.
+    current_list: usize,
     /// Batches of the course delivered so far.
     delivered: u64,
     times: Times,
@@ -79,8 +79,8 @@ struct State<R> {
     is_closed: bool,
 }
 
-pub(super) struct Shared<R> {
-    state: Mutex<State<R>>,
+pub(super) struct SharedQueue<R> {
+    state: Mutex<QueueState<R>>,
     /// Wakes workers: there may be a job.
     work: Condvar,
     /// Wakes the trainer: a picture is ready.
@@ -91,21 +91,25 @@ pub(super) struct Shared<R> {
     pub on_read: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl<R> Shared<R> {
-    pub(super) fn new(rows: Vec<R>, employed: usize, ahead: usize) -> Shared<R> {
-        Shared {
-            state: Mutex::new(State {
-                course: 0,
+impl<R> SharedQueue<R> {
+    pub(super) fn new(
+        rows: Vec<R>,
+        active_workers: usize,
+        prefetch_limit: usize,
+    ) -> SharedQueue<R> {
+        SharedQueue {
+            state: Mutex::new(QueueState {
+                generation: 0,
                 stream: None,
-                pass: None,
+                settings: None,
                 queue: VecDeque::with_capacity(rows.len()),
                 free: rows.into(),
-                first: 0,
-                wanted: 0,
-                ahead,
-                employed,
+                first_ticket: 0,
+                num_waiting: 0,
+                prefetch_limit,
+                active_workers,
                 broken: Vec::new(),
-                at: 0,
+                current_list: 0,
                 delivered: 0,
                 times: Times::default(),
                 counted_from: Instant::now(),
@@ -118,21 +122,21 @@ impl<R> Shared<R> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<R>> {
         // No code panics while it holds the lock; decoding happens outside.
         self.state.lock().unwrap_or_else(|error| error.into_inner())
     }
 
-    pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, pass: Pass) {
+    pub(super) fn begin(&self, samples: Arc<Samples>, course: Course, settings: CourseSettings) {
         let mut state = self.lock();
-        state.course += 1;
+        state.generation += 1;
         state.delivered = 0;
-        state.at = state.known(&samples);
-        state.stream = Some(Stream::new(samples, course));
-        state.pass = Some(pass);
+        state.current_list = state.known(&samples);
+        state.stream = Some(CourseStream::new(samples, course));
+        state.settings = Some(settings);
         for ticket in std::mem::take(&mut state.queue) {
-            state.first += 1;
-            if let Some(Outcome::Good(_, row, _)) = ticket.outcome {
+            state.first_ticket += 1;
+            if let Some(ReadOutcome::Good(_, row, _)) = ticket.outcome {
                 state.free.push_back(row);
             }
         }
@@ -146,7 +150,7 @@ impl<R> Shared<R> {
     }
 
     pub(super) fn employ(&self, workers: usize) {
-        self.lock().employed = workers;
+        self.lock().active_workers = workers;
         self.work.notify_all();
     }
 
@@ -197,7 +201,7 @@ impl<R> Shared<R> {
             if is_full || stop.load(Ordering::Relaxed) {
                 break;
             }
-            state.wanted = open;
+            state.num_waiting = open;
             if state.has_room() {
                 self.work.notify_all();
             }
@@ -208,7 +212,7 @@ impl<R> Shared<R> {
             };
             waited = seconds_since(began);
         }
-        state.wanted = 0;
+        state.num_waiting = 0;
         state.delivered += 1;
         // The delivered pictures leave room in the queue.
         self.work.notify_all();
@@ -216,14 +220,14 @@ impl<R> Shared<R> {
     }
 
     /// Waits for a job; `None` when the loader is closed.
-    fn take(&self, index: usize, room: &mut Room) -> Option<Job<R>> {
+    fn take(&self, index: usize, room: &mut Room) -> Option<ReadJob<R>> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
                 return None;
             }
             let began = Instant::now();
-            if index >= state.employed {
+            if index >= state.active_workers {
                 room.scratch.free();
                 state = self.wait(state);
                 continue;
@@ -247,7 +251,7 @@ impl<R> Shared<R> {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State<R>>) -> MutexGuard<'a, State<R>> {
+    fn wait<'a>(&self, state: MutexGuard<'a, QueueState<R>>) -> MutexGuard<'a, QueueState<R>> {
         self.work
             .wait(state)
             .unwrap_or_else(|error| error.into_inner())
@@ -259,24 +263,24 @@ impl<R> Shared<R> {
         }
     }
 
-    fn put(&self, job: (u64, u64), outcome: Outcome<R>, (seconds, pixels): (f64, u64)) {
+    fn put(&self, job: (u64, u64), outcome: ReadOutcome<R>, (seconds, pixels): (f64, u64)) {
         self.tell_read();
         let mut state = self.lock();
         state.times.count(seconds);
         state.times.pixels += pixels;
         // A readable picture keeps its row and its place, so it leaves no room for others.
-        let mut makes_room = !matches!(outcome, Outcome::Good(..));
+        let mut makes_room = !matches!(outcome, ReadOutcome::Good(..));
         match state.ticket(job) {
             Some(ticket) => ticket.outcome = Some(outcome),
             None => {
-                if let Outcome::Good(_, row, _) = outcome {
+                if let ReadOutcome::Good(_, row, _) = outcome {
                     state.free.push_back(row);
                 }
                 makes_room = true;
             }
         }
         // Pictures are delivered in order: only the ticket at the head of the queue wakes the trainer.
-        let is_waited_for = state.wanted > 0 && state.has_news();
+        let is_waited_for = state.num_waiting > 0 && state.has_news();
         drop(state);
         if is_waited_for {
             self.done.notify_all();
@@ -287,7 +291,13 @@ impl<R> Shared<R> {
     }
 
     /// Moves a place to the substitute of an unreadable picture; returns whether one is left.
-    fn move_on(&self, job: (u64, u64), place: &mut Place, error: DataError, seconds: f64) -> bool {
+    fn move_on(
+        &self,
+        job: (u64, u64),
+        place: &mut CoursePlace,
+        error: DataError,
+        seconds: f64,
+    ) -> bool {
         self.tell_read();
         let mut state = self.lock();
         let sample = place.sample();
@@ -308,7 +318,7 @@ impl<R> Shared<R> {
     }
 }
 
-impl<R> State<R> {
+impl<R> QueueState<R> {
     /// Index in `broken` of a sample list, which is added if it is new.
     fn known(&mut self, samples: &Arc<Samples>) -> usize {
         let found = self
@@ -327,8 +337,8 @@ impl<R> State<R> {
     }
 
     /// Moves a place past pictures that are known to be broken; returns whether one is left to try.
-    fn pass_broken(&self, place: &mut Place) -> bool {
-        let broken = &self.broken[self.at].1;
+    fn pass_broken(&self, place: &mut CoursePlace) -> bool {
+        let broken = &self.broken[self.current_list].1;
         while broken.contains(&place.sample()) {
             if !place.move_on() {
                 return false;
@@ -338,16 +348,16 @@ impl<R> State<R> {
     }
 
     /// The ticket of a job, unless the job is of an older course.
-    fn ticket(&mut self, (course, number): (u64, u64)) -> Option<&mut Ticket<R>> {
-        if course == self.course {
-            self.queue.get_mut((number - self.first) as usize)
+    fn ticket(&mut self, (generation, number): (u64, u64)) -> Option<&mut Ticket<R>> {
+        if generation == self.generation {
+            self.queue.get_mut((number - self.first_ticket) as usize)
         } else {
             None
         }
     }
 
     fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.queue.len() < self.wanted + self.ahead
+        !self.free.is_empty() && self.queue.len() < self.num_waiting + self.prefetch_limit
     }
 
     /// Whether the trainer can take the head of the queue, or the queue is empty.
@@ -357,25 +367,25 @@ impl<R> State<R> {
             .is_none_or(|ticket| ticket.outcome.is_some())
     }
 
-    fn job(&mut self) -> Option<Job<R>> {
+    fn job(&mut self) -> Option<ReadJob<R>> {
         while self.has_room() {
-            let (Some(stream), Some(pass)) = (&mut self.stream, &self.pass) else {
+            let (Some(stream), Some(settings)) = (&mut self.stream, &self.settings) else {
                 return None;
             };
             let mut place = stream.next()?;
-            let (samples, pass) = (Arc::clone(stream.samples()), pass.clone());
+            let (samples, settings) = (Arc::clone(stream.samples()), settings.clone());
             let is_there = self.pass_broken(&mut place);
             self.queue.push_back(Ticket {
-                outcome: (!is_there).then_some(Outcome::Missing),
+                outcome: (!is_there).then_some(ReadOutcome::Missing),
                 skipped: Vec::new(),
             });
             if is_there {
-                return Some(Job {
-                    course: self.course,
-                    number: self.first + self.queue.len() as u64 - 1,
+                return Some(ReadJob {
+                    generation: self.generation,
+                    number: self.first_ticket + self.queue.len() as u64 - 1,
                     place,
                     samples,
-                    pass,
+                    settings,
                     row: self.free.pop_front()?,
                 });
             }
@@ -388,27 +398,27 @@ impl<R> State<R> {
         let has_batches = self.size_of_batch().is_some();
         while *open > 0 {
             let Some(ticket) = self.queue.front_mut() else {
-                return self.stream.as_ref().is_none_or(Stream::is_over);
+                return self.stream.as_ref().is_none_or(CourseStream::is_over);
             };
             let Some(outcome) = ticket.outcome.take() else {
                 return false;
             };
             let skipped = std::mem::take(&mut ticket.skipped);
             self.queue.pop_front();
-            self.first += 1;
-            let broken = &mut self.broken[self.at].1;
+            self.first_ticket += 1;
+            let broken = &mut self.broken[self.current_list].1;
             let is_new = |one: &Skipped| broken.insert(one.sample);
             batch.skipped.extend(skipped.into_iter().filter(is_new));
             match outcome {
-                Outcome::Good(sample, row, frames) => {
+                ReadOutcome::Good(sample, row, frames) => {
                     batch.frame_counts.extend(frames);
                     batch.rows.push(row);
                     batch.samples.push(sample);
                     *open -= 1;
                 }
                 // A batch gets smaller; a list continues with its next picture.
-                Outcome::Missing => *open -= usize::from(has_batches),
-                Outcome::Panicked(panic) => std::panic::resume_unwind(panic),
+                ReadOutcome::Missing => *open -= usize::from(has_batches),
+                ReadOutcome::Panicked(panic) => std::panic::resume_unwind(panic),
             }
         }
         true
@@ -425,41 +435,41 @@ struct Room {
 }
 
 /// Main function of a worker thread.
-pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: &Allowance) {
+pub(super) fn work<R: AsMut<[u8]>>(shared: &SharedQueue<R>, index: usize, allowance: &Allowance) {
     let _keeping = Keeping::on_this_thread();
     let mut room = Room {
         scratch: Scratch::within(allowance),
         path: PathBuf::new(),
     };
     while let Some(job) = shared.take(index, &mut room) {
-        let Job {
-            course,
+        let ReadJob {
+            generation,
             number,
             mut place,
             samples,
-            pass,
+            settings,
             mut row,
         } = job;
-        let number = (course, number);
+        let number = (generation, number);
         let outcome = loop {
             let began = Instant::now();
             let read = catch_unwind(AssertUnwindSafe(|| {
                 let cache = &shared.cache;
-                read(cache, &samples, &place, &pass, &mut room, row.as_mut())
+                read(cache, &samples, &place, &settings, &mut room, row.as_mut())
             }));
             let seconds = seconds_since(began);
             match read {
                 Ok(Ok(frames)) => {
                     let sample = place.sample();
-                    break (Outcome::Good(sample, row, frames), seconds);
+                    break (ReadOutcome::Good(sample, row, frames), seconds);
                 }
                 Ok(Err(error)) => {
                     if !shared.move_on(number, &mut place, error, seconds) {
                         shared.free(row);
-                        break (Outcome::Missing, seconds);
+                        break (ReadOutcome::Missing, seconds);
                     }
                 }
-                Err(panic) => break (Outcome::Panicked(panic), seconds),
+                Err(panic) => break (ReadOutcome::Panicked(panic), seconds),
             }
         };
         room.scratch.free_if_wanted();
@@ -471,14 +481,14 @@ pub(super) fn work<R: AsMut<[u8]>>(shared: &Shared<R>, index: usize, allowance: 
 fn read(
     cache: &PairCache,
     samples: &Samples,
-    place: &Place,
-    pass: &Pass,
+    place: &CoursePlace,
+    settings: &CourseSettings,
     room: &mut Room,
     out: &mut [u8],
 ) -> Result<Frames, DataError> {
     let Room { scratch, path } = room;
     let sample = place.sample() as usize;
-    let occasion = match pass.view {
+    let occasion = match settings.view {
         View::Evaluation => None,
         View::Training { seed } => Some(Occasion {
             seed,
@@ -486,7 +496,7 @@ fn read(
             sample: sample as u64,
         }),
     };
-    match (&pass.format, occasion) {
+    match (&settings.format, occasion) {
         (RowFormat::Clip(framing), occasion) => {
             return framing
                 .write_row(samples, sample, occasion, scratch, out)

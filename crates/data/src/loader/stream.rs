@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 use crate::samples::{Order, Samples, Sampling};
 
 /// The part of every batch, or of a list, that a process reads.
@@ -117,7 +117,7 @@ impl Epochs {
 
 /// `count` of the samples, ascending: each set of that size is equally likely.
 fn drawn(num_samples: usize, count: usize, seed: u64) -> Vec<u32> {
-    let mut random = Random::new(Purpose::Drawn, &[seed]);
+    let mut random = Random::new(DrawPurpose::Drawn, &[seed]);
     let mut open = count.min(num_samples);
     let mut taken = Vec::with_capacity(open);
     for sample in 0..num_samples {
@@ -132,7 +132,7 @@ fn drawn(num_samples: usize, count: usize, seed: u64) -> Vec<u32> {
 
 /// A place of a course, and the picture that is tried for it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CoursePlace {
     pub epoch: u64,
     order: Arc<[u32]>,
     home: usize,
@@ -141,7 +141,7 @@ pub(super) struct Place {
     column: Option<usize>,
 }
 
-impl Place {
+impl CoursePlace {
     pub(super) fn sample(&self) -> u32 {
         self.order[self.at]
     }
@@ -162,7 +162,7 @@ impl Place {
 }
 
 /// Iterates over the places of a course.
-pub(super) struct Stream {
+pub(super) struct CourseStream {
     samples: Arc<Samples>,
     course: Course,
     epoch: u64,
@@ -174,8 +174,8 @@ pub(super) struct Stream {
     is_over: bool,
 }
 
-impl Stream {
-    pub(super) fn new(samples: Arc<Samples>, course: Course) -> Stream {
+impl CourseStream {
+    pub(super) fn new(samples: Arc<Samples>, course: Course) -> CourseStream {
         let all = samples.len() as u32;
         let from = match course {
             Course::Epochs(epochs) => epochs.from,
@@ -191,7 +191,7 @@ impl Stream {
             }
             Course::Epochs(epochs) => (order_of(&epochs, from.epoch, &samples), 0..0),
         };
-        Stream {
+        CourseStream {
             samples,
             course,
             epoch: from.epoch,
@@ -219,13 +219,13 @@ impl Stream {
         Some(epochs.share_of(self.samples.len(), batch).len())
     }
 
-    /// Whether [`Stream::next`] has reached the end.
+    /// Whether [`CourseStream::next`] has reached the end.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// The next place; `None` behind the last.
-    pub(super) fn next(&mut self) -> Option<Place> {
+    pub(super) fn next(&mut self) -> Option<CoursePlace> {
         while self.places.is_empty() {
             if !self.begin_batch() {
                 self.is_over = true;
@@ -233,7 +233,7 @@ impl Stream {
             }
         }
         let at = self.places.next()?;
-        Some(Place {
+        Some(CoursePlace {
             epoch: self.epoch,
             order: Arc::clone(&self.order),
             home: at,
@@ -312,7 +312,7 @@ mod tests {
         course: Course,
         is_bad: impl Fn(u32) -> bool,
     ) -> Vec<Vec<u32>> {
-        let mut stream = Stream::new(Arc::clone(samples), course);
+        let mut stream = CourseStream::new(Arc::clone(samples), course);
         let Course::Epochs(epochs) = course else {
             panic!("not of epochs");
         };
@@ -358,7 +358,7 @@ mod tests {
                 seed: 3,
                 share,
             };
-            let mut stream = Stream::new(samples(40), course);
+            let mut stream = CourseStream::new(samples(40), course);
             read.extend(std::iter::from_fn(|| stream.next()).map(|place| place.sample()));
             assert!(stream.is_over());
         }
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
         let found = batches(&samples(5), course, |_| true);
         assert!(found.iter().all(Vec::is_empty));
-        let mut none = Stream::new(samples(0), Course::Once(Share::default()));
+        let mut none = CourseStream::new(samples(0), Course::Once(Share::default()));
         assert!(none.next().is_none());
     }
 
@@ -401,7 +401,7 @@ mod tests {
             from: Cursor::default(),
             until: u64::MAX,
         });
-        let mut stream = Stream::new(samples(9), course);
+        let mut stream = CourseStream::new(samples(9), course);
         assert!(stream.next().is_none());
         assert_eq!(stream.size_of_batch(0), Some(0));
     }

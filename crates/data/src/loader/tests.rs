@@ -223,7 +223,7 @@ fn a_wait_ends_with_a_stop() {
             std::thread::sleep(std::time::Duration::from_millis(80));
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
-        loader.next_unless(&stop, 4, &mut batch);
+        loader.next_interruptible(&stop, 4, &mut batch);
     });
     assert!(batch.rows.is_empty() && batch.skipped.is_empty());
     all.give_back();

@@ -6,7 +6,7 @@
 //! sample, and each sample is mixed with the next one, so that each is a partner exactly once.
 
 use crate::config::Mixing;
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 
 /// Mixing of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl Mixing {
         let place = |row: &usize| {
             let sample = u64::from(samples[*row]);
             (
-                Random::new(Purpose::MixPartner, &[seed, epoch, sample]).bits(),
+                Random::new(DrawPurpose::MixPartner, &[seed, epoch, sample]).bits(),
                 sample,
             )
         };
@@ -55,7 +55,7 @@ impl Mixing {
         circle.sort_by_key(place);
         let mut mixes: Vec<Mix> = (0..samples.len()).map(alone).collect();
         for (at, &row) in circle.iter().enumerate() {
-            let random = Random::new(Purpose::Mix, &[seed, epoch, u64::from(samples[row])]);
+            let random = Random::new(DrawPurpose::Mix, &[seed, epoch, u64::from(samples[row])]);
             if let Some((lambda, cut)) = self.draw(random, sides) {
                 mixes[row] = Mix {
                     partner: circle[(at + 1) % circle.len()],
@@ -206,7 +206,7 @@ mod tests {
         }
         // Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)).
         for alpha in [0.1, 0.8, 1.0, 4.0] {
-            let mut random = Random::new(Purpose::Mix, &[5]);
+            let mut random = Random::new(DrawPurpose::Mix, &[5]);
             let draws: Vec<f64> = (0..20_000).map(|_| beta(&mut random, alpha)).collect();
             let mean = draws.iter().sum::<f64>() / 20_000.0;
             let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 20_000.0;
@@ -218,7 +218,7 @@ mod tests {
             );
             assert!(draws.iter().all(|draw| (0.0..=1.0).contains(draw)));
         }
-        let mut random = Random::new(Purpose::Mix, &[5]);
+        let mut random = Random::new(DrawPurpose::Mix, &[5]);
         assert!((0..100).all(|_| (0.0..=1.0).contains(&beta(&mut random, 1e-3))));
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 use crate::samples::Samples;
 use crate::samples::target::{ClassRows, TargetValues};
 
@@ -34,7 +34,7 @@ impl Order {
                 _ => (0..samples.len() as u32).collect(),
             },
         };
-        Random::new(Purpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
+        Random::new(DrawPurpose::Shuffle, &[seed, epoch]).shuffle(&mut order);
         Order(order)
     }
 
@@ -63,7 +63,7 @@ fn balanced(seed: u64, epoch: u64, label_of: &[i32]) -> Vec<u32> {
         of_label[label].push(sample as u32);
     }
     of_label.retain(|samples| !samples.is_empty());
-    let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
+    let mut random = Random::new(DrawPurpose::Balance, &[seed, epoch]);
     for samples in &mut of_label {
         random.shuffle(samples);
     }
@@ -85,7 +85,7 @@ fn balanced_rows(seed: u64, epoch: u64, rows: &ClassRows) -> Vec<u32> {
     let weights = sample_weights(rows, num_labels);
     let (mut known, mut order): (Vec<u32>, Vec<u32>) =
         (0..rows.len() as u32).partition(|sample| weights[*sample as usize] > 0.0);
-    let mut random = Random::new(Purpose::Balance, &[seed, epoch]);
+    let mut random = Random::new(DrawPurpose::Balance, &[seed, epoch]);
     // The shuffle decides which samples the evenly spaced draws fall on.
     random.shuffle(&mut known);
     let weight = |sample: &u32| f64::from(weights[*sample as usize]);

@@ -11,7 +11,7 @@ use crate::samples::unique_texts::UniqueTexts;
 use crate::stored_file::stamp;
 
 /// Samples in the order of their file. Equal captions are stored once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
     root: PathBuf,
     images: PackedStrings,
@@ -235,13 +235,7 @@ impl SamplesBuilder {
         SamplesBuilder {
             samples: Samples {
                 root,
-                images: PackedStrings::default(),
-                companions: PackedStrings::default(),
-                caption_of: Vec::new(),
-                captions: Vec::new(),
-                targets: Vec::new(),
-                balanced_by: None,
-                rows: Vec::new(),
+                ..Samples::default()
             },
             texts: UniqueTexts::default(),
         }

@@ -116,24 +116,11 @@ fn read_source(
     let mut notes = found.notes;
     let source = Source::open(config, (media, captions), &found.csv, &mut notes)?;
     let heads = trained.map(|trained| trained.targets);
-    let labels_of_test = match trained {
-        Some(trained) if trained.side == Side::Test => LabelsOfTest::Read,
-        _ => LabelsOfTest::Unread,
-    };
-    let mut scan = source.scan(&config.validation, labels_of_test)?;
+    let known = heads.map_or(Known::FromRows, Known::Heads);
+    let mut scan = source.scan_for(config, trained.map(|trained| trained.side))?;
     notes.append(&mut scan.notes);
     let mut bad_rows = std::mem::take(&mut scan.bad);
     notes.extend(check_rows(config, &found.csv, &bad_rows, scan.num_rows)?);
-    let known = heads.map_or(Known::FromRows, Known::Heads);
-    // Where validation rows are drawn later, any row may become one.
-    let has_marked = scan.sides.contains(&Side::Validation);
-    let is_drawn = config.validation.drawn_share(has_marked).is_some();
-    let is_marked = |side: &Side| scan.sides.contains(side) && (*side == Side::Test || !is_drawn);
-    if let Some(side) = trained.map(|trained| trained.side).filter(is_marked) {
-        scan.targets
-            .iter_mut()
-            .for_each(|target| target.evaluate(side));
-    }
     notes.extend(source.notes_on_unseen(&scan.targets, known));
     let unlabelled = source.notes_on_unlabelled(&scan.targets, &scan.sides);
     let split = source.split(scan, known, &config.validation, seed)?;
@@ -155,45 +142,34 @@ fn read_source(
             "Label head: none (`label: {column}` under `data:` would train one)"
         ));
     }
-    let (mut other_groups, mut other_clip_groups) = (None, None);
+    let mut validation_file = None;
     if let Validation::File { path, .. } = &config.validation {
-        let other = Source::open(config, (media, captions), path, &mut Vec::new())?;
-        let mut scan = other.scan(&source.validation_of_other(config), LabelsOfTest::Read)?;
-        notes.extend(check_rows(config, path, &scan.bad, scan.num_rows)?);
-        let num_bad = scan.bad.len();
-        bad_rows.extend(scan.bad.drain(..).map(|bad| BadRow {
-            side: Side::Validation,
-            ..bad
-        }));
         let known = match heads {
             Some(heads) => Known::Heads(heads),
             None => Known::Training(&split.targets),
         };
-        notes.extend(other.notes_on_unseen(&scan.targets, known));
-        let num_samples = scan.sides.len();
-        let (_, values) = other.resolve(scan.targets, known, num_samples)?;
-        [validation, _, _] = other.samples(&vec![Side::Train; num_samples], &values)?;
-        notes.extend(check_images(config, &other, &[&validation], num_bad)?);
-        other_groups = scan.groups;
-        other_clip_groups = scan.clip_groups;
+        let groups = source.validation_of_other(config);
+        let mut other =
+            ValidationFile::read(config, (media, captions), path, groups, known, &mut notes)?;
+        validation = std::mem::take(&mut other.samples);
+        bad_rows.append(&mut other.bad_rows);
+        validation_file = Some(other);
     }
     if config.validation == Validation::None {
-        validation = SamplesBuilder::new(PathBuf::new()).finish(Vec::new());
+        validation = Samples::default();
     }
     notes.extend(source.notes_on_split(config, &split, &validation, seed));
     let is_split = !matches!(config.validation, Validation::Unsplit { .. });
+    let other = validation_file.as_ref();
     if let Some(groups) = split.groups.as_ref().filter(|_| is_split) {
-        notes.extend(groups.note(&split.sides, other_groups.as_ref(), split.drawn_share));
+        let others = other.and_then(|other| other.groups.as_ref());
+        notes.extend(groups.note(&split.sides, others, split.drawn_share));
     }
     notes.extend(note_on_overlap(&train, &[&validation, &test]));
     if let Some(groups) = &split.clip_groups {
-        train = train.grouped(&groups.of_side(&split.sides, Side::Train));
-        validation = match (&other_clip_groups, validation.is_empty()) {
-            (_, true) => validation,
-            (Some(other), _) => validation.grouped(&other.group_of),
-            (None, _) => validation.grouped(&groups.of_side(&split.sides, Side::Validation)),
-        };
-        test = test.grouped(&groups.of_side(&split.sides, Side::Test));
+        let others = other.and_then(|other| other.clip_groups.as_ref());
+        let sides = [train, validation, test];
+        [train, validation, test] = groups.clips_of_samples(sides, &split.sides, others);
         notes.push(clips::note_on_groups(config, &train, &validation));
     }
     if captions == Captions::Required {
@@ -220,6 +196,45 @@ fn read_source(
         csv: found.csv,
         bad_rows,
     })
+}
+
+/// Contents of the file that the config names for validation.
+struct ValidationFile {
+    samples: Samples,
+    groups: Option<RowGroups>,
+    clip_groups: Option<RowGroups>,
+    bad_rows: Vec<BadRow>,
+}
+
+impl ValidationFile {
+    /// Reads all rows of the file; nothing is held out of it, and `groups` says which column groups them.
+    fn read(
+        config: &DataConfig,
+        kind: (Media, Captions),
+        path: &Path,
+        groups: Validation,
+        known: Known<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<ValidationFile, DataError> {
+        let source = Source::open(config, kind, path, &mut Vec::new())?;
+        let scan = source.scan(&groups, LabelsOfTest::Read)?;
+        notes.extend(check_rows(config, path, &scan.bad, scan.num_rows)?);
+        notes.extend(source.notes_on_unseen(&scan.targets, known));
+        let num_samples = scan.sides.len();
+        let (_, values) = source.resolve(scan.targets, known, num_samples)?;
+        let [samples, _, _] = source.samples(&vec![Side::Train; num_samples], &values)?;
+        notes.extend(check_images(config, &source, &[&samples], scan.bad.len())?);
+        let bad_rows = scan.bad.into_iter().map(|bad| BadRow {
+            side: Side::Validation,
+            ..bad
+        });
+        Ok(ValidationFile {
+            samples,
+            groups: scan.groups,
+            clip_groups: scan.clip_groups,
+            bad_rows: bad_rows.collect(),
+        })
+    }
 }
 
 /// Calls `visit` with the file of every training row. The seed is that of the run.
@@ -328,6 +343,25 @@ impl Source {
         }
     }
 
+    /// Scans for training, or for the evaluation of one side.
+    fn scan_for(&self, config: &DataConfig, evaluated: Option<Side>) -> Result<Scan, DataError> {
+        let labels_of_test = match evaluated {
+            Some(Side::Test) => LabelsOfTest::Read,
+            _ => LabelsOfTest::Unread,
+        };
+        let mut scan = self.scan(&config.validation, labels_of_test)?;
+        // Where validation rows are drawn later, any row may become one.
+        let has_marked = scan.sides.contains(&Side::Validation);
+        let is_drawn = config.validation.drawn_share(has_marked).is_some();
+        let is_marked =
+            |side: &Side| scan.sides.contains(side) && (*side == Side::Test || !is_drawn);
+        if let Some(side) = evaluated.filter(is_marked) {
+            let targets = scan.targets.iter_mut();
+            targets.for_each(|target| target.evaluate(side));
+        }
+        Ok(scan)
+    }
+
     /// Reads every row once: finds bad rows, and reads sides, labels, numbers and groups of the others.
     pub(crate) fn scan(
         &self,
@@ -348,7 +382,7 @@ impl Source {
         };
         let groups = |column: usize, is_asked: bool| {
             let name = self.table.columns()[column].clone();
-            Groups::new(name, is_asked)
+            RowGroups::new(name, is_asked)
         };
         let mut scan = Scan {
             targets: self.scan_targets(),
@@ -423,7 +457,7 @@ impl Source {
         known: Known<'_>,
         validation: &Validation,
         seed: u64,
-    ) -> Result<Split, DataError> {
+    ) -> Result<RowSplit, DataError> {
         let num_samples = scan.sides.len();
         let (mut targets, values) = self.resolve(scan.targets, known, num_samples)?;
         let mut sides = scan.sides;
@@ -448,7 +482,7 @@ impl Source {
         if !matches!(known, Known::Heads(_)) {
             standardize(&mut targets, &values, &sides);
         }
-        Ok(Split {
+        Ok(RowSplit {
             targets,
             values,
             sides,
@@ -492,7 +526,7 @@ impl Source {
 fn draw_validation(
     sides: &mut [Side],
     labels: Option<&[i32]>,
-    groups: Option<&Groups>,
+    groups: Option<&RowGroups>,
     share: f64,
     seed: u64,
 ) {
@@ -535,9 +569,9 @@ pub(crate) struct Scan {
     pub(crate) sides: Vec<Side>,
     /// Column that marks the sides.
     split: Option<SplitColumn>,
-    pub(crate) groups: Option<Groups>,
+    pub(crate) groups: Option<RowGroups>,
     /// Rows that form one sample.
-    pub(crate) clip_groups: Option<Groups>,
+    pub(crate) clip_groups: Option<RowGroups>,
     pub(crate) bad: Vec<BadRow>,
     /// Number of rows, bad ones included.
     pub(crate) num_rows: usize,
@@ -545,7 +579,7 @@ pub(crate) struct Scan {
 }
 
 /// Targets and side of each sample.
-pub(crate) struct Split {
+pub(crate) struct RowSplit {
     pub(crate) targets: Vec<Target>,
     pub(crate) values: Vec<TargetValues>,
     pub(crate) sides: Vec<Side>,
@@ -553,11 +587,11 @@ pub(crate) struct Split {
     pub(crate) column: Option<SplitColumn>,
     /// Share that was drawn for validation.
     pub(crate) drawn_share: Option<f64>,
-    pub(crate) groups: Option<Groups>,
-    clip_groups: Option<Groups>,
+    pub(crate) groups: Option<RowGroups>,
+    clip_groups: Option<RowGroups>,
 }
 
-impl Split {
+impl RowSplit {
     /// Whether the data marks the validation rows, so that none are drawn.
     pub(crate) fn is_marked(&self) -> bool {
         self.column.is_some() && self.drawn_share.is_none()
@@ -565,7 +599,7 @@ impl Split {
 }
 
 /// Rows that belong together, such as those of a patient.
-pub(crate) struct Groups {
+pub(crate) struct RowGroups {
     pub(crate) column: String,
     /// Whether the config names the column; a column found by its name does not affect the split.
     pub(crate) is_asked: bool,
@@ -574,9 +608,29 @@ pub(crate) struct Groups {
     pub(crate) group_of: Vec<u32>,
 }
 
-impl Groups {
-    fn new(column: String, is_asked: bool) -> Groups {
-        Groups {
+impl RowGroups {
+    /// Joins the clips of a group to one sample, on every side. `others` are the groups of a validation file.
+    fn clips_of_samples(
+        &self,
+        [train, validation, test]: [Samples; 3],
+        sides: &[Side],
+        others: Option<&RowGroups>,
+    ) -> [Samples; 3] {
+        let of_side = |side: Side| self.of_side(sides, side);
+        let validation = match others {
+            _ if validation.is_empty() => validation,
+            Some(others) => validation.grouped(&others.group_of),
+            None => validation.grouped(&of_side(Side::Validation)),
+        };
+        [
+            train.grouped(&of_side(Side::Train)),
+            validation,
+            test.grouped(&of_side(Side::Test)),
+        ]
+    }
+
+    fn new(column: String, is_asked: bool) -> RowGroups {
+        RowGroups {
             column,
             is_asked,
             names: UniqueTexts::default(),
@@ -613,7 +667,7 @@ impl Groups {
     }
 
     /// For each sample of a validation file, whether its group is trained on.
-    pub(crate) fn leaks_from(&self, train: &Groups) -> Vec<bool> {
+    pub(crate) fn leaks_from(&self, train: &RowGroups) -> Vec<bool> {
         let mut is_trained = vec![false; self.names.len()];
         for (name, group) in self.names.iter() {
             is_trained[group as usize] = !name.starts_with(' ') && train.names.contains(name);
@@ -630,10 +684,10 @@ impl Groups {
     pub(crate) fn note(
         &self,
         sides: &[Side],
-        of_validation: Option<&Groups>,
+        of_validation: Option<&RowGroups>,
         drawn_share: Option<f64>,
     ) -> Option<String> {
-        let count = |groups: &Groups, is_meant: &dyn Fn(usize) -> bool| {
+        let count = |groups: &RowGroups, is_meant: &dyn Fn(usize) -> bool| {
             let samples = (0..groups.group_of.len()).filter(|sample| is_meant(*sample));
             let groups: Vec<u32> = samples.map(|sample| groups.group_of[sample]).collect();
             let unique: HashSet<u32> = groups.iter().copied().collect();
@@ -688,7 +742,7 @@ impl Source {
     fn notes_on_split(
         &self,
         config: &DataConfig,
-        split: &Split,
+        split: &RowSplit,
         validation: &Samples,
         seed: u64,
     ) -> Vec<String> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 
 /// Marks the validation rows. At least one row of each label is kept for training; rows without a label (-1) count as one
 /// label of their own.
@@ -16,7 +16,7 @@ pub fn held_out(label_of: &[i32], share: f64, seed: u64) -> Vec<bool> {
     let mut marks = vec![false; label_of.len()];
     for ((label, mut rows), count) in groups.into_iter().zip(counts(&sizes, share)) {
         let words = [seed, label as u64];
-        Random::new(Purpose::Split, &words).shuffle(&mut rows);
+        Random::new(DrawPurpose::Split, &words).shuffle(&mut rows);
         for row in &rows[..count] {
             marks[*row] = true;
         }
@@ -43,7 +43,7 @@ pub fn held_out_groups(label_of: &[i32], group_of: &[u32], share: f64, seed: u64
         *groups[group as usize].entry(label).or_default() += 1;
     }
     let mut order: Vec<usize> = (0..num_groups).collect();
-    Random::new(Purpose::Split, &[seed]).shuffle(&mut order);
+    Random::new(DrawPurpose::Split, &[seed]).shuffle(&mut order);
     let mut is_held = vec![false; num_groups];
     let mut open = wanted.iter().sum::<usize>() as i64;
     // Takes groups that fit, in turn; then moves single groups while that brings the counts nearer to their shares.

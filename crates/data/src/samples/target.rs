@@ -29,8 +29,10 @@ pub enum TargetKind {
     /// A number.
     Number {
         /// Mean over the training rows.
+        #[serde(with = "exact_number")]
         mean: f64,
         /// Standard deviation over the training rows; 1 where they are all equal.
+        #[serde(with = "exact_number")]
         std: f64,
     },
 }
@@ -65,7 +67,34 @@ pub enum TargetValues {
     /// Indices of the labels.
     Classes(ClassRows),
     /// The number, NaN for none.
-    Number(Vec<f32>),
+    Number(#[serde(with = "exact_numbers")] Vec<f32>),
+}
+
+/// Writes a number by its bits: JSON readers may change its last digit.
+mod exact_number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+        number.to_bits().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        u64::deserialize(from).map(f64::from_bits)
+    }
+}
+
+/// Like [`exact_number`], for a list; JSON has no NaN.
+mod exact_numbers {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(numbers: &[f32], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(numbers.iter().map(|number| number.to_bits()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f32>, D::Error> {
+        let bits = Vec::<u32>::deserialize(from)?;
+        Ok(bits.into_iter().map(f32::from_bits).collect())
+    }
 }
 
 impl TargetValues {
@@ -185,6 +214,27 @@ impl ClassRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Other processes receive them as JSON, and every process must train with the same bits.
+    #[test]
+    fn numbers_survive_json_bit_for_bit() {
+        let kind = TargetKind::Number {
+            mean: 1.0 / 3.0,
+            std: f64::from_bits(0x3fd5_5555_5555_5557),
+        };
+        let text = serde_json::to_vec(&kind).unwrap();
+        assert_eq!(serde_json::from_slice::<TargetKind>(&text).unwrap(), kind);
+        let sent = TargetValues::Number(vec![0.1, -0.0, f32::NAN, f32::MIN_POSITIVE / 2.0]);
+        let text = serde_json::to_vec(&sent).unwrap();
+        let received: TargetValues = serde_json::from_slice(&text).unwrap();
+        let [TargetValues::Number(sent), TargetValues::Number(received)] = [&sent, &received]
+        else {
+            panic!("{received:?}");
+        };
+        let bits =
+            |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|one| one.to_bits()).collect() };
+        assert_eq!(bits(sent), bits(received));
+    }
 
     #[test]
     fn rows_of_several_labels() {

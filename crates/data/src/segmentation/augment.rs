@@ -6,7 +6,7 @@
 use crate::config::{PairAugment, Spread};
 use crate::decode::Occasion;
 use crate::decode::PixelDepth;
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 
 /// Random choices for one pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,7 +76,7 @@ impl PairDraw {
 
     pub(super) fn new(augment: &PairAugment, is_square: bool, occasion: Occasion) -> PairDraw {
         let words = [occasion.seed, occasion.epoch, occasion.sample];
-        let mut random = Random::new(Purpose::PairGeometry, &words);
+        let mut random = Random::new(DrawPurpose::PairGeometry, &words);
         let is_mirrored = random.unit() < 0.5 && augment.flip;
         let is_upside_down = random.unit() < 0.5 && augment.vertical_flip;
         let turns = random.below(4) as u8;
@@ -87,7 +87,7 @@ impl PairDraw {
         };
         let angle = either_way(&mut random, augment.rotation).to_radians();
         let zoom = power(&mut random, augment.scale);
-        let mut random = Random::new(Purpose::PairColours, &words);
+        let mut random = Random::new(DrawPurpose::PairColours, &words);
         let tone = Tone {
             brightness: 1.0 + either_way(&mut random, augment.brightness),
             contrast: 1.0 + either_way(&mut random, augment.contrast),

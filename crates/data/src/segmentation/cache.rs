@@ -12,10 +12,10 @@ use crate::samples::Samples;
 
 /// Cached pairs and a byte limit.
 #[derive(Debug, Default)]
-pub(crate) struct PairCache(Mutex<State>);
+pub(crate) struct PairCache(Mutex<CacheState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CacheState {
     most_bytes: u64,
     held_bytes: u64,
     pairs: HashMap<Key, Arc<WholePicture>>,
@@ -67,7 +67,7 @@ impl PairCache {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(|error| error.into_inner())
     }

@@ -24,14 +24,14 @@ use crate::words::listed;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskCoding {
     pub(super) classes: Vec<String>,
-    pub(super) values: Values,
+    pub(super) values: MaskValues,
     /// Mask value that is not counted.
     pub(super) ignore: Option<u16>,
 }
 
 /// Meaning of mask values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Values {
+pub(super) enum MaskValues {
     /// 0 is class 0, this value is class 1.
     Pair(u16),
     /// This value and all above are class 1.
@@ -52,7 +52,7 @@ impl MaskCoding {
     pub fn pair(white: u16) -> MaskCoding {
         MaskCoding {
             classes: two_classes(),
-            values: Values::Pair(white),
+            values: MaskValues::Pair(white),
             ignore: None,
         }
     }
@@ -60,7 +60,7 @@ impl MaskCoding {
     /// Two classes: values from `least` on are the second.
     pub fn threshold(least: u16) -> MaskCoding {
         MaskCoding {
-            values: Values::Threshold(least),
+            values: MaskValues::Threshold(least),
             ..MaskCoding::pair(255)
         }
     }
@@ -69,7 +69,7 @@ impl MaskCoding {
     pub fn numbers(classes: Vec<String>) -> MaskCoding {
         MaskCoding {
             classes,
-            values: Values::Numbers,
+            values: MaskValues::Numbers,
             ignore: None,
         }
     }
@@ -79,7 +79,7 @@ impl MaskCoding {
         let (classes, colours) = classes.into_iter().unzip();
         MaskCoding {
             classes,
-            values: Values::Colours(colours),
+            values: MaskValues::Colours(colours),
             ignore: None,
         }
     }
@@ -108,7 +108,7 @@ impl MaskCoding {
     /// How mask files are read.
     pub(crate) fn read_as(&self) -> ReadAs {
         match self.values {
-            Values::Colours(_) => ReadAs::ColourMask,
+            MaskValues::Colours(_) => ReadAs::ColourMask,
             _ => ReadAs::Mask,
         }
     }
@@ -120,10 +120,10 @@ impl MaskCoding {
             None => String::new(),
         };
         let held = match &self.values {
-            Values::Pair(white) => format!("0 and {white}"),
-            Values::Threshold(least) => format!("greys, from {least} on foreground"),
-            Values::Numbers => format!("class numbers 0 to {}", self.classes.len() - 1),
-            Values::Colours(colours) => format!("{} colours", colours.len()),
+            MaskValues::Pair(white) => format!("0 and {white}"),
+            MaskValues::Threshold(least) => format!("greys, from {least} on foreground"),
+            MaskValues::Numbers => format!("class numbers 0 to {}", self.classes.len() - 1),
+            MaskValues::Colours(colours) => format!("{} colours", colours.len()),
         };
         format!("Masks: {held} ({}){ignored}", self.classes.join(", "))
     }
@@ -141,7 +141,9 @@ impl MaskCoding {
     ) -> Result<(), DataError> {
         assert_eq!(classes.len(), native.num_pixels(), "classes of a mask");
         let encoded = match (&self.values, native.channels, native.depth) {
-            (Values::Colours(colours), ..) => self.encode_colours(colours, pixels, native, classes),
+            (MaskValues::Colours(colours), ..) => {
+                self.encode_colours(colours, pixels, native, classes)
+            }
             (_, 1, PixelDepth::Eight) => {
                 let table: [Option<u8>; 256] =
                     std::array::from_fn(|value| self.class(value as u16, native.depth));
@@ -174,15 +176,15 @@ impl MaskCoding {
         }
         match &self.values {
             // White is 255 in 8 bits and 65535 in 16.
-            Values::Pair(white) => match value {
+            MaskValues::Pair(white) => match value {
                 0 => Some(0),
                 value if value == *white => Some(1),
                 value if *white >= 255 && value == depth.maximum() => Some(1),
                 _ => None,
             },
-            Values::Threshold(least) => Some(u8::from(value >= *least)),
-            Values::Numbers => (usize::from(value) < self.classes.len()).then_some(value as u8),
-            Values::Colours(_) => None,
+            MaskValues::Threshold(least) => Some(u8::from(value >= *least)),
+            MaskValues::Numbers => (usize::from(value) < self.classes.len()).then_some(value as u8),
+            MaskValues::Colours(_) => None,
         }
     }
 
@@ -223,20 +225,20 @@ impl MaskCoding {
         let found = histogram.name(pixels, native, at);
         let place = format!("{}: {found} at ({x}, {y})", path.display());
         let expected = match &self.values {
-            Values::Pair(white) => format!("0 or {white}"),
-            Values::Threshold(_) => "grey".to_owned(),
-            Values::Numbers => format!("a class number from 0 to {}", self.classes.len() - 1),
-            Values::Colours(colours) => {
+            MaskValues::Pair(white) => format!("0 or {white}"),
+            MaskValues::Threshold(_) => "grey".to_owned(),
+            MaskValues::Numbers => format!("a class number from 0 to {}", self.classes.len() - 1),
+            MaskValues::Colours(colours) => {
                 let colours: Vec<String> = colours.iter().map(|c| hex(*c)).collect();
                 format!("one of {}", listed(&colours))
             }
         };
         let hint = match (&self.values, histogram.is_coloured()) {
-            (Values::Colours(_), _) => {
+            (MaskValues::Colours(_), _) => {
                 "name every colour under `data: {colours: ...}`, or `ignore` it"
             }
             (_, true) => COLOURS_HINT,
-            (Values::Numbers, _) => {
+            (MaskValues::Numbers, _) => {
                 "name every class under `data: {classes: [...]}`; `ignore: 255` leaves a value out"
             }
             _ if histogram.are_class_numbers() => CLASSES_HINT,

@@ -18,7 +18,7 @@ use super::field_of_view::Outline;
 use super::filters::{add_noise, blur};
 use super::fit::{resize_mask, resize_pixels};
 use super::row::{IGNORED, RowShape};
-use super::sample::{Map, Target, coarsen, sample};
+use super::sample::{Map, RowBuffers, coarsen, sample};
 use super::whole::read_into;
 use crate::config::PairAugment;
 use crate::decode::PixelDepth;
@@ -26,7 +26,7 @@ use crate::decode::WholePicture;
 use crate::decode::{Fingerprint, Limits, NativeCost, Occasion, PictureCost, Scratch, native_cost};
 use crate::decode::{PairBuffers, PairCost};
 use crate::error::DataError;
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 use crate::samples::Samples;
 
 /// How a picture gets the size of a row.
@@ -353,7 +353,7 @@ impl PairFraming {
         };
         let table = draw.tone.table(shape.depth, || mean(base));
         let (pixels, rest) = row.split_at_mut(shape.pixels().end);
-        let mut target = Target {
+        let mut target = RowBuffers {
             shape,
             pixels: &mut *pixels,
             mask: &mut rest[..shape.num_pixels()],
@@ -418,7 +418,7 @@ fn random_part(
     occasion: Occasion,
 ) -> (usize, usize) {
     let words = [occasion.seed, occasion.epoch, occasion.sample];
-    let mut random = Random::new(Purpose::Patch, &words);
+    let mut random = Random::new(DrawPurpose::Patch, &words);
     let wants_foreground = random.unit() < foreground;
     let most_left = base.width.saturating_sub(shape.width);
     let most_top = base.height.saturating_sub(shape.height);

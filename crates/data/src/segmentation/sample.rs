@@ -97,7 +97,7 @@ impl Map {
 }
 
 /// Output buffers.
-pub(super) struct Target<'a> {
+pub(super) struct RowBuffers<'a> {
     pub shape: RowShape,
     pub pixels: &'a mut [u8],
     pub mask: &'a mut [u8],
@@ -108,7 +108,7 @@ pub(super) fn sample(
     source: &WholePicture,
     map: Map,
     table: Option<&[u16]>,
-    target: &mut Target<'_>,
+    target: &mut RowBuffers<'_>,
 ) {
     let table_bytes: Option<Vec<u8>> = match source.depth {
         PixelDepth::Eight => table.map(|table| table.iter().map(|value| *value as u8).collect()),
@@ -195,7 +195,7 @@ fn sample_bytes<const C: usize>(
     source: &WholePicture,
     map: Map,
     table: Option<&[u8]>,
-    target: &mut Target<'_>,
+    target: &mut RowBuffers<'_>,
 ) {
     let (from, _) = source.pixels.as_chunks::<C>();
     let is_exact = map.is_exact();
@@ -226,7 +226,7 @@ fn sample_bytes<const C: usize>(
 }
 
 /// Sampling for any number of channels, and for 16 bits.
-fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &mut Target<'_>) {
+fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &mut RowBuffers<'_>) {
     let bytes = source.depth.bytes();
     let size = source.channels * bytes;
     let read = |at: usize, channel: usize| {
@@ -240,7 +240,7 @@ fn sample_any(source: &WholePicture, map: Map, table: Option<&[u16]>, target: &m
         }
     };
     let width = target.shape.width;
-    let Target { pixels, mask, .. } = target;
+    let RowBuffers { pixels, mask, .. } = target;
     each_line(target.shape, |y, columns| {
         for x in columns {
             let to = y * width + x;
@@ -287,7 +287,7 @@ pub(super) fn coarsen(shape: RowShape, coarseness: f64, pixels: &mut [u8], buffe
         &source,
         map,
         None,
-        &mut Target {
+        &mut RowBuffers {
             shape,
             pixels,
             mask: &mut unused,

@@ -16,7 +16,7 @@ use crate::decode::{self, Limits, Native, PixelDepth, Scratch};
 use crate::error::DataError;
 use crate::samples::{Companions, Samples, SamplesBuilder, held_out, held_out_groups};
 use crate::table::nnunet;
-use crate::table::pair_layout::{self, Layout, Subfolders};
+use crate::table::pair_layout::{self, PairLayout, Subfolders};
 use crate::table::{PairFiles, are_shards, stem};
 use crate::words::{counted, percent};
 
@@ -92,14 +92,14 @@ impl SegmentationSet {
                 hint: "`data: {train: FIVES}`, or `holdall train FIVES`",
             });
         };
-        let Found {
+        let FoundPairs {
             layout,
             place,
             asked,
             groups,
             split_not_understood,
-        } = Found::of(config, root)?;
-        let Layout {
+        } = FoundPairs::of(config, root)?;
+        let PairLayout {
             root: start,
             train: pairs,
             validation: own_validation,
@@ -119,15 +119,12 @@ impl SegmentationSet {
             ),
         );
         let drawn_share = config.validation.drawn_share(own_validation.is_some());
-        let (train, validation, test) = split(
-            config,
-            seed,
-            pairs,
-            own_validation,
-            own_test,
-            groups.as_ref(),
-            &mut notes,
-        )?;
+        let own = SplitPairs {
+            train: pairs,
+            validation: own_validation,
+            test: own_test,
+        };
+        let (train, held, test) = split(config, seed, own, groups.as_ref(), &mut notes)?;
         if let Some(test) = test.as_ref().filter(|test| !test.is_empty()) {
             notes.push(format!(
                 "Test: {}; only `holdall eval RUN --part test` reads them",
@@ -136,47 +133,22 @@ impl SegmentationSet {
         }
         let mut group_leaks = GroupLeaks::default();
         if let Some(groups) = &groups {
-            let held: &[PairFiles] = match &validation {
-                Held::Own(pairs) => pairs,
-                Held::Other(_) => &[],
-            };
+            let own = held.own().unwrap_or_default();
             let test = test.as_deref().unwrap_or_default();
-            let (images, num_groups) = groups.leaks(&[&train, held, test]);
+            let (images, num_groups) = groups.leaks(&[&train, own, test]);
             notes.extend(note_on_groups(groups, num_groups, drawn_share));
             group_leaks.column.clone_from(&groups.column);
             group_leaks.images = images;
         }
-        let samples = |pairs: &[PairFiles]| samples_of(&start, pairs);
-        let train = samples(&train);
-        let mut validation_place = None;
-        let validation = match validation {
-            Held::Own(pairs) => Some(samples(&pairs)).filter(|samples| !samples.is_empty()),
-            Held::Other(path) => {
-                let config = DataConfig {
-                    validation: Validation::UNSPLIT,
-                    ..config.clone()
-                };
-                let other = Found::of(&config, &path)?;
-                let mut pairs = other.layout.train;
-                if pairs.is_empty() {
-                    pairs = other
-                        .layout
-                        .test
-                        .or(other.layout.validation)
-                        .unwrap_or_default();
-                }
-                notes.push(format!(
-                    "Validation: {} in {}",
-                    counted(pairs.len(), "pair"),
-                    path.display()
-                ));
-                let samples = samples_of(&other.layout.root, &pairs);
-                validation_place = Some(path);
-                Some(samples)
+        let train = samples_of(&start, &train);
+        let (validation, validation_place) = match held {
+            HeldOut::Own(pairs) => (unless_empty(samples_of(&start, &pairs)), None),
+            HeldOut::Other(path) => {
+                let samples = validation_of_other(config, &path, &mut notes)?;
+                (Some(samples), Some(path))
             }
         };
-        let test = test.map(|pairs| samples(&pairs));
-        let unlabelled = Some(samples(&unlabelled)).filter(|samples| !samples.is_empty());
+        let test = test.map(|pairs| samples_of(&start, &pairs));
         let lists: Vec<&Samples> = [Some(&train), validation.as_ref(), test.as_ref()]
             .into_iter()
             .flatten()
@@ -190,7 +162,7 @@ impl SegmentationSet {
             train,
             validation,
             test,
-            unlabelled,
+            unlabelled: unless_empty(samples_of(&start, &unlabelled)),
             coding,
             survey,
             place,
@@ -219,9 +191,43 @@ impl SegmentationSet {
     }
 }
 
+fn unless_empty(samples: Samples) -> Option<Samples> {
+    Some(samples).filter(|samples| !samples.is_empty())
+}
+
+/// Samples of the folder or CSV that the config names for validation: all of its pairs.
+fn validation_of_other(
+    config: &DataConfig,
+    path: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Samples, DataError> {
+    let config = DataConfig {
+        validation: Validation::UNSPLIT,
+        ..config.clone()
+    };
+    let PairLayout {
+        root,
+        train,
+        validation,
+        test,
+        ..
+    } = FoundPairs::of(&config, path)?.layout;
+    let pairs = if train.is_empty() {
+        test.or(validation).unwrap_or_default()
+    } else {
+        train
+    };
+    notes.push(format!(
+        "Validation: {} in {}",
+        counted(pairs.len(), "pair"),
+        path.display()
+    ));
+    Ok(samples_of(&root, &pairs))
+}
+
 /// Pairs found, and the config's settings for their masks.
-struct Found {
-    layout: Layout,
+struct FoundPairs {
+    layout: PairLayout,
     place: PathBuf,
     asked: Asked,
     /// Groups of a table's rows.
@@ -229,8 +235,8 @@ struct Found {
     split_not_understood: Option<String>,
 }
 
-impl Found {
-    fn of(config: &DataConfig, root: &Path) -> Result<Found, DataError> {
+impl FoundPairs {
+    fn of(config: &DataConfig, root: &Path) -> Result<FoundPairs, DataError> {
         let mut asked = Asked {
             classes: config.classes.clone(),
             colours: config.colours.list(),
@@ -244,7 +250,7 @@ impl Found {
         };
         if root.is_file() || (are_shards(root) && !pair_layout::is_layout(root)?) {
             let (layout, groups, split_not_understood) = table::read(config, root)?;
-            return Ok(Found {
+            return Ok(FoundPairs {
                 layout,
                 place: root.to_owned(),
                 asked,
@@ -276,7 +282,7 @@ impl Found {
             asked.classes = description.classes;
             asked.ignore = asked.ignore.or(description.ignore);
         }
-        Ok(Found {
+        Ok(FoundPairs {
             layout,
             place,
             asked,
@@ -287,50 +293,63 @@ impl Found {
 }
 
 /// Validation side of the split.
-enum Held {
-    Own(Vec<PairFiles>),
+enum HeldOut {
+    Own(Pairs),
     /// Another folder or CSV.
     Other(PathBuf),
 }
 
+impl HeldOut {
+    fn own(&self) -> Option<&[PairFiles]> {
+        match self {
+            HeldOut::Own(pairs) => Some(pairs),
+            HeldOut::Other(_) => None,
+        }
+    }
+}
+
 type Pairs = Vec<PairFiles>;
+
+/// Pairs by the sides that the set itself marks.
+struct SplitPairs {
+    train: Pairs,
+    validation: Option<Pairs>,
+    test: Option<Pairs>,
+}
 
 /// Splits the pairs into training, validation and test.
 fn split(
     config: &DataConfig,
     seed: u64,
-    mut pairs: Pairs,
-    own_validation: Option<Pairs>,
-    own_test: Option<Pairs>,
+    own: SplitPairs,
     groups: Option<&PairGroups>,
     notes: &mut Vec<String>,
-) -> Result<(Pairs, Held, Option<Pairs>), DataError> {
-    let mut say = |pairs: &Pairs, what: &str| {
-        notes.push(format!(
-            "Validation: {} ({what})",
-            counted(pairs.len(), "pair")
-        ));
-    };
+) -> Result<(Pairs, HeldOut, Option<Pairs>), DataError> {
+    let SplitPairs {
+        mut train,
+        validation,
+        test,
+    } = own;
+    let mut say = |pairs: &Pairs, what: &str| notes.push(note_on_validation(pairs, what));
     match &config.validation {
-        Validation::None => Ok((pairs, Held::Own(Vec::new()), own_test)),
+        Validation::None => Ok((train, HeldOut::Own(Vec::new()), test)),
         Validation::Unsplit { .. } => {
-            let marked = [own_validation, own_test].into_iter().flatten();
-            pairs.extend(marked.flatten());
-            Ok((pairs, Held::Own(Vec::new()), None))
+            train.extend([validation, test].into_iter().flatten().flatten());
+            Ok((train, HeldOut::Own(Vec::new()), None))
         }
         // The name of a split, where no file of this name exists.
         Validation::File { path, .. } if !path.exists() && !are_shards(path) => {
             let name = path
                 .file_name()
                 .map(|name| name.to_string_lossy().to_lowercase());
-            match (name.as_deref(), own_validation, own_test) {
+            match (name.as_deref(), validation, test) {
                 (Some("test" | "testing"), _, Some(test)) => {
                     say(&test, "the set's own test split");
-                    Ok((pairs, Held::Own(test), None))
+                    Ok((train, HeldOut::Own(test), None))
                 }
                 (Some("val" | "valid" | "validation"), Some(validation), test) => {
                     say(&validation, "the set's own validation split");
-                    Ok((pairs, Held::Own(validation), test))
+                    Ok((train, HeldOut::Own(validation), test))
                 }
                 (Some(side @ ("test" | "testing" | "val" | "valid" | "validation")), ..) => {
                     Err(DataError::invalid(
@@ -345,52 +364,65 @@ fn split(
                 _ => Err(DataError::NoFile { path: path.clone() }),
             }
         }
-        Validation::File { path, .. } => Ok((pairs, Held::Other(path.clone()), own_test)),
-        validation => {
-            let is_share = matches!(validation, Validation::Share { .. });
-            match own_validation {
+        Validation::File { path, .. } => Ok((train, HeldOut::Other(path.clone()), test)),
+        asked => {
+            let is_share = matches!(asked, Validation::Share { .. });
+            match validation {
                 Some(marked) if !is_share => {
                     say(&marked, "the set's own validation split");
-                    return Ok((pairs, Held::Own(marked), own_test));
+                    return Ok((train, HeldOut::Own(marked), test));
                 }
                 // A share is taken of all pairs outside the test split.
-                Some(marked) => pairs.extend(marked),
+                Some(marked) => train.extend(marked),
                 None => {}
             }
-            let share = validation
-                .drawn_share(false)
-                .unwrap_or(Validation::DEFAULT_SHARE);
-            let conditions = conditions(&pairs);
+            let share = asked.drawn_share(false);
+            let share = share.unwrap_or(Validation::DEFAULT_SHARE);
             let groups = groups.filter(|groups| groups.is_asked);
-            let marks = match groups {
-                Some(groups) => held_out_groups(&conditions, &groups.of(&pairs), share, seed),
-                None => held_out(&conditions, share, seed),
-            };
-            let (held, kept): (Vec<_>, Vec<_>) = pairs
-                .into_iter()
-                .zip(marks)
-                .partition(|(_, is_held)| *is_held);
-            let files =
-                |list: Vec<(PairFiles, bool)>| list.into_iter().map(|(pair, _)| pair).collect();
-            let (held, kept): (Pairs, Pairs) = (files(held), files(kept));
-            let grouped = match groups {
-                Some(groups) => format!(", grouped by `{}`,", groups.column),
-                None => String::new(),
-            };
-            say(
-                &held,
-                &format!("{}{grouped} by seed {seed}", percent(share)),
-            );
-            if held.is_empty() {
-                notes.push(format!(
-                    "Careful: nothing is held out: {} of {} is less than one; `--set data.validation=30%` holds out more",
-                    percent(share),
-                    counted(kept.len(), "pair")
-                ));
-            }
-            Ok((kept, Held::Own(held), own_test))
+            let (kept, held) = draw(train, share, groups, seed, notes);
+            Ok((kept, HeldOut::Own(held), test))
         }
     }
+}
+
+fn note_on_validation(pairs: &Pairs, what: &str) -> String {
+    format!("Validation: {} ({what})", counted(pairs.len(), "pair"))
+}
+
+/// Draws a share of the pairs for validation, by strata. With groups, all pairs of a group are on one side. Returns the pairs to
+/// train on and those held out.
+fn draw(
+    pairs: Pairs,
+    share: f64,
+    groups: Option<&PairGroups>,
+    seed: u64,
+    notes: &mut Vec<String>,
+) -> (Pairs, Pairs) {
+    let conditions = conditions(&pairs);
+    let marks = match groups {
+        Some(groups) => held_out_groups(&conditions, &groups.of(&pairs), share, seed),
+        None => held_out(&conditions, share, seed),
+    };
+    let (mut kept, mut held) = (Pairs::new(), Pairs::new());
+    for (pair, is_held) in pairs.into_iter().zip(marks) {
+        if is_held { &mut held } else { &mut kept }.push(pair);
+    }
+    let grouped = match groups {
+        Some(groups) => format!(", grouped by `{}`,", groups.column),
+        None => String::new(),
+    };
+    let percentage = percent(share);
+    notes.push(note_on_validation(
+        &held,
+        &format!("{percentage}{grouped} by seed {seed}"),
+    ));
+    if held.is_empty() {
+        notes.push(format!(
+            "Careful: nothing is held out: {percentage} of {} is less than one; `--set data.validation=30%` holds out more",
+            counted(kept.len(), "pair")
+        ));
+    }
+    (kept, held)
 }
 
 /// Warning about groups whose pairs are on more than one side.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::config::{DataConfig, FieldOfViewChoice};
 use crate::error::{DataError, at_row};
-use crate::table::pair_layout::Layout;
+use crate::table::pair_layout::PairLayout;
 use crate::table::{
     PairFiles, Side, SplitColumn, Table, field_of_view_by_name, group_by_name, image_column,
     mask_by_name,
@@ -58,7 +58,7 @@ impl PairGroups {
 pub(super) fn read(
     config: &DataConfig,
     csv: &Path,
-) -> Result<(Layout, Option<PairGroups>, Option<String>), DataError> {
+) -> Result<(PairLayout, Option<PairGroups>, Option<String>), DataError> {
     let table = Table::open_separated(csv, config.separator)?;
     let mut notes = table.notes().to_vec();
     let image = image_column(config, &table, &mut notes)?;
@@ -93,13 +93,13 @@ pub(super) fn read(
         is_asked: config.validation.group().is_some(),
         group_of: HashMap::new(),
     });
-    let mut layout = Layout {
+    let mut layout = PairLayout {
         root: match &config.image_root {
             Some(root) if !table.has_own_root() => root.clone(),
             _ => table.folder().to_owned(),
         },
         notes,
-        ..Layout::default()
+        ..PairLayout::default()
     };
     let mut rows = table.rows()?;
     while let Some(row) = rows.read()? {

@@ -6,6 +6,8 @@
 
 use std::io::{self, Read};
 
+use encoding_rs_io::{DecodeReaderBytes, DecodeReaderBytesBuilder};
+
 /// Character encoding of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
@@ -118,105 +120,18 @@ fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Reader that converts a file to UTF-8, without the byte order mark of UTF-16.
-#[derive(Debug)]
-pub(super) struct Utf8Reader<R> {
-    inner: R,
-    encoding: Encoding,
-    /// Bytes not converted yet: in UTF-16, half a letter.
-    raw: Vec<u8>,
-    /// Converted text; the bytes from `given` on are not returned yet.
-    text: String,
-    given: usize,
-    is_started: bool,
-}
-
-impl<R: Read> Utf8Reader<R> {
-    pub(super) fn new(inner: R, encoding: Encoding) -> Utf8Reader<R> {
-        Utf8Reader {
-            inner,
-            encoding,
-            raw: Vec::new(),
-            text: String::new(),
-            given: 0,
-            is_started: false,
-        }
-    }
-
-    /// Converts the next piece; false at the end.
-    fn convert(&mut self) -> io::Result<bool> {
-        const PIECE: usize = 1 << 14;
-        let kept = self.raw.len();
-        self.raw.resize(kept + PIECE, 0);
-        let length = fill(&mut self.inner, &mut self.raw[kept..])?;
-        self.raw.truncate(kept + length);
-        self.text.clear();
-        self.given = 0;
-        let is_end = length == 0;
-        match self.encoding {
-            Encoding::Utf16LittleEndian => self.convert_utf16(u16::from_le_bytes, is_end),
-            Encoding::Utf16BigEndian => self.convert_utf16(u16::from_be_bytes, is_end),
-            Encoding::Windows1252 | Encoding::Utf8 => {
-                self.text.extend(self.raw.drain(..).map(windows_1252));
-            }
-        }
-        Ok(!self.text.is_empty() || !is_end)
-    }
-
-    fn convert_utf16(&mut self, unit: fn([u8; 2]) -> u16, is_end: bool) {
-        const MARK: u16 = 0xfeff;
-        let (pairs, _) = self.raw.as_chunks::<2>();
-        let mut units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
-        // A high surrogate waits for its low one.
-        if !is_end
-            && units
-                .last()
-                .is_some_and(|unit| (0xd800..0xdc00).contains(unit))
-        {
-            units.pop();
-        }
-        self.raw.drain(..2 * units.len());
-        if is_end && !self.raw.is_empty() {
-            self.raw.clear();
-            units.push(0xfffd);
-        }
-        let start = usize::from(!self.is_started && units.first() == Some(&MARK));
-        self.is_started |= !units.is_empty();
-        let letters = char::decode_utf16(units[start..].iter().copied());
-        self.text
-            .extend(letters.map(|letter| letter.unwrap_or(char::REPLACEMENT_CHARACTER)));
-    }
-}
-
-impl<R: Read> Read for Utf8Reader<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.encoding == Encoding::Utf8 {
-            return self.inner.read(buffer);
-        }
-        while self.given == self.text.len() {
-            if !self.convert()? {
-                return Ok(0);
-            }
-        }
-        let rest = &self.text.as_bytes()[self.given..];
-        let length = rest.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&rest[..length]);
-        self.given += length;
-        Ok(length)
-    }
-}
-
-/// Letters of the bytes 0x80 to 0x9f; all other bytes are Unicode's first 256 letters.
-const WINDOWS_1252: [char; 32] = [
-    '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}',
-    '\u{90}', '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
-];
-
-fn windows_1252(byte: u8) -> char {
-    match byte {
-        0x80..=0x9f => WINDOWS_1252[usize::from(byte - 0x80)],
-        _ => char::from(byte),
-    }
+/// Converts a file to UTF-8, without the byte order mark of UTF-16. UTF-8 passes unchecked and unchanged.
+pub(super) fn utf8_reader<R: Read>(file: R, encoding: Encoding) -> DecodeReaderBytes<R, Vec<u8>> {
+    let converted_from = match encoding {
+        Encoding::Utf8 => None,
+        Encoding::Utf16LittleEndian => Some(encoding_rs::UTF_16LE),
+        Encoding::Utf16BigEndian => Some(encoding_rs::UTF_16BE),
+        Encoding::Windows1252 => Some(encoding_rs::WINDOWS_1252),
+    };
+    DecodeReaderBytesBuilder::new()
+        .encoding(converted_from)
+        .bom_sniffing(false)
+        .build(file)
 }
 
 #[cfg(test)]
@@ -238,7 +153,7 @@ mod tests {
     fn read(bytes: &[u8]) -> (Encoding, String) {
         let encoding = Encoding::of(bytes).unwrap();
         let mut text = String::new();
-        let mut reader = Utf8Reader::new(Slowly(bytes, 3), encoding);
+        let mut reader = utf8_reader(Slowly(bytes, 3), encoding);
         reader.read_to_string(&mut text).unwrap();
         (encoding, text)
     }

@@ -15,7 +15,7 @@ const USUAL_STEM: &str = "image_labels";
 
 /// The CSV to read, or the folder of class folders, shards or pictures.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundTable {
     pub csv: PathBuf,
     /// Notes for the user about the choice.
     pub notes: Vec<String>,
@@ -23,16 +23,16 @@ pub struct Found {
 
 /// Resolves the path `train`: a file is itself; a folder is its best CSV, else the folder itself if it holds class folders, shards or
 /// pictures. Without a path, the best CSV of the current folder or its `data`.
-pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
+pub fn find(train: Option<&Path>) -> Result<FoundTable, DataError> {
     match train {
         None => find_in_folders(&[PathBuf::from("."), PathBuf::from("data")]),
         Some(path) if path.is_dir() => match find_in_folders(&[path.to_owned()]) {
-            Err(DataError::NoTable { .. }) if class_folders::is_layout(path)? => Ok(Found {
+            Err(DataError::NoTable { .. }) if class_folders::is_layout(path)? => Ok(FoundTable {
                 csv: path.to_owned(),
                 notes: vec![format!("Data: class folders of {}", path.display())],
             }),
             Err(no_table @ DataError::NoTable { .. }) => match folder_of_shards(path) {
-                Some(folder) => Ok(Found {
+                Some(folder) => Ok(FoundTable {
                     notes: vec![format!("Data: shards of {}", folder.display())],
                     csv: folder,
                 }),
@@ -43,14 +43,14 @@ pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
                     check_formats_below(path)?;
                     Err(no_table)
                 }
-                None => Ok(Found {
+                None => Ok(FoundTable {
                     csv: path.to_owned(),
                     notes: Vec::new(),
                 }),
             },
             found => found,
         },
-        Some(path) if path.exists() || shards::are_meant(path) => Ok(Found {
+        Some(path) if path.exists() || shards::are_meant(path) => Ok(FoundTable {
             csv: path.to_owned(),
             notes: notes_on(path),
         }),
@@ -72,7 +72,7 @@ fn check_formats_below(root: &Path) -> Result<(), DataError> {
     Ok(())
 }
 
-fn find_in_folders(folders: &[PathBuf]) -> Result<Found, DataError> {
+fn find_in_folders(folders: &[PathBuf]) -> Result<FoundTable, DataError> {
     let usual = CLEANER.iter().copied().chain([""]);
     let usual: Vec<String> = usual.map(|s| format!("{USUAL_STEM}{s}.csv")).collect();
     for folder in folders {
@@ -98,11 +98,11 @@ fn find_in_folders(folders: &[PathBuf]) -> Result<Found, DataError> {
     Err(no_table(folders, &others))
 }
 
-fn found(csv: PathBuf) -> Found {
+fn found(csv: PathBuf) -> FoundTable {
     let csv = csv.strip_prefix(".").map(Path::to_owned).unwrap_or(csv);
     let mut notes = vec![format!("Data: {} (found by its name)", csv.display())];
     notes.extend(older_than_source(&csv));
-    Found { csv, notes }
+    FoundTable { csv, notes }
 }
 
 fn no_table(folders: &[PathBuf], found: &[PathBuf]) -> DataError {

@@ -54,7 +54,7 @@ pub(super) fn refuse_json(path: &Path) -> DataError {
 
 /// Columns: keys of the first rows, in order of appearance.
 pub(super) fn columns(path: &Path) -> Result<Vec<String>, DataError> {
-    let mut lines = Lines::open(path)?.0;
+    let mut lines = NumberedLines::open(path)?.0;
     let mut columns: Vec<String> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
     let mut num_rows = 0;
@@ -81,7 +81,7 @@ pub(super) fn columns(path: &Path) -> Result<Vec<String>, DataError> {
 
 /// Opens the rows, as cells of these columns.
 pub(super) fn open(path: &Path, columns: &[String]) -> Result<(JsonRecords, Stamp), DataError> {
-    let (lines, stamp) = Lines::open(path)?;
+    let (lines, stamp) = NumberedLines::open(path)?;
     let places = columns.iter().cloned().zip(0..);
     let records = JsonRecords {
         lines,
@@ -93,7 +93,7 @@ pub(super) fn open(path: &Path, columns: &[String]) -> Result<(JsonRecords, Stam
 
 /// Records of a JSON lines file.
 pub(super) struct JsonRecords {
-    lines: Lines,
+    lines: NumberedLines,
     place_of: HashMap<String, usize>,
     cells: Vec<String>,
 }
@@ -127,17 +127,17 @@ impl Records for JsonRecords {
 }
 
 /// Non-empty lines and their numbers.
-struct Lines {
+struct NumberedLines {
     path: PathBuf,
     reader: BufReader<File>,
     text: Vec<u8>,
     line: u32,
 }
 
-impl Lines {
-    fn open(path: &Path) -> Result<(Lines, Stamp), DataError> {
+impl NumberedLines {
+    fn open(path: &Path) -> Result<(NumberedLines, Stamp), DataError> {
         let (file, stamp) = open_file(path)?;
-        let lines = Lines {
+        let lines = NumberedLines {
             path: path.to_owned(),
             reader: BufReader::with_capacity(1 << 16, file),
             text: Vec::new(),

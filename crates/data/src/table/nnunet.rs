@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::pair_layout::Layout;
+use super::pair_layout::PairLayout;
 use super::partners::{PairFiles, check_readable, stem};
 use crate::config::MOST_CLASSES;
 use crate::decode::{Limits, native_cost};
@@ -125,12 +125,12 @@ fn channel(name: &str) -> Option<&str> {
 }
 
 /// Finds the pairs of a set.
-pub(crate) fn find(folder: &Path) -> Result<Layout, DataError> {
+pub(crate) fn find(folder: &Path) -> Result<PairLayout, DataError> {
     let description = describe(folder)?;
-    let mut layout = Layout {
+    let mut layout = PairLayout {
         root: folder.to_owned(),
         train: pairs(folder, "imagesTr", "labelsTr", &description)?,
-        ..Layout::default()
+        ..PairLayout::default()
     };
     if folder.join("imagesTs").is_dir() && folder.join("labelsTs").is_dir() {
         layout.test = Some(pairs(folder, "imagesTs", "labelsTs", &description)?);

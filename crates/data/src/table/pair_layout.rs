@@ -64,7 +64,7 @@ const MOST_NESTED: usize = 4;
 
 /// Pairs of a set by split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct PairLayout {
     /// Folder that paths are relative to.
     pub root: PathBuf,
     pub train: Vec<PairFiles>,
@@ -114,7 +114,7 @@ pub(crate) enum FieldOfView<'a> {
 
 /// Folders of images and masks that belong together: a set, or one split of it.
 #[derive(Clone)]
-struct Place {
+struct PairFolders {
     /// Relative to the root; empty for the root itself.
     folder: String,
     images: String,
@@ -173,9 +173,9 @@ fn place_of_set(root: &Path, subfolders: Subfolders<'_>) -> Result<Option<PathBu
 
 /// Folders of each split.
 struct Splits {
-    train: Place,
-    validation: Option<Place>,
-    test: Option<Place>,
+    train: PairFolders,
+    validation: Option<PairFolders>,
+    test: Option<PairFolders>,
 }
 
 /// Name endings of masks that lie beside their images.
@@ -211,7 +211,7 @@ impl Splits {
             return Ok(Some(splits));
         }
         if let Some(train) = named(&found.folders, &TRAIN)
-            && let Some(train) = Place::of(root, train, subfolders)?
+            && let Some(train) = PairFolders::of(root, train, subfolders)?
         {
             // Each split uses the training split's folders: `mask` is no annotation where training has `1st_manual`.
             let same = match &train.masks {
@@ -223,7 +223,7 @@ impl Splits {
                 _ => subfolders,
             };
             let place = |names: &[&str]| match named(&found.folders, names) {
-                Some(name) => Place::of(root, name, same),
+                Some(name) => PairFolders::of(root, name, same),
                 None => Ok(None),
             };
             return Ok(Some(Splits {
@@ -232,7 +232,7 @@ impl Splits {
                 train,
             }));
         }
-        let Some(place) = Place::of(root, "", subfolders)? else {
+        let Some(place) = PairFolders::of(root, "", subfolders)? else {
             return Ok(None);
         };
         if let Some(splits) = Splits::within_folders(root, &place)? {
@@ -259,7 +259,7 @@ impl Splits {
                     .any(|task| name.contains(task));
                 name.ends_with("_groundtruth") && !is_other_task
             };
-            Some(Place {
+            Some(PairFolders {
                 folder: String::new(),
                 images,
                 masks: folder(&is_outline).map_or(Masks::Withheld, Masks::Folder),
@@ -276,7 +276,7 @@ impl Splits {
     }
 
     /// `images/train` beside `masks/train`, where `images` itself has no pictures.
-    fn within_folders(root: &Path, place: &Place) -> Result<Option<Splits>, DataError> {
+    fn within_folders(root: &Path, place: &PairFolders) -> Result<Option<Splits>, DataError> {
         let Masks::Folder(masks) = &place.masks else {
             return Ok(None);
         };
@@ -288,13 +288,13 @@ impl Splits {
         {
             return Ok(None);
         }
-        let split = |names: &[&str]| -> Option<Place> {
+        let split = |names: &[&str]| -> Option<PairFolders> {
             let name = named(&images.folders, names)?;
             let inside = |folder: &str| format!("{folder}/{name}");
             let exists = |folder: &String| root.join(folder).is_dir();
             let masks = Some(inside(masks)).filter(exists);
             let field_of_view = place.field_of_view.as_deref().map(inside);
-            Some(Place {
+            Some(PairFolders {
                 images: inside(&place.images),
                 masks: masks.map_or(Masks::Withheld, Masks::Folder),
                 field_of_view: field_of_view.filter(exists),
@@ -310,7 +310,7 @@ impl Splits {
     }
 
     /// VOC: lists name the images with masks, and those for training.
-    fn of_lists(root: &Path, place: Place) -> Result<Splits, DataError> {
+    fn of_lists(root: &Path, place: PairFolders) -> Result<Splits, DataError> {
         let whole = |train| Splits {
             train,
             validation: None,
@@ -320,14 +320,14 @@ impl Splits {
         if !is_voc {
             return Ok(whole(place));
         }
-        let list = |name: &str| -> Option<Place> {
+        let list = |name: &str| -> Option<PairFolders> {
             let path = root.join("ImageSets/Segmentation").join(name);
             let text = holdall_files::read_regular(&path, MOST_LIST_BYTES).ok()?;
             let text = String::from_utf8(text).ok()?;
             let stems = text.lines().map(|line| line.trim().to_owned());
             let listed: HashSet<String> = stems.filter(|stem| !stem.is_empty()).collect();
             let is_listed = !listed.is_empty();
-            is_listed.then(|| Place {
+            is_listed.then(|| PairFolders {
                 listed: Some(listed),
                 ..place.clone()
             })
@@ -344,7 +344,7 @@ impl Splits {
                 };
                 let found = entries(&root.join(masks))?.files;
                 let stems = found.iter().map(|name| stem(name).to_owned()).collect();
-                Ok(whole(Place {
+                Ok(whole(PairFolders {
                     listed: Some(stems),
                     ..place
                 }))
@@ -356,13 +356,13 @@ impl Splits {
 /// Size limit of a list: VOC's has 20 bytes for each of its 3,000 images.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
-impl Place {
+impl PairFolders {
     /// Folders of images and masks in `root/folder`, or pairs directly in it.
     fn of(
         root: &Path,
         folder: &str,
         subfolders: Subfolders<'_>,
-    ) -> Result<Option<Place>, DataError> {
+    ) -> Result<Option<PairFolders>, DataError> {
         let Entries { folders, files, .. } = entries(&root.join(folder))?;
         let inside = |name: &str| named(&folders, &[name]).map(str::to_owned);
         let usual = FOLDER_NAMES
@@ -410,7 +410,7 @@ impl Place {
                     .filter(|name| masks != Masks::Folder(name.clone()))
             }
         };
-        Ok(Some(Place {
+        Ok(Some(PairFolders {
             folder: folder.to_owned(),
             images,
             masks,
@@ -552,7 +552,7 @@ fn pairs_beside(files: &[String]) -> Option<&'static str> {
     })
 }
 
-pub(crate) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<Layout, DataError> {
+pub(crate) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<PairLayout, DataError> {
     let Some(place) = place_of_set(root, subfolders)? else {
         let found = entries(root)?;
         let mut names = found.folders;
@@ -568,9 +568,9 @@ pub(crate) fn find(root: &Path, subfolders: Subfolders<'_>) -> Result<Layout, Da
         return super::nnunet::find(&place);
     }
     let found = entries(&place)?;
-    let mut layout = Layout {
+    let mut layout = PairLayout {
         root: place.clone(),
-        ..Layout::default()
+        ..PairLayout::default()
     };
     let Some(splits) = Splits::of(&place, &found, subfolders)? else {
         return Ok(layout);

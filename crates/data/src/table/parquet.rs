@@ -41,7 +41,7 @@ impl Default for Limits {
 
 /// A reading error before the file's name is known.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum ParquetFault {
     /// Bytes that no Parquet writer produces.
     Damaged(String),
     /// A feature of the format that is not supported, by its name.
@@ -49,21 +49,21 @@ pub(crate) enum Fault {
     Io(std::io::Error),
 }
 
-impl Fault {
-    pub(crate) fn damaged(what: impl Into<String>) -> Fault {
-        Fault::Damaged(what.into())
+impl ParquetFault {
+    pub(crate) fn damaged(what: impl Into<String>) -> ParquetFault {
+        ParquetFault::Damaged(what.into())
     }
 
     /// The error, with the file's path.
     pub(crate) fn of(self, path: &Path) -> DataError {
         match self {
-            Fault::Damaged(what) => DataError::invalid(
+            ParquetFault::Damaged(what) => DataError::invalid(
                 path.display(),
                 "a whole Parquet file",
                 what,
                 "copy or download it again",
             ),
-            Fault::Unsupported(what) => DataError::invalid(
+            ParquetFault::Unsupported(what) => DataError::invalid(
                 path.display(),
                 "a Parquet file of a kind that is read",
                 what,
@@ -72,7 +72,7 @@ impl Fault {
                     path.display()
                 ),
             ),
-            Fault::Io(cause) => DataError::Io {
+            ParquetFault::Io(cause) => DataError::Io {
                 path: path.to_owned(),
                 action: "read it",
                 cause,
@@ -81,11 +81,11 @@ impl Fault {
     }
 }
 
-impl From<std::io::Error> for Fault {
-    fn from(cause: std::io::Error) -> Fault {
+impl From<std::io::Error> for ParquetFault {
+    fn from(cause: std::io::Error) -> ParquetFault {
         match cause.kind() {
-            std::io::ErrorKind::UnexpectedEof => Fault::damaged("one that is cut short"),
-            _ => Fault::Io(cause),
+            std::io::ErrorKind::UnexpectedEof => ParquetFault::damaged("one that is cut short"),
+            _ => ParquetFault::Io(cause),
         }
     }
 }
@@ -101,7 +101,7 @@ pub(crate) struct ParquetFile {
 
 impl ParquetFile {
     pub(crate) fn open(path: &Path, limits: Limits) -> Result<ParquetFile, DataError> {
-        let opened = || -> Result<ParquetFile, Fault> {
+        let opened = || -> Result<ParquetFile, ParquetFault> {
             let (mut file, metadata) = holdall_files::open_regular(path)?;
             let num_bytes = metadata.len();
             let footer = Footer::read(&mut file, num_bytes, limits)?;
@@ -122,9 +122,9 @@ impl ParquetFile {
 
     /// Reader of a column's cells in a row group.
     pub(crate) fn column(&self, group: usize, leaf: usize) -> Result<ColumnReader, DataError> {
-        let opened = || -> Result<ColumnReader, Fault> {
+        let opened = || -> Result<ColumnReader, ParquetFault> {
             let file = self.file.try_clone()?;
-            let missing = || Fault::damaged("a row group without one of its columns");
+            let missing = || ParquetFault::damaged("a row group without one of its columns");
             let of_group = self.footer.row_groups.get(group).ok_or_else(missing)?;
             let chunk = of_group.chunks.get(leaf).ok_or_else(missing)?;
             let leaf = self.footer.leaves.get(leaf).ok_or_else(missing)?;

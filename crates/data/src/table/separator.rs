@@ -40,12 +40,12 @@ pub(super) struct Separated<R> {
     separator: Separator,
     /// First byte of a possible separator at the end of a buffer.
     pending: Option<u8>,
-    place: Place,
+    place: QuoteState,
 }
 
 /// Quoting state of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QuoteState {
     FieldStart,
     Unquoted,
     Quoted,
@@ -58,25 +58,25 @@ impl<R> Separated<R> {
             inner,
             separator,
             pending: None,
-            place: Place::FieldStart,
+            place: QuoteState::FieldStart,
         }
     }
 
     fn replace(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() {
-            let is_separator = bytes[at..].starts_with(&ALPHA) && self.place != Place::Quoted;
+            let is_separator = bytes[at..].starts_with(&ALPHA) && self.place != QuoteState::Quoted;
             self.place = match (self.place, bytes[at]) {
                 _ if is_separator => {
                     bytes[at..at + 2].copy_from_slice(&STAND_IN);
                     at += 1;
-                    Place::FieldStart
+                    QuoteState::FieldStart
                 }
-                (Place::FieldStart | Place::AfterQuote, b'"') => Place::Quoted,
-                (Place::Quoted, b'"') => Place::AfterQuote,
-                (Place::Quoted, _) => Place::Quoted,
-                (_, b'\n' | b'\r') => Place::FieldStart,
-                _ => Place::Unquoted,
+                (QuoteState::FieldStart | QuoteState::AfterQuote, b'"') => QuoteState::Quoted,
+                (QuoteState::Quoted, b'"') => QuoteState::AfterQuote,
+                (QuoteState::Quoted, _) => QuoteState::Quoted,
+                (_, b'\n' | b'\r') => QuoteState::FieldStart,
+                _ => QuoteState::Unquoted,
             };
             at += 1;
         }

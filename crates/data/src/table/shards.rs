@@ -38,20 +38,20 @@ pub(crate) const SPLIT: &str = "__split__";
 
 /// Archive format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ArchiveKind {
     WebDataset,
     Parquet,
 }
 
-impl Kind {
+impl ArchiveKind {
     /// Format by file extension.
-    fn of(path: &Path) -> Option<Kind> {
+    fn of(path: &Path) -> Option<ArchiveKind> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let packed = [".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz"];
         if name.ends_with(".parquet") || name.ends_with(".pq") {
-            Some(Kind::Parquet)
+            Some(ArchiveKind::Parquet)
         } else if name.ends_with(".tar") || packed.iter().any(|end| name.ends_with(end)) {
-            Some(Kind::WebDataset)
+            Some(ArchiveKind::WebDataset)
         } else {
             None
         }
@@ -84,9 +84,9 @@ pub(crate) fn are_meant(path: &Path) -> bool {
     } else if pattern::is_pattern(path) {
         let first = pattern::expand(path).ok();
         let first = first.and_then(|files| files.into_iter().next());
-        first.is_some_and(|file| Kind::of(&file).is_some())
+        first.is_some_and(|file| ArchiveKind::of(&file).is_some())
     } else {
-        Kind::of(path).is_some()
+        ArchiveKind::of(path).is_some()
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn folder_of_shards(folder: &Path) -> Option<PathBuf> {
             found
                 .files
                 .iter()
-                .any(|name| Kind::of(Path::new(name)).is_some())
+                .any(|name| ArchiveKind::of(Path::new(name)).is_some())
         })
     };
     let inner = folder.join("data");
@@ -184,7 +184,7 @@ impl Index {
         place: &Path,
         key: &str,
         folder: &Path,
-        kind: Kind,
+        kind: ArchiveKind,
         shards: &[Shard],
     ) -> Result<(Index, Vec<String>), DataError> {
         if let Some(parent) = place.parent() {
@@ -202,8 +202,8 @@ impl Index {
         let mut listed = None;
         let written = holdall_files::write_whole_by(&rows, |out| {
             let made = match kind {
-                Kind::WebDataset => web_dataset::list(shards, out),
-                Kind::Parquet => {
+                ArchiveKind::WebDataset => web_dataset::list(shards, out),
+                ArchiveKind::Parquet => {
                     parquet_rows::list(shards, (place, folder), parquet::Limits::default(), out)
                 }
             };
@@ -299,8 +299,8 @@ pub(crate) fn list_file(path: &Path, limits: parquet::Limits) -> Result<Vec<u8>,
         side: None,
     }];
     let mut out = Vec::new();
-    match Kind::of(path) {
-        Some(Kind::Parquet) => {
+    match ArchiveKind::of(path) {
+        Some(ArchiveKind::Parquet) => {
             let place = hidden_beside(path, ".index");
             let listed = parquet_rows::list(&shards, (&place, folder), limits, &mut out);
             let _ = fs::remove_file(place.with_extension("pictures"));
@@ -323,10 +323,10 @@ fn unwritten(cause: io::Error) -> DataError {
 }
 
 /// Files that a path means, the folder their names are relative to, and their format.
-fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
+fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, ArchiveKind), DataError> {
     let (files, folder) = if let (true, Some(folder)) = (path.is_dir(), folder_of_shards(path)) {
         let names = entries(&folder)?.files.into_iter();
-        let names = names.filter(|name| Kind::of(Path::new(name)).is_some());
+        let names = names.filter(|name| ArchiveKind::of(Path::new(name)).is_some());
         (names.map(|name| folder.join(name)).collect(), folder)
     } else {
         let files = if pattern::is_pattern(path) {
@@ -346,7 +346,10 @@ fn shards(path: &Path) -> Result<(Vec<Shard>, PathBuf, Kind), DataError> {
             path: missing.clone(),
         });
     }
-    let kinds: Vec<Kind> = files.iter().filter_map(|file| Kind::of(file)).collect();
+    let kinds: Vec<ArchiveKind> = files
+        .iter()
+        .filter_map(|file| ArchiveKind::of(file))
+        .collect();
     let is_one_kind = kinds.windows(2).all(|pair| pair[0] == pair[1]);
     let (Some(kind), true) = (kinds.first(), is_one_kind && kinds.len() == files.len()) else {
         return Err(DataError::invalid(

@@ -9,11 +9,11 @@ use crate::words::listed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Column(usize),
 }
@@ -46,7 +46,7 @@ impl Template {
     pub fn of_column(table: &Table, column: usize) -> Template {
         Template {
             text: format!("{{{}}}", table.columns()[column]),
-            parts: vec![Part::Column(column)],
+            parts: vec![TemplatePart::Column(column)],
         }
     }
 
@@ -64,13 +64,13 @@ impl Template {
                 continue;
             }
             let (name, after) = placeholder(template, at, from_brace)?;
-            parts.push(Part::Text(std::mem::take(&mut literal)));
-            parts.push(Part::Column(known_column(template, name, table)?));
+            parts.push(TemplatePart::Text(std::mem::take(&mut literal)));
+            parts.push(TemplatePart::Column(known_column(template, name, table)?));
             rest = after;
         }
         literal.push_str(rest);
-        parts.push(Part::Text(literal));
-        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        parts.push(TemplatePart::Text(literal));
+        parts.retain(|part| !matches!(part, TemplatePart::Text(text) if text.is_empty()));
         Ok(Template {
             text: template.to_owned(),
             parts,
@@ -85,8 +85,8 @@ impl Template {
     /// Columns in the template.
     pub(crate) fn columns(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Column(column) => Some(*column),
-            Part::Text(_) => None,
+            TemplatePart::Column(column) => Some(*column),
+            TemplatePart::Text(_) => None,
         })
     }
 
@@ -95,8 +95,8 @@ impl Template {
         out.clear();
         for part in &self.parts {
             let text = match part {
-                Part::Text(text) => text,
-                Part::Column(column) => row.cell(*column),
+                TemplatePart::Text(text) => text,
+                TemplatePart::Column(column) => row.cell(*column),
             };
             for character in text.chars() {
                 if !character.is_whitespace() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use csv::ByteRecord;
 use holdall_files::check_memory;
 
-use super::encoding::{Encoding, Utf8Reader};
+use super::encoding::{Encoding, utf8_reader};
 use super::retaining_reader::RetainingReader;
 use super::rows::{Records, Stamp};
 use super::separator::{Separated, without_stand_ins};
@@ -41,7 +41,7 @@ pub(super) fn form(path: &Path, separator: Option<Separator>) -> Result<TextForm
         Some(separator) => separator,
         None => {
             let mut start = Vec::new();
-            Utf8Reader::new(open_file(path)?.0, encoding)
+            utf8_reader(open_file(path)?.0, encoding)
                 .take(HEADER_BYTES)
                 .read_to_end(&mut start)
                 .map_err(|cause| unreadable(path, cause))?;
@@ -57,7 +57,7 @@ pub(super) fn form(path: &Path, separator: Option<Separator>) -> Result<TextForm
 /// Opens a CSV of this form.
 pub(super) fn open(path: &Path, form: TextForm) -> Result<(TextRecords, Stamp), DataError> {
     let (file, stamp) = open_file(path)?;
-    let mut text = Utf8Reader::new(file, form.encoding);
+    let mut text = utf8_reader(file, form.encoding);
     let mut start = Vec::new();
     (&mut text)
         .take(BYTE_ORDER_MARK.len() as u64)

@@ -14,7 +14,7 @@ use safetensors::Dtype;
 
 use crate::error::InputError;
 use crate::features::mapped_file::MappedFile;
-use crate::features::npy_header::Header;
+use crate::features::npy_header;
 use crate::features::{Element, Features, Segment, safetensors_header};
 
 const EXPECTED: &str = "f32, f16 or bf16, least significant byte first";
@@ -46,9 +46,9 @@ impl Layout {
     ) -> Result<Layout, InputError> {
         let (element, shape, data_start) = match kind {
             Suffix::Npy => {
-                let header = Header::read(path, file)?;
+                let header = npy_header::read(path, file)?;
                 let element = npy_element(path, &header.format)?;
-                header.check_length(path, file, element.num_bytes())?;
+                npy_header::check_length(&header, path, file, element.num_bytes())?;
                 if header.columns_first && header.shape.iter().filter(|&&size| size > 1).count() > 1
                 {
                     return Err(InputError::ColumnsFirst { path: path.into() });

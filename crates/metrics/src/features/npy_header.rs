@@ -1,276 +1,66 @@
-//! The header of a `.npy` file.
-//!
-//! ```text
-//! \x93NUMPY | major, minor | length of header: u16, from version 2 on u32 | a Python dictionary | the array
-//! {'descr': '<f4', 'fortran_order': False, 'shape': (117120, 512), }
-//! ```
-//!
-//! An own parser, because only the header is needed, over a memory map, with sizes checked before they are trusted; the crates
-//! for this format read arrays into memory, or depend on an array library.
+//! The header of a `.npy` file of features, and what is wrong with it.
 
 use std::path::Path;
 
+use holdall_files::{NpyError, NpyHeader};
+
 use crate::error::InputError;
 
-const MAGIC: &[u8] = b"\x93NUMPY";
-
-/// Maximum nesting of brackets: enough for records within records.
-const MOST_DEPTH: usize = 16;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    /// The number format, such as `<f4`.
-    pub(crate) format: String,
-    /// `fortran_order`: columns one after another, instead of rows.
-    pub(crate) columns_first: bool,
-    /// Sizes, outermost first.
-    pub(crate) shape: Vec<usize>,
-    /// Offset of the array in the file.
-    pub(crate) data_start: usize,
-}
-
-/// NumPy itself refuses headers of more than 10,000 bytes by default.
-const MOST_HEADER_BYTES: usize = 64 << 10;
-
-impl Header {
-    /// Parses the header. The array's size is not yet checked against the length of the file.
-    pub(crate) fn read(path: &Path, file: &[u8]) -> Result<Header, InputError> {
-        let Some(after_magic) = file.strip_prefix(MAGIC) else {
-            let found = String::from_utf8_lossy(&file[..file.len().min(16)]);
-            return Err(InputError::NotNpy {
-                path: path.into(),
-                found: found.escape_debug().to_string(),
-            });
-        };
-        let cut = |expected_bytes: usize| InputError::Length {
-            path: path.into(),
-            expected_bytes: expected_bytes as u128,
-            found_bytes: file.len() as u64,
-        };
-        let (start, length) = match *after_magic {
-            [1, _, a, b, ..] => (10, usize::from(u16::from_le_bytes([a, b]))),
-            [2 | 3, _, a, b, c, d, ..] => (12, u32::from_le_bytes([a, b, c, d]) as usize),
-            [1, ..] | [] => return Err(cut(10)),
-            [2 | 3, ..] => return Err(cut(12)),
-            [found, ..] => {
-                let path = path.into();
-                return Err(InputError::NpyVersion { path, found });
+/// Parses the header. The array's size is not yet checked against the length of the file.
+pub(crate) fn read(path: &Path, file: &[u8]) -> Result<NpyHeader, InputError> {
+    NpyHeader::read(file).map_err(|error| {
+        let path = path.into();
+        match error {
+            NpyError::NotNpy => {
+                let found = String::from_utf8_lossy(&file[..file.len().min(16)]);
+                let found = found.escape_debug().to_string();
+                InputError::NotNpy { path, found }
             }
-        };
-        if length > MOST_HEADER_BYTES {
-            let found = format!("{length} bytes");
-            return Err(wrong(path, "at most 65,536 bytes", found));
-        }
-        let data_start = start + length;
-        let Some(text) = file.get(start..data_start) else {
-            return Err(cut(data_start));
-        };
-        let Ok(text) = std::str::from_utf8(text) else {
-            return Err(wrong(path, "text", "bytes that are none".to_owned()));
-        };
-        let mut reader = Reader { text, at: 0 };
-        let value = reader.value(0).and_then(|value| {
-            reader.skip_spaces();
-            (reader.at == text.len()).then_some(value)
-        });
-        let Some(Value::Dictionary(entries)) = value else {
-            let rest: String = text[reader.at..].chars().take(24).collect();
-            let found = format!("`{}` at byte {}", rest.escape_debug(), start + reader.at);
-            return Err(wrong(path, "a Python dictionary", found));
-        };
-        header(path, entries, data_start)
-    }
-
-    /// Checks the length of the file, with `value_bytes` per value.
-    pub(crate) fn check_length(
-        &self,
-        path: &Path,
-        file: &[u8],
-        value_bytes: usize,
-    ) -> Result<(), InputError> {
-        let values = self
-            .shape
-            .iter()
-            .try_fold(1u128, |product, &size| product.checked_mul(size as u128));
-        let bytes = values.and_then(|values| values.checked_mul(value_bytes as u128));
-        let expected_bytes = bytes
-            .and_then(|bytes| bytes.checked_add(self.data_start as u128))
-            .unwrap_or(u128::MAX);
-        if expected_bytes != file.len() as u128 {
-            return Err(InputError::Length {
-                path: path.into(),
-                expected_bytes,
+            NpyError::Version(found) => InputError::NpyVersion { path, found },
+            NpyError::Cut(expected_bytes) => InputError::Length {
+                path,
+                expected_bytes: expected_bytes as u128,
                 found_bytes: file.len() as u64,
-            });
+            },
+            NpyError::Header { expected, found } => InputError::NpyHeader {
+                path,
+                expected,
+                found,
+            },
         }
-        Ok(())
-    }
+    })
 }
 
-fn wrong(path: &Path, expected: &'static str, found: String) -> InputError {
-    InputError::NpyHeader {
-        path: path.into(),
-        expected,
-        found,
-    }
-}
-
-fn header(
+/// Checks the length of the file, with `value_bytes` per value.
+pub(crate) fn check_length(
+    header: &NpyHeader,
     path: &Path,
-    entries: Vec<(String, Value)>,
-    data_start: usize,
-) -> Result<Header, InputError> {
-    let (mut format, mut columns_first, mut shape) = (None, None, None);
-    for (key, value) in entries {
-        let is_twice = match (key.as_str(), value) {
-            ("descr", Value::Text(text)) => format.replace(text).is_some(),
-            // A list of fields, possibly with an object type among them.
-            ("descr", Value::Sequence(_)) => format.replace("a record".to_owned()).is_some(),
-            ("fortran_order", Value::Flag(flag)) => columns_first.replace(flag).is_some(),
-            ("shape", Value::Sequence(sizes)) => {
-                let sizes = sizes.into_iter().map(|size| match size {
-                    Value::Whole(size) => usize::try_from(size).ok(),
-                    _ => None,
-                });
-                let Some(sizes) = sizes.collect::<Option<Vec<usize>>>() else {
-                    return Err(wrong(
-                        path,
-                        "a shape of whole numbers",
-                        "another".to_owned(),
-                    ));
-                };
-                shape.replace(sizes).is_some()
-            }
-            _ => true,
-        };
-        if is_twice {
-            let found = format!("`{}` once more, or another", key.escape_debug());
-            return Err(wrong(path, "descr, fortran_order and shape", found));
-        }
+    file: &[u8],
+    value_bytes: usize,
+) -> Result<(), InputError> {
+    let values = header
+        .shape
+        .iter()
+        .try_fold(1u128, |product, &size| product.checked_mul(size as u128));
+    let bytes = values.and_then(|values| values.checked_mul(value_bytes as u128));
+    let expected_bytes = bytes
+        .and_then(|bytes| bytes.checked_add(header.data_start as u128))
+        .unwrap_or(u128::MAX);
+    if expected_bytes != file.len() as u128 {
+        return Err(InputError::Length {
+            path: path.into(),
+            expected_bytes,
+            found_bytes: file.len() as u64,
+        });
     }
-    match (format, columns_first, shape) {
-        (Some(format), Some(columns_first), Some(shape)) => Ok(Header {
-            format,
-            columns_first,
-            shape,
-            data_start,
-        }),
-        _ => {
-            let found = "not all of them".to_owned();
-            Err(wrong(path, "descr, fortran_order and shape", found))
-        }
-    }
-}
-
-/// The Python literals that occur in headers.
-#[derive(Debug)]
-enum Value {
-    Text(String),
-    Whole(u64),
-    Flag(bool),
-    Sequence(Vec<Value>),
-    Dictionary(Vec<(String, Value)>),
-}
-
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl Reader<'_> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn skip_spaces(&mut self) {
-        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
-            self.at += 1;
-        }
-    }
-
-    fn take(&mut self, what: &str) -> Option<()> {
-        self.skip_spaces();
-        let is_there = self.text[self.at..].starts_with(what);
-        self.at += if is_there { what.len() } else { 0 };
-        is_there.then_some(())
-    }
-
-    fn value(&mut self, depth: usize) -> Option<Value> {
-        if depth > MOST_DEPTH {
-            return None;
-        }
-        self.skip_spaces();
-        match self.peek()? {
-            b'\'' | b'"' => self.string().map(Value::Text),
-            b'0'..=b'9' => self.whole().map(Value::Whole),
-            b'T' => self.take("True").map(|()| Value::Flag(true)),
-            b'F' => self.take("False").map(|()| Value::Flag(false)),
-            b'(' => self.sequence(("(", ")"), depth).map(Value::Sequence),
-            b'[' => self.sequence(("[", "]"), depth).map(Value::Sequence),
-            b'{' => self.dictionary(depth).map(Value::Dictionary),
-            _ => None,
-        }
-    }
-
-    /// A string without escapes: `np.save` writes escapes only in field names, and records are not supported.
-    fn string(&mut self) -> Option<String> {
-        let quote = char::from(self.peek()?);
-        let rest = &self.text[self.at + 1..];
-        let length = rest
-            .find([quote, '\\'])
-            .filter(|&at| rest[at..].starts_with(quote))?;
-        self.at += length + 2;
-        Some(rest[..length].to_owned())
-    }
-
-    fn whole(&mut self) -> Option<u64> {
-        let rest = &self.text[self.at..];
-        let length = rest.bytes().take_while(u8::is_ascii_digit).count();
-        self.at += length;
-        let number = rest[..length].parse().ok();
-        // Python 2 marked long integers by an L.
-        if self.peek() == Some(b'L') {
-            self.at += 1;
-        }
-        number
-    }
-
-    fn sequence(&mut self, (open, close): (&str, &str), depth: usize) -> Option<Vec<Value>> {
-        self.take(open)?;
-        let mut values = Vec::new();
-        while self.take(close).is_none() {
-            values.push(self.value(depth + 1)?);
-            if self.take(",").is_none() {
-                self.take(close)?;
-                break;
-            }
-        }
-        Some(values)
-    }
-
-    fn dictionary(&mut self, depth: usize) -> Option<Vec<(String, Value)>> {
-        self.take("{")?;
-        let mut entries = Vec::new();
-        while self.take("}").is_none() {
-            self.skip_spaces();
-            let key = match self.peek()? {
-                b'\'' | b'"' => self.string()?,
-                _ => return None,
-            };
-            self.take(":")?;
-            entries.push((key, self.value(depth + 1)?));
-            if self.take(",").is_none() {
-                self.take("}")?;
-                break;
-            }
-        }
-        Some(entries)
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    const MAGIC: &[u8] = b"\x93NUMPY";
 
     /// A `.npy` file of format `major` with this dictionary and data.
     pub(crate) fn npy(major: u8, dictionary: &str, data: &[u8]) -> Vec<u8> {
@@ -287,9 +77,9 @@ pub(crate) mod tests {
         format!("{{'descr': {format}, 'fortran_order': False, 'shape': {shape}, }}      \n")
     }
 
-    fn read(file: &[u8]) -> Result<Header, String> {
+    fn read(file: &[u8]) -> Result<NpyHeader, String> {
         let path = Path::new("a.npy");
-        Header::read(path, file).map_err(|error| error.to_string())
+        super::read(path, file).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::error::InputError;
 use crate::features::MappedFile;
-use crate::features::npy_header::Header;
+use crate::features::npy_header;
 use crate::retrieval::Side;
 
 const EXPECTED: &str = "two whole numbers, query and gallery item";
@@ -174,7 +174,7 @@ fn shown(bytes: &[u8]) -> String {
 
 /// N x 2 integers. Fortran order is accepted, because `np.array([queries, gallery]).T` is saved that way.
 pub(crate) fn npy(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, u32)>, InputError> {
-    let header = Header::read(path, file)?;
+    let header = npy_header::read(path, file)?;
     let (value_bytes, is_signed) = match header.format.as_str() {
         "<i4" => (4, true),
         "<u4" => (4, false),
@@ -192,7 +192,7 @@ pub(crate) fn npy(path: &Path, file: &[u8], counts: Counts) -> Result<Vec<(u32, 
             });
         }
     };
-    header.check_length(path, file, value_bytes)?;
+    npy_header::check_length(&header, path, file, value_bytes)?;
     let &[num_pairs, 2] = header.shape.as_slice() else {
         return Err(InputError::Shape {
             path: path.into(),

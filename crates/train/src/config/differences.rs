@@ -1,4 +1,4 @@
-//! What differs between two configs.
+//! The first difference between two configs.
 
 use serde_json::Value;
 

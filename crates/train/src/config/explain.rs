@@ -4,7 +4,7 @@ use serde_json::Value;
 use serde_saphyr::Error;
 
 use super::keys::{defaults, hint_for_unknown, nearest, section_of};
-use super::layers::Source;
+use super::layers::LayerSource;
 use super::located_value::LocatedValue;
 use super::pytorch_keys;
 use crate::config::budget::with_units;
@@ -34,7 +34,11 @@ impl Complaint {
 }
 
 /// Message for a parser error in a layer. `tree` is `None` if the text is not YAML at all.
-pub(super) fn explain(error: &Error, source: &Source, tree: Option<&LocatedValue>) -> TrainError {
+pub(super) fn explain(
+    error: &Error,
+    source: &LayerSource,
+    tree: Option<&LocatedValue>,
+) -> TrainError {
     let location = error.location();
     let line = location.map(|location| location.line());
     let path = location
@@ -88,9 +92,9 @@ fn as_percent(share: f64) -> f64 {
 }
 
 /// Message for a single value in place of a section. The typed value may be the data file, or a key of the section.
-fn section_complaint(source: &Source) -> Complaint {
+fn section_complaint(source: &LayerSource) -> Complaint {
     let complaint = Complaint::new("expected keys with values, `key: value`");
-    let Source::Set { key, typed } = source else {
+    let LayerSource::Set { key, typed } = source else {
         return complaint;
     };
     let value = typed.split_once('=').map_or("", |(_, value)| value.trim());

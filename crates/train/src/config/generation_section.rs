@@ -28,7 +28,7 @@ pub struct GenerationSection {
     pub top_p: f64,
     /// Sampling: logits are divided by this first.
     pub temperature: f64,
-    /// Of sampling.
+    /// Sampling: seed of the draws.
     pub seed: u64,
 }
 

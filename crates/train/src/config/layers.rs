@@ -28,7 +28,7 @@ const RATES_BY_NAME: &str = "train.lr_by";
 pub(crate) const MOST_CONFIG_BYTES: u64 = 4 << 20;
 
 /// Origin of a layer.
-pub(super) enum Source<'a> {
+pub(super) enum LayerSource<'a> {
     File {
         path: &'a Path,
         text: &'a str,
@@ -43,7 +43,7 @@ pub(super) enum Source<'a> {
     },
 }
 
-impl Source<'_> {
+impl LayerSource<'_> {
     /// Error message: file, line, path, problem and the text of the line; for `--set`, the typed text and the problem.
     pub(super) fn complain(
         &self,
@@ -56,14 +56,14 @@ impl Source<'_> {
         let path = path
             // The path is left out if the message begins with the key.
             .filter(|path| last(path).is_none_or(|key| !what.starts_with(&format!("{key} `"))))
-            .filter(|path| !matches!(self, Source::Set { key, .. } if key == path))
+            .filter(|path| !matches!(self, LayerSource::Set { key, .. } if key == path))
             .map_or(String::new(), |path| format!("{path}: "));
         TrainError::Config(match self {
-            Source::Set { typed, .. } => format!("--set {typed}: {path}{what}\nhint: {hint}"),
-            Source::Translated { path: file } => {
+            LayerSource::Set { typed, .. } => format!("--set {typed}: {path}{what}\nhint: {hint}"),
+            LayerSource::Translated { path: file } => {
                 format!("{}: translated, {path}{what}\nhint: {hint}", file.display())
             }
-            Source::File { path: file, text } => {
+            LayerSource::File { path: file, text } => {
                 let file = file.display();
                 let place = line.map_or(String::new(), |line| format!("line {line}: "));
                 let found = line
@@ -144,7 +144,7 @@ impl Layers {
         })?;
         let text = String::from_utf8(bytes)
             .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
-        let source = Source::File { path, text: &text };
+        let source = LayerSource::File { path, text: &text };
         let num_translations = self.translations.len();
         let (tree, mut layer) = match check(&text, &source) {
             Ok(checked) => checked,
@@ -157,7 +157,7 @@ impl Layers {
                 let Some(translation) = translation else {
                     return Err(wrong);
                 };
-                let checked = check(&translation.config(), &Source::Translated { path })?;
+                let checked = check(&translation.config(), &LayerSource::Translated { path })?;
                 self.translations.push(translation);
                 checked
             }
@@ -233,13 +233,13 @@ fn read_set(typed: &str) -> Result<Value, TrainError> {
     }
     let indent = " ".repeat(2 * steps.len());
     text += &format!(" {}", value.replace('\n', &format!("\n{indent}")));
-    let (_, mut layer) = check(&text, &Source::Set { key, typed })?;
+    let (_, mut layer) = check(&text, &LayerSource::Set { key, typed })?;
     expand_home(&mut layer);
     Ok(layer)
 }
 
 /// Checks the keys, types and numbers of a single layer.
-fn check(text: &str, source: &Source) -> Result<(LocatedValue, Value), TrainError> {
+fn check(text: &str, source: &LayerSource) -> Result<(LocatedValue, Value), TrainError> {
     let tree: Result<Option<LocatedValue>, _> = parse(text);
     let config: RunConfig = parse(text)
         .map_err(|error| explain(&error, source, tree.as_ref().ok().and_then(Option::as_ref)))?;

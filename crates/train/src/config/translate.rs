@@ -50,11 +50,11 @@ pub struct Translation {
 struct TranslatedSetting {
     /// The setting as text: `trainer.lr: 0.001`.
     written: String,
-    outcome: Outcome,
+    outcome: KeyOutcome,
 }
 
 #[derive(Clone, Debug)]
-enum Outcome {
+enum KeyOutcome {
     /// Keys with their values: `train.lr: 0.001`.
     Became(Vec<String>),
     /// Not needed: the result is the same without it.
@@ -138,7 +138,7 @@ impl Translation {
     /// Settings with an exact counterpart: the text of the file, and the keys.
     pub fn became(&self) -> Vec<(&str, String)> {
         let became = self.settings.iter().filter_map(|one| match &one.outcome {
-            Outcome::Became(keys) => Some((one.written.as_str(), keys.join(", "))),
+            KeyOutcome::Became(keys) => Some((one.written.as_str(), keys.join(", "))),
             _ => None,
         });
         became.collect()
@@ -147,7 +147,7 @@ impl Translation {
     /// Names of settings that are not needed.
     pub fn unneeded(&self) -> Vec<&str> {
         let unneeded = self.settings.iter().filter_map(|one| match &one.outcome {
-            Outcome::Unneeded => one.written.split(": ").next(),
+            KeyOutcome::Unneeded => one.written.split(": ").next(),
             _ => None,
         });
         unneeded.collect()
@@ -156,7 +156,7 @@ impl Translation {
     /// Settings that differ in effect: the text of the file, and the difference.
     pub fn differences(&self) -> Vec<(&str, String)> {
         let differences = self.settings.iter().filter_map(|one| match &one.outcome {
-            Outcome::Differs { keys, reason } => {
+            KeyOutcome::Differs { keys, reason } => {
                 let became = if keys.is_empty() {
                     reason.clone()
                 } else {
@@ -284,7 +284,7 @@ impl Translator {
             .filter(|_| self.scope.is_empty())
             .or_else(|| setting(scope, key));
         match (value, row.map(|row| &row.becomes)) {
-            (_, Some(Becomes::Unneeded)) => self.push(written_path, value, Outcome::Unneeded),
+            (_, Some(Becomes::Unneeded)) => self.push(written_path, value, KeyOutcome::Unneeded),
             // `loss: {name: dice}`: its settings one by one.
             (Value::Object(inside), Some(Becomes::Converted { by: LOSS_NAME, .. })) => {
                 self.read_section(written_path, inside, &Value::Null);
@@ -345,7 +345,7 @@ impl Translator {
             if Some(*name) != chosen.as_ref() {
                 kept.remove(*name);
                 let what = Value::from("not chosen");
-                self.push(&format!("{path}.{name}"), &what, Outcome::Unneeded);
+                self.push(&format!("{path}.{name}"), &what, KeyOutcome::Unneeded);
             }
         }
         let Some(name) = chosen.filter(|_| DATASETS.contains(&key)) else {
@@ -366,7 +366,7 @@ impl Translator {
     fn apply(&mut self, row: &'static ForeignSetting, written_path: &str, value: &Value) {
         match &row.becomes {
             Becomes::Unneeded | Becomes::ChosenDataset => {
-                self.push(written_path, value, Outcome::Unneeded);
+                self.push(written_path, value, KeyOutcome::Unneeded);
             }
             Becomes::Section | Becomes::Missing | Becomes::TextOnly => {
                 self.differ(written_path, value, Vec::new(), row.answer());
@@ -379,16 +379,16 @@ impl Translator {
             } => {
                 self.deferred
                     .push((self.settings.len(), row, value.clone()));
-                self.push(written_path, value, Outcome::Unneeded);
+                self.push(written_path, value, KeyOutcome::Unneeded);
             }
             Becomes::Converted { path, by } => match convert(by, path, value, &self.config) {
                 Some(converted) => {
                     let keys = self.set_all(converted.keys);
                     match converted.difference {
                         None if keys.is_empty() => {
-                            self.push(written_path, value, Outcome::Unneeded);
+                            self.push(written_path, value, KeyOutcome::Unneeded);
                         }
-                        None => self.push(written_path, value, Outcome::Became(keys)),
+                        None => self.push(written_path, value, KeyOutcome::Became(keys)),
                         Some(reason) => {
                             let reason = if reason.is_empty() {
                                 row.answer()
@@ -417,8 +417,8 @@ impl Translator {
                     }
                 };
                 match (rule.is_exact, keys.is_empty()) {
-                    (true, true) => self.push(written_path, value, Outcome::Unneeded),
-                    (true, false) => self.push(written_path, value, Outcome::Became(keys)),
+                    (true, true) => self.push(written_path, value, KeyOutcome::Unneeded),
+                    (true, false) => self.push(written_path, value, KeyOutcome::Became(keys)),
                     (false, _) => self.differ(written_path, value, keys, row.answer()),
                 }
             }
@@ -430,8 +430,8 @@ impl Translator {
         for (index, row, value) in std::mem::take(&mut self.deferred) {
             self.settings[index].outcome = match &row.becomes {
                 Becomes::Converted { path, by } => match convert(by, path, &value, &self.config) {
-                    Some(converted) => Outcome::Became(self.set_all(converted.keys)),
-                    None => Outcome::Differs {
+                    Some(converted) => KeyOutcome::Became(self.set_all(converted.keys)),
+                    None => KeyOutcome::Differs {
                         keys: Vec::new(),
                         reason: row.answer(),
                     },
@@ -445,8 +445,8 @@ impl Translator {
                     };
                     let other_setting = self.settings.iter().find(is_other);
                     match other_setting {
-                        Some(one) if one.written.ends_with(&said) => Outcome::Unneeded,
-                        _ => Outcome::Differs {
+                        Some(one) if one.written.ends_with(&said) => KeyOutcome::Unneeded,
+                        _ => KeyOutcome::Differs {
                             keys: Vec::new(),
                             reason: row.answer(),
                         },
@@ -472,7 +472,7 @@ impl Translator {
                     .iter()
                     .any(|key| one.written.starts_with(key))
                 {
-                    one.outcome = Outcome::Unneeded;
+                    one.outcome = KeyOutcome::Unneeded;
                 }
             }
         }
@@ -493,10 +493,10 @@ impl Translator {
                     };
                     let keys = vec!["video_text.pooling: temporal".to_owned()];
                     one.outcome = if ["mean", "temporal"].contains(&mode) {
-                        Outcome::Became(keys)
+                        KeyOutcome::Became(keys)
                     } else {
                         let reason = format!("beside temporal_layers there is no {mode} pooling");
-                        Outcome::Differs { keys, reason }
+                        KeyOutcome::Differs { keys, reason }
                     };
                 }
             }
@@ -505,7 +505,7 @@ impl Translator {
                 let keys = vec![format!("video_text.text_model: {MULTITASK_TEXT_MODEL}")];
                 self.settings.push(TranslatedSetting {
                     written: "(the project's text tower)".to_owned(),
-                    outcome: Outcome::Became(keys),
+                    outcome: KeyOutcome::Became(keys),
                 });
             }
         }
@@ -519,7 +519,7 @@ impl Translator {
             let reason = format!("instead of what another setting of the file gives `{path}`");
             self.differ(written_path, &written, keys, reason);
         } else {
-            self.push(written_path, &written, Outcome::Became(keys));
+            self.push(written_path, &written, KeyOutcome::Became(keys));
         }
     }
 
@@ -535,10 +535,10 @@ impl Translator {
     }
 
     fn differ(&mut self, path: &str, value: &Value, keys: Vec<String>, reason: String) {
-        self.push(path, value, Outcome::Differs { keys, reason });
+        self.push(path, value, KeyOutcome::Differs { keys, reason });
     }
 
-    fn push(&mut self, path: &str, value: &Value, outcome: Outcome) {
+    fn push(&mut self, path: &str, value: &Value, outcome: KeyOutcome) {
         let written = format!("{path}: {}", flow(value));
         self.settings.push(TranslatedSetting { written, outcome });
     }
@@ -678,7 +678,7 @@ pub fn typed_option(option: &str, next: Option<&str>) -> Option<TypedOption> {
     let outcome = translator.settings.pop().map(|one| one.outcome);
     let is_deferred = !translator.deferred.is_empty();
     Some(match outcome {
-        Some(Outcome::Became(keys)) if !is_deferred => TypedOption::Means {
+        Some(KeyOutcome::Became(keys)) if !is_deferred => TypedOption::Means {
             words: keys
                 .iter()
                 .filter_map(|key| key.split_once(": "))
@@ -686,7 +686,7 @@ pub fn typed_option(option: &str, next: Option<&str>) -> Option<TypedOption> {
                 .collect(),
             takes_value,
         },
-        Some(Outcome::Unneeded) if !is_deferred => TypedOption::Means {
+        Some(KeyOutcome::Unneeded) if !is_deferred => TypedOption::Means {
             words: Vec::new(),
             takes_value,
         },

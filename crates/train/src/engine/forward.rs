@@ -221,7 +221,7 @@ impl ForwardModel {
         let target = device.target(arithmetic, host_bytes)?;
         let batches = match batch {
             Some(batch) => vec![batch],
-            None => usual_batches(task.most_at_a_time()),
+            None => usual_batches(task.max_forward_batch()),
         };
         ForwardModel::largest(device, arithmetic, batches, budget_bytes, &|batch| {
             let mut plan = plan(task, &*target, arithmetic, batch);

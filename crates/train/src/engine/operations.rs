@@ -41,12 +41,12 @@ struct TensorsFile<'a> {
 
 /// Interned texts.
 #[derive(Default)]
-struct Names<'a> {
+struct InternedTexts<'a> {
     all: Vec<&'a str>,
     places: HashMap<&'a str, usize>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> InternedTexts<'a> {
     fn place(&mut self, name: &'a str) -> usize {
         *self.places.entry(name).or_insert_with(|| {
             self.all.push(name);
@@ -61,7 +61,7 @@ pub fn tensors_json(plan: &StepPlan) -> String {
     let slots: Vec<String> = (1..plan.kept)
         .map(|micro| format!("all that micro-batch {micro} keeps"))
         .collect();
-    let mut names = Names::default();
+    let mut names = InternedTexts::default();
     let operations = map.operations.iter();
     let operations = operations
         .map(|operation| names.place(operation.operation))

@@ -85,14 +85,8 @@ pub struct Step {
     plan: StepPlan,
     batch_size: usize,
     machine: Machine,
-    /// The micro-batch whose inputs are loaded.
-    loaded: Option<usize>,
-    /// Whether those inputs belong to the next step.
-    preloaded: bool,
-    /// Loss scale of a step that is launched and not finished.
-    launched: Option<f64>,
-    /// Number of passes of that step that were launched.
-    next_pass: usize,
+    loaded: LoadedInputs,
+    launched: LaunchedPasses,
     /// Inputs that the passes read; every batch must contain them.
     inputs: Vec<String>,
     /// Whether averages are in the place of the weights.
@@ -103,6 +97,23 @@ pub struct Step {
     stand_in: Option<Batch>,
     /// Losses that every process computes whole: only one process's count is used.
     of_every_process: Vec<usize>,
+}
+
+/// Which inputs lie in the machine.
+#[derive(Default)]
+struct LoadedInputs {
+    micro_batch: Option<usize>,
+    /// Whether they belong to the next step.
+    is_next_step: bool,
+}
+
+/// How far a step has come that is not finished.
+#[derive(Default)]
+struct LaunchedPasses {
+    /// `None` if no step is launched.
+    loss_scale: Option<f64>,
+    /// Number of passes that were launched.
+    next: usize,
 }
 
 /// A tensor that outlives programs, read on demand: from a GPU, reading copies.
@@ -165,10 +176,8 @@ impl Step {
             plan,
             batch_size,
             machine,
-            loaded: None,
-            preloaded: false,
-            launched: None,
-            next_pass: 0,
+            loaded: LoadedInputs::default(),
+            launched: LaunchedPasses::default(),
             inputs,
             is_averaged: false,
             group,
@@ -195,6 +204,11 @@ impl Step {
         self.plan.graph.parameters()
     }
 
+    fn parameter(&self, name: &str) -> Option<&Parameter> {
+        let mut parameters = self.parameters().iter();
+        parameters.find(|parameter| parameter.name == name)
+    }
+
     /// Fills every parameter: `fill` gets its name and its elements.
     pub fn set_weights<E>(
         &mut self,
@@ -214,6 +228,12 @@ impl Step {
         self.stored_at(self.plan.place(parameter.value))
     }
 
+    /// Like [`Step::exported_weight`], by name.
+    pub fn exported_weight_called(&self, name: &str) -> Option<Stored<'_>> {
+        self.parameter(name)
+            .map(|found| self.exported_weight(found))
+    }
+
     /// A parameter as saved models contain it, merged with its adapter if it has one; to be read later.
     pub fn exported_weight(&self, parameter: &Parameter) -> Stored<'_> {
         let adapter = self.config.lora.as_ref().and_then(|lora| {
@@ -222,8 +242,7 @@ impl Step {
                 return None;
             }
             let matrices = lora::names(module).map(|name| {
-                let mut parameters = self.parameters().iter();
-                let matrix = parameters.find(|one| one.name == name);
+                let matrix = self.parameter(&name);
                 let matrix = matrix.expect("a layer with an adapter has both matrices");
                 self.plan.place(matrix.value)
             });
@@ -330,10 +349,10 @@ impl Step {
         }
         let mut passes = self.plan.passes();
         let first = passes.find(|run| run.stage.is_per_micro_batch());
-        self.loaded = None;
+        self.loaded.micro_batch = None;
         self.load(batch, first.expect("a step has a micro-batch"));
         self.machine.send();
-        self.preloaded = true;
+        self.loaded.is_next_step = true;
     }
 
     /// Each loss of the last step, in the task's order.
@@ -366,11 +385,11 @@ impl Step {
                 "the step reads `{input}`, which the batch does not have"
             );
         }
-        if !std::mem::take(&mut self.preloaded) {
-            self.loaded = None;
+        if !std::mem::take(&mut self.loaded.is_next_step) {
+            self.loaded.micro_batch = None;
         }
         self.load_whole(batch, loss_scale);
-        self.launched = Some(loss_scale);
+        self.launched.loss_scale = Some(loss_scale);
     }
 
     /// The only synchronisation of a step; reads its losses, and returns its loss scale.
@@ -383,7 +402,7 @@ impl Step {
                 count,
             };
         }
-        let launched = self.launched.take();
+        let launched = self.launched.loss_scale.take();
         Ok(launched.expect("a step is launched before it is finished"))
     }
 
@@ -422,7 +441,7 @@ impl Step {
         device: &Device,
         batch: &Batch,
     ) -> Result<Vec<(&'static str, f64, usize)>, DeviceError> {
-        (self.loaded, self.preloaded) = (None, false);
+        self.loaded = LoadedInputs::default();
         self.load_whole(batch, 1.0);
         let mut times: HashMap<&'static str, (f64, usize)> = HashMap::new();
         for run in self.plan.passes() {
@@ -448,7 +467,7 @@ impl Step {
         device: &Device,
         batch: &Batch,
     ) -> Result<Times, DeviceError> {
-        (self.loaded, self.preloaded) = (None, false);
+        self.loaded = LoadedInputs::default();
         self.load_whole(batch, 1.0);
         let mut times = Times::new();
         let kept = self.plan.kept;
@@ -497,7 +516,7 @@ impl Step {
         device: &Device,
         batch: &Batch,
     ) -> Result<Vec<(String, f64, usize)>, DeviceError> {
-        (self.loaded, self.preloaded) = (None, false);
+        self.loaded = LoadedInputs::default();
         self.load_whole(batch, 1.0);
         let programs = self.plan.programs.iter();
         let mut times: Vec<_> = programs.map(|one| (one.name.clone(), 0.0, 0)).collect();
@@ -516,7 +535,7 @@ impl Step {
 
     /// The forward programs, in the arena of the step.
     pub fn forward<'a>(&'a mut self, device: &'a Device) -> Forward<'a> {
-        (self.loaded, self.preloaded) = (None, false);
+        self.loaded = LoadedInputs::default();
         Forward::new(device, &self.plan, &mut self.machine)
     }
 
@@ -604,10 +623,10 @@ impl Step {
             program: plan.program_of(run.stage, shorter),
             ..run
         };
-        if self.loaded == Some(run.micro_batch) {
+        if self.loaded.micro_batch == Some(run.micro_batch) {
             return run;
         }
-        self.loaded = Some(run.micro_batch);
+        self.loaded.micro_batch = Some(run.micro_batch);
         let columns = batch.columns.iter();
         for column in columns.filter(|one| one.scope == Scope::MicroBatch) {
             let place = plan.endpoint_of(&column.endpoint, shorter);

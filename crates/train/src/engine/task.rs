@@ -120,7 +120,7 @@ pub trait Task: Send + Sync {
     fn as_reference(&self) -> Arc<dyn Task>;
 
     /// The same task with other picture sizes, each with a label, so that users can weigh size against memory.
-    fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
+    fn variants_by_image_size(&self) -> Vec<(String, Arc<dyn Task>)> {
         Vec::new()
     }
 
@@ -179,7 +179,7 @@ pub trait Task: Send + Sync {
 
     /// Fills columns of the whole effective batch that are computed from the columns of all processes: `columns` holds those,
     /// with a row for each sample of all processes, padding included.
-    fn complete(&self, _columns: &mut Batch) {}
+    fn fill_whole_batch_columns(&self, _columns: &mut Batch) {}
 
     /// Sets the divisor of each loss's sum.
     fn count_losses(&self, batch: &Batch, counts: &mut [f64]);
@@ -193,7 +193,7 @@ pub trait Task: Send + Sync {
     }
 
     /// Largest batch of a forward program where the user does not set one.
-    fn most_at_a_time(&self) -> usize {
+    fn max_forward_batch(&self) -> usize {
         usize::MAX
     }
 

@@ -237,7 +237,7 @@ pub(crate) fn not_trained(name: &str) -> TrainError {
 }
 
 /// A model that is ready to run on pictures.
-pub struct Opened {
+pub struct ReadyModel {
     /// Its forward programs.
     pub model: ForwardModel,
     /// Memory for decoding pictures, beside the model.
@@ -273,13 +273,13 @@ pub fn open(
     task: &dyn Task,
     pictures: &Pictures<'_>,
     stop: &AtomicBool,
-) -> Result<Option<Opened>, TrainError> {
+) -> Result<Option<ReadyModel>, TrainError> {
     if task.reads_its_own_pictures() {
         let host_bytes = pictures.host_bytes + READING_BYTES;
         let (batch, budget) = (pictures.batch, pictures.budget_bytes);
         let mut model = ForwardModel::new(device, task, batch, budget, host_bytes)?;
         model.set_weights(device, task.weights(0)?)?;
-        return Ok(Some(Opened {
+        return Ok(Some(ReadyModel {
             model,
             decode_bytes: 0,
             note: None,
@@ -301,7 +301,7 @@ pub fn open(
         // The GPU's budget does not bound the host: decoding gets as much as with an automatic `host_memory`.
         let free = holdall_device::cpu::available_bytes().unwrap_or(u64::MAX);
         let decode_bytes = costs.together_bytes(workers).min(free / 4);
-        return Ok(Some(Opened {
+        return Ok(Some(ReadyModel {
             model: planned(pictures.host_bytes)?,
             decode_bytes,
             note: None,
@@ -314,7 +314,7 @@ pub fn open(
     let budget = pictures.budget_bytes;
     let decode_bytes = picture_costs::share(&costs, workers, least, process_bytes, budget);
     model.hold_more(decode_bytes - least);
-    Ok(Some(Opened {
+    Ok(Some(ReadyModel {
         model,
         decode_bytes,
         note: picture_costs::describe(&refused),

@@ -282,7 +282,7 @@ pub fn read_course<E>(
     let mut loaded = Loaded::default();
     let mut skipped = Vec::new();
     loop {
-        loader.next_unless(stop, batch, &mut loaded);
+        loader.next_interruptible(stop, batch, &mut loaded);
         skipped.append(&mut loaded.skipped);
         if stop.load(Ordering::Relaxed) {
             return Ok(None);

@@ -98,12 +98,12 @@ impl PlannedRun {
         choosing: Choosing<'_>,
     ) -> Result<PlannedRun, TrainError> {
         let never = AtomicBool::new(false);
-        let planned = PlannedRun::new_unless(&never, config, device, checkpoint, choosing)?;
+        let planned = PlannedRun::new_interruptible(&never, config, device, checkpoint, choosing)?;
         Ok(planned.expect("nobody stopped it"))
     }
 
     /// Like [`PlannedRun::new`]; returns `None` if `stop` is set.
-    pub fn new_unless(
+    pub fn new_interruptible(
         stop: &AtomicBool,
         config: RunConfig,
         device: Device,

@@ -77,19 +77,14 @@ pub(crate) fn listed_by_first<T: Serialize + DeserializeOwned>(
     if group.rank() == 0 {
         let listed = failing(group, list)?;
         // A path that is not valid text cannot be sent: an empty message makes every process list for itself.
-        group.gather_bytes(&postcard::to_allocvec(&listed).unwrap_or_default())?;
+        group.gather_bytes(&serde_json::to_vec(&listed).unwrap_or_default())?;
         return Ok(listed);
     }
     let bytes = group.gather_bytes(&[])?.swap_remove(0);
     if bytes.is_empty() {
         failing(group, list)
     } else {
-        postcard::from_bytes(&bytes).map_err(|cause| {
-        TrainError::Run(format!(
-            "the list of samples of {} cannot be read: {cause}\nhint: this is a bug; please report it",
-            name_of(group, 0)
-        ))
-    })
+        read(&bytes)
     }
 }
 

@@ -38,27 +38,48 @@ use crate::tasks;
 pub enum Weights {
     /// A model folder, checked.
     Folder(Box<ModelFolder>),
-    /// Random weights in the sizes of a preset.
+    /// Random weights.
     Random {
-        /// Name of the preset.
-        preset: String,
+        /// Preset that the sizes are from.
+        preset: Option<String>,
     },
 }
 
+impl Default for Weights {
+    fn default() -> Weights {
+        Weights::Random { preset: None }
+    }
+}
+
 impl Weights {
+    /// The model folder; `None` for random weights.
+    pub fn folder(&self) -> Option<&ModelFolder> {
+        match self {
+            Weights::Folder(folder) => Some(folder),
+            Weights::Random { .. } => None,
+        }
+    }
+
+    pub fn are_random(&self) -> bool {
+        self.folder().is_none()
+    }
+
     /// Description for the log.
     pub fn describe(&self) -> String {
         match self {
             Weights::Folder(folder) => {
                 format!("Weights: pretrained from {}", folder.path().display())
             }
-            Weights::Random { preset } => describe_random(preset),
+            Weights::Random { preset } => describe_random(preset.as_deref()),
         }
     }
 }
 
 /// Description of random weights. For a hub name, it offers the command that downloads the pretrained weights.
-pub(crate) fn describe_random(preset: &str) -> String {
+pub(crate) fn describe_random(preset: Option<&str>) -> String {
+    let Some(preset) = preset else {
+        return "Weights: RANDOM".to_owned();
+    };
     let offer = hub_cache::command_for(preset);
     let offer = offer.map_or(String::new(), |command| {
         format!("; pretrained ones: {command}")
@@ -184,7 +205,7 @@ impl Setup {
     }
 
     /// Predicted plans of the same run with pictures of other sizes.
-    pub fn plan_other_sizes<'a>(
+    pub fn plan_by_image_size<'a>(
         &self,
         site: impl Into<Site<'a>>,
     ) -> Vec<(String, Result<Candidate, TrainError>)> {
@@ -198,7 +219,7 @@ impl Setup {
             let target = site.target(step.arithmetic, 0)?;
             Ok(search(&self.request, &build, &*target)?)
         };
-        let sizes = self.step.task.other_sizes().into_iter();
+        let sizes = self.step.task.variants_by_image_size().into_iter();
         sizes.map(|(size, task)| (size, plan_of(task))).collect()
     }
 

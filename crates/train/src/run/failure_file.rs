@@ -100,7 +100,7 @@ impl FailureFile {
 
 /// Removes the report of an earlier failure at the end of a run.
 pub(crate) fn remove(folder: &Path) {
-    // Where there was none there is nothing to remove.
+    // Usually there is none.
     let _ = fs::remove_file(folder.join(FAILURE_FILE));
 }
 

@@ -227,7 +227,8 @@ impl Feed {
     fn read(&mut self, slot: usize, prepared: &Prepared, stop: &AtomicBool) -> bool {
         let Slot { loaded, batch } = &mut self.slots[slot];
         batch.release_rows();
-        self.loader.next_unless(stop, self.reading.batch, loaded);
+        self.loader
+            .next_interruptible(stop, self.reading.batch, loaded);
         self.skipped.append(&mut loaded.skipped);
         // A partial batch is dropped: it is read again from its beginning.
         if stop.load(Ordering::Relaxed) {

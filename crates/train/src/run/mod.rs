@@ -1,5 +1,6 @@
 //! The loop: feeding, stepping, evaluating, saving; and the processes that train together.
 
+pub(crate) mod evaluation_pass;
 pub mod failure_file;
 pub(crate) mod feed;
 pub(crate) mod picture_changes;

@@ -151,7 +151,7 @@ impl Recorder {
         let mut book = self.shared.book();
         if book.sample.phase.replace(phase) != Some(phase) {
             drop(book);
-            self.shared.look();
+            self.shared.add_reading();
         }
     }
 
@@ -205,7 +205,7 @@ impl Recorder {
         book.steps.waited += line.waited_for_data;
         if book.last_line.elapsed() >= BETWEEN_LINES {
             drop(book);
-            self.shared.look_at_work();
+            self.shared.add_working_reading();
         }
     }
 
@@ -245,13 +245,13 @@ impl Shared {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn look(&self) {
+    fn add_reading(&self) {
         let reading = self.gauge.read();
         self.book().add_line(&self.gauge, reading);
     }
 
-    /// Like `look`, but within steps it also records the GPU utilisation.
-    fn look_at_work(&self) {
+    /// Like `add_reading`, but within steps it also records the GPU utilisation.
+    fn add_working_reading(&self) {
         let reading = self.gauge.read();
         let mut book = self.book();
         if let (Some(Phase::Train), Some(percent)) = (book.sample.phase, reading.gpu_utilization) {
@@ -363,7 +363,7 @@ fn sample(shared: &Shared) {
             };
         }
         drop(book);
-        shared.look_at_work();
+        shared.add_working_reading();
     }
 }
 

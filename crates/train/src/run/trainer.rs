@@ -35,7 +35,7 @@ use crate::planning::processes;
 use crate::run::progress::Passes;
 use crate::run::report::{EpochReport, Event, LossLine, MemoryUse, Outcome, StepLine};
 use crate::run::requests::Requests;
-use crate::run_folder::checkpoint::{Clock, Next, State};
+use crate::run_folder::checkpoint::{Clock, Next, RunState};
 use crate::run_folder::skipped::{SkippedFile, SkippedPicture, refused};
 
 mod agreement;
@@ -73,7 +73,7 @@ pub struct Trainer {
     /// `None` in all processes but the first.
     records: Option<Records>,
     step: Step,
-    state: State,
+    state: RunState,
     /// Whether weights, state and journal belong to the same step, so that they may be saved together.
     is_between_steps: bool,
     rates: LearningRates,
@@ -85,14 +85,18 @@ pub struct Trainer {
     /// Step and next action of the checkpoint on disk.
     saved: Option<(u64, Next)>,
     last_norm: Option<StepNorm>,
-    /// Time spent by this process.
-    process_clock: Clock,
-    resumed_at: Instant,
-    /// Seconds that earlier processes spent on the run.
-    seconds_before: f64,
+    time: TimeOfProcess,
     planned_bytes: PlannedBytes,
     /// Times and memory of a step on each process.
     processes: Processes,
+}
+
+/// Time that this process has spent on the run.
+struct TimeOfProcess {
+    clock: Clock,
+    resumed_at: Instant,
+    /// Seconds that earlier processes spent.
+    seconds_before: f64,
 }
 
 /// Bytes of the plan that runs.
@@ -100,6 +104,14 @@ pub struct Trainer {
 struct PlannedBytes {
     process: u64,
     arena: u64,
+}
+
+/// How the evaluation of all subsets ended.
+enum EvaluationEnd {
+    Done,
+    Stopped,
+    /// Interrupted by a save request: it starts over after saving, and a second request does not interrupt it.
+    SaveFirst,
 }
 
 impl Trainer {
@@ -128,8 +140,8 @@ impl Trainer {
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, TrainError> {
         self.planned.feed.begin_waits();
-        self.resumed_at = Instant::now();
-        self.seconds_before = self.state.clock.all;
+        self.time.resumed_at = Instant::now();
+        self.time.seconds_before = self.state.clock.all;
         let mut epoch_clock = Clock::default();
         let mut epoch_started = Instant::now();
         let mut first = true;
@@ -161,26 +173,13 @@ impl Trainer {
                 }
             }
             if self.state.next == Next::Evaluate {
-                self.planned.recorder.enter(Phase::Evaluate);
-                match self.evaluate_all(asked, watch) {
-                    Ok(()) => {
-                        self.planned.recorder.enter(Phase::Train);
-                    }
-                    Err(Unfinished::Stopped)
-                        if asked.stop.load(Ordering::Relaxed)
-                            || self.planned.device.group().size() > 1 =>
-                    {
-                        return self.interrupted(asked, watch);
-                    }
-                    // Interrupted by a save request: the evaluation starts over, and a second request does not interrupt it.
-                    Err(Unfinished::Stopped) => {
+                match self.evaluation(asked, watch)? {
+                    EvaluationEnd::Done => {}
+                    EvaluationEnd::Stopped => return self.interrupted(asked, watch),
+                    EvaluationEnd::SaveFirst => {
                         self.save_if_asked(requests, watch)?;
                         continue;
                     }
-                    Err(Unfinished::NotFinite(found)) => {
-                        return Err(self.diverged(self.state.step, found));
-                    }
-                    Err(Unfinished::Failed(error)) => return Err(self.failed(*error, watch)),
                 }
             }
             // The last epoch ends with the run, complete or not.
@@ -203,6 +202,30 @@ impl Trainer {
         let finished = self.finish();
         self.tell_notices(watch);
         finished
+    }
+
+    fn evaluation(
+        &mut self,
+        asked: &Requests,
+        watch: &mut dyn FnMut(Event<'_>),
+    ) -> Result<EvaluationEnd, TrainError> {
+        self.planned.recorder.enter(Phase::Evaluate);
+        match self.evaluate_all(asked, watch) {
+            Ok(()) => {
+                self.planned.recorder.enter(Phase::Train);
+                Ok(EvaluationEnd::Done)
+            }
+            Err(Unfinished::Stopped) => {
+                let is_shared = self.planned.device.group().size() > 1;
+                if is_shared || asked.stop.load(Ordering::Relaxed) {
+                    Ok(EvaluationEnd::Stopped)
+                } else {
+                    Ok(EvaluationEnd::SaveFirst)
+                }
+            }
+            Err(Unfinished::NotFinite(found)) => Err(self.diverged(self.state.step, found)),
+            Err(Unfinished::Failed(error)) => Err(self.failed(*error, watch)),
+        }
     }
 
     /// Steps are warm after the first: the training phase begins then.
@@ -283,20 +306,8 @@ impl Trainer {
             processes: whole.processes,
         };
         self.add_lines(std::slice::from_ref(&line))?;
-        let epoch = &mut self.state.epoch_losses;
-        if (number - 1).is_multiple_of(self.planned.steps_per_epoch()) {
-            epoch.clear();
-        }
-        epoch.add(&self.losses, self.step.losses(), samples);
-        self.state.step = number;
         self.state.scaler = scaler;
-        for clock in [&mut self.state.clock, &mut self.process_clock, epoch_clock] {
-            clock.samples += samples as u64;
-            clock.micro_batches += samples.div_ceil(self.planned.split.batch_size) as u64;
-            clock.waited += waited;
-            clock.computed += seconds - waited;
-        }
-        self.is_between_steps = true;
+        self.count_step(&line, epoch_clock);
         let device = &self.planned.device;
         if device.group().size() > 1 {
             let for_others = device.group().seconds_waited() - waited_before;
@@ -309,6 +320,23 @@ impl Trainer {
             .recorder
             .add_scalars("train", number, &line.comparable());
         Ok(Some(line))
+    }
+
+    /// Counts a step as done, once its line is in the journal.
+    fn count_step(&mut self, line: &StepLine, epoch_clock: &mut Clock) {
+        let epoch = &mut self.state.epoch_losses;
+        if (line.step - 1).is_multiple_of(self.planned.steps_per_epoch()) {
+            epoch.clear();
+        }
+        epoch.add(&self.losses, self.step.losses(), line.samples);
+        self.state.step = line.step;
+        for clock in [&mut self.state.clock, &mut self.time.clock, epoch_clock] {
+            clock.samples += line.samples as u64;
+            clock.micro_batches += line.samples.div_ceil(self.planned.split.batch_size) as u64;
+            clock.waited += line.waited_for_data;
+            clock.computed += line.seconds - line.waited_for_data;
+        }
+        self.is_between_steps = true;
     }
 
     /// Each loss of the step beside its chance for so many samples.
@@ -512,7 +540,7 @@ impl Trainer {
 }
 
 /// Whether a run in this state has done all its steps, or has stopped improving.
-fn is_over(planned: &PlannedRun, state: &State) -> bool {
+fn is_over(planned: &PlannedRun, state: &RunState) -> bool {
     let patience = planned.config.train.early_stop;
     let stopped_improving = patience.is_some_and(|most| state.without_improvement >= most);
     state.next == Next::Step && (state.step >= planned.total_steps() || stopped_improving)

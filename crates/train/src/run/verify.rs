@@ -261,7 +261,7 @@ impl<'a> Reference<'a> {
                 order.swap(last, (random.bits() % (last as u64 + 1)) as usize);
             }
             let mut batch = self.batch.reordered(&order);
-            self.config.task.complete(&mut batch);
+            self.config.task.fill_whole_batch_columns(&mut batch);
             let found = gradients(&mut step, self.device, &self.config, &batch)?;
             let pairs = found.tensors.iter().zip(&self.gradients.tensors);
             for (largest, ((_, found), (_, reference))) in largest.iter_mut().zip(pairs) {
@@ -407,7 +407,7 @@ pub fn verify_plain_accumulation(
         let mut mean: Option<Gradients> = None;
         for start in (0..batch.num_samples).step_by(size) {
             let mut part = batch.part(start..batch.num_samples.min(start + size));
-            config.task.complete(&mut part);
+            config.task.fill_whole_batch_columns(&mut part);
             let (mut step, _) = whole_step(setup, device, &config, part.num_samples)?;
             let found = gradients(&mut step, device, &config, &part)?;
             mean.get_or_insert_with(|| found.zeros())

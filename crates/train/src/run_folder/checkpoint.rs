@@ -113,7 +113,7 @@ pub struct SplitOfBatch {
 
 /// The state of a run, apart from its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct RunState {
     /// Version of this structure.
     pub format: u32,
     /// Optimizer steps done: the position in the data as well.
@@ -147,13 +147,13 @@ pub struct State {
     pub starting_weights: Option<String>,
 }
 
-/// Version of [`State`].
+/// Version of [`RunState`].
 pub const FORMAT: u32 = 3;
 
-impl State {
+impl RunState {
     /// The state before the first step.
-    pub fn new(scaler: LossScaler, split: SplitOfBatch, data_digest: String) -> State {
-        State {
+    pub fn new(scaler: LossScaler, split: SplitOfBatch, data_digest: String) -> RunState {
+        RunState {
             format: FORMAT,
             step: 0,
             next: Next::Step,
@@ -178,7 +178,7 @@ pub struct Checkpoint {
     path: PathBuf,
     file: StateFile,
     /// The run's state.
-    pub state: State,
+    pub state: RunState,
     /// Messages about the resumption, for the user.
     pub notes: Vec<String>,
     /// The files on disk that are still valid.
@@ -321,7 +321,7 @@ pub fn best_so_far(run: &Path) -> Option<PathBuf> {
     Some(checkpoints.join(state.best?.folder))
 }
 
-fn read(path: &Path) -> Result<(StateFile, State), Unusable> {
+fn read(path: &Path) -> Result<(StateFile, RunState), Unusable> {
     let file = StateFile::open(path).map_err(|cause| unusable(path, cause))?;
     let wrong = |found: String| {
         Unusable::Refused(Box::new(TrainError::Run(format!(
@@ -330,7 +330,7 @@ fn read(path: &Path) -> Result<(StateFile, State), Unusable> {
             path.display()
         ))))
     };
-    let state: State =
+    let state: RunState =
         serde_json::from_str(file.text()).map_err(|cause| wrong(cause.to_string()))?;
     if state.format != FORMAT {
         return Err(wrong(format!("format {}", state.format)));
@@ -413,7 +413,7 @@ impl Checkpoints {
     }
 
     /// Writes a checkpoint and keeps the one before it. If writing fails, the checkpoints on disk stay as they were.
-    pub fn save(&mut self, state: &State, step: &Step) -> Result<(), TrainError> {
+    pub fn save(&mut self, state: &RunState, step: &Step) -> Result<(), TrainError> {
         assert!(!step.is_averaged(), "training goes on from the weights");
         let mut tensors: Vec<NamedTensor<StateTensor<'_>>> = Vec::new();
         for parameter in step.parameters() {

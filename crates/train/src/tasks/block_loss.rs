@@ -1,5 +1,6 @@
 //! Contrastive loss of an evaluation over blocks of the training batch size, so that it compares with the training loss.
 
+use holdall_device::cpu::Cpu;
 use holdall_metrics::contrastive::{self, PairedFeatures, Positives, contrastive_loss};
 
 use crate::engine::forward::Forward;
@@ -39,18 +40,21 @@ impl BlockLoss {
     /// Sets the loss, and the loss of random guessing at that block size.
     pub(super) fn set(
         &self,
+        cpu: &Cpu,
         loss: &mut EvaluatedLoss,
         features: PairedFeatures<'_>,
         positives: Positives,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), Unfinished> {
-        let found = contrastive_loss(
-            features,
-            positives,
-            self.scale,
-            self.effective_batch,
-            &|| is_wanted(),
-        );
+        let found = cpu.scope(|| {
+            contrastive_loss(
+                features,
+                positives,
+                self.scale,
+                self.effective_batch,
+                &|| is_wanted(),
+            )
+        });
         let found = found.ok_or(Unfinished::Stopped)?;
         loss.mean = Some(found.mean);
         loss.chance = Some((found.candidates as f64).ln());

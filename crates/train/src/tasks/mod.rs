@@ -4,6 +4,7 @@ mod block_loss;
 pub mod classify;
 pub mod clip;
 pub mod generation;
+mod opened_model;
 mod ranking;
 pub mod segment;
 pub mod video_text;

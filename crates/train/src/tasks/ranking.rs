@@ -2,9 +2,12 @@
 //!
 //! The similarity matrix is never stored.
 
-use holdall_metrics::features::Features;
+use holdall_data::samples::Samples;
+use holdall_device::cpu::Cpu;
+use holdall_metrics::contrastive::PairedFeatures;
+use holdall_metrics::features::{FeatureGather, Features, OrderedFeatures};
 use holdall_metrics::retrieval::{
-    self, Engine, Found, Go, Job, Options, Pairs, RetrievalError, Side, Sizes,
+    self, Engine, Found, Job, Options, Pairs, RetrievalError, Side, Sizes,
 };
 
 use crate::engine::task::Unfinished;
@@ -44,39 +47,87 @@ fn options(sizes: &Sizes) -> Options {
     }
 }
 
-/// Ranks in both directions. A query's positive is its text; a text's positives are all queries that have it, and the best ranked
-/// one counts. Texts whose queries could not be read remain as distractors, and get no rank.
-pub(super) fn rank(
-    queries: &[f32],
-    texts: &Features<'_>,
-    text_of: &[u32],
-    go_on: &mut Go<'_>,
-) -> Result<Found, RetrievalError> {
-    let (num_texts, projection) = (texts.num_rows(), texts.dimension());
-    let job = Job {
-        queries: &Features::of(queries, projection),
-        gallery: texts,
-        pairs: &Pairs::one_each(text_of, num_texts)?,
-    };
-    let threads = rayon::current_num_threads();
-    let options = options(&sizes(text_of.len(), num_texts, projection, threads));
-    // On the CPU even with a GPU: the plan leaves no GPU memory for ranking.
-    retrieval::rank(Engine::Cpu, &job, &options, go_on)
+/// Features of all readable samples, in their order, each with its text.
+pub(super) struct QueryFeatures {
+    /// Sample numbers, ascending.
+    pub samples: Vec<u32>,
+    /// Rows of unit length, one after another.
+    pub rows: Vec<f32>,
+    /// Text id of each sample.
+    pub text_of: Vec<u32>,
 }
 
-/// Turns a ranking error into [`Unfinished`]; `names` are the words for queries and texts.
-pub(super) fn failed(error: RetrievalError, names: [&str; 2]) -> Unfinished {
+impl QueryFeatures {
+    /// Sorts the features by sample; those of unreadable samples are missing.
+    pub fn new(gathered: FeatureGather, samples: &Samples) -> QueryFeatures {
+        let left_out: Vec<u32> = gathered.missing().collect();
+        let ordered = gathered.in_order(&left_out);
+        let OrderedFeatures {
+            samples: found,
+            rows,
+        } = ordered.expect("all others are there");
+        let text_of = found
+            .iter()
+            .map(|&sample| samples.caption_id(sample as usize));
+        QueryFeatures {
+            text_of: text_of.collect(),
+            samples: found,
+            rows,
+        }
+    }
+
+    pub fn paired_with<'a>(&'a self, texts: &'a [f32], dimension: usize) -> PairedFeatures<'a> {
+        PairedFeatures {
+            queries: &self.rows,
+            texts,
+            text_of: &self.text_of,
+            dimension,
+        }
+    }
+}
+
+/// Ranks in both directions. A query's positive is its text; a text's positives are all queries that have it, and the best ranked
+/// one counts. Texts whose queries could not be read remain as distractors, and get no rank. `nouns` are the words for queries and
+/// texts.
+pub(super) fn rank(
+    cpu: &Cpu,
+    features: PairedFeatures<'_>,
+    nouns: [&str; 2],
+    is_wanted: &(dyn Fn() -> bool + Sync),
+) -> Result<Found, Unfinished> {
+    let PairedFeatures {
+        queries,
+        texts,
+        text_of,
+        dimension,
+    } = features;
+    let texts = Features::of(texts, dimension);
+    let ranked = cpu.scope(|| {
+        let job = Job {
+            queries: &Features::of(queries, dimension),
+            gallery: &texts,
+            pairs: &Pairs::one_each(text_of, texts.num_rows())?,
+        };
+        let threads = rayon::current_num_threads();
+        let options = options(&sizes(text_of.len(), texts.num_rows(), dimension, threads));
+        // On the CPU even with a GPU: the plan leaves no GPU memory for ranking.
+        retrieval::rank(Engine::Cpu, &job, &options, &mut |_| is_wanted())
+    });
+    ranked.map_err(|error| unfinished(error, nouns))
+}
+
+fn unfinished(error: RetrievalError, nouns: [&str; 2]) -> Unfinished {
     match error {
         RetrievalError::Stopped => Unfinished::Stopped,
         RetrievalError::NotFinite {
             side, row, value, ..
         } => {
-            let what = match side {
-                Side::Query => names[0],
-                Side::Gallery => names[1],
+            let noun = match side {
+                Side::Query => nouns[0],
+                Side::Gallery => nouns[1],
             };
             Unfinished::NotFinite(format!(
-                "the features of {what} {} are not finite: found {value}",
+                "the features of {noun} {} are not finite: found {value}",
                 row + 1
             ))
         }

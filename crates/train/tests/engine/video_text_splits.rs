@@ -45,7 +45,7 @@ fn usual_splits_are_exact_and_plain_accumulation_is_found_out() {
     let splits = usual_splits(7);
     for (contrastive, caption) in [(1.0, 0.5), (1.0, 0.0), (0.0, 1.0)] {
         let mut task = task.clone();
-        (task.contrastive_weight, task.caption_weight) = (contrastive, caption);
+        (task.loss.contrastive_weight, task.loss.caption_weight) = (contrastive, caption);
         let setup = setup(&device, &task, 1);
         let exact: Arc<dyn Task> = Arc::new(task.clone());
         let certificate = verify(&setup, &device, &batch, &splits, exact, |_| ()).unwrap();
@@ -88,10 +88,10 @@ fn every_switch_is_at_work() {
     let expected = losses(&device, &all, 9, 4);
     assert_eq!(expected.len(), 4);
     let others: [fn(&mut VideoTextTask); 5] = [
-        |task| task.caption_smoothing = 0.0,
-        |task| task.token_weights.clear(),
+        |task| task.loss.caption_smoothing = 0.0,
+        |task| task.loss.token_weights.clear(),
         |task| task.masks_frames = false,
-        |task| task.same_text = holdall_train::config::SameText::Negative,
+        |task| task.loss.same_text = holdall_train::config::SameText::Negative,
         |task| task.dropout = 0.0,
     ];
     for (index, change) in others.iter().enumerate() {
@@ -122,8 +122,8 @@ fn shorter_padding_changes_nothing() {
 fn what_does_not_count_has_no_gradient() {
     let device = on_cpu(2);
     let mut task = tiny_video_text(ALL, 0);
-    task.token_weights = vec![0.0; 23];
-    task.contrastive_weight = 0.0;
+    task.loss.token_weights = vec![0.0; 23];
+    task.loss.contrastive_weight = 0.0;
     task.heads.clear();
     let batch = varied_clips(&task, 4, 2);
     let split = support::Split {

@@ -1,7 +1,7 @@
 //! From the card to a file and back: as if nothing had happened.
 
 use holdall_train::engine::optimizer::{Averaging, MomentFormat};
-use holdall_train::run_folder::checkpoint::{Checkpoint, Checkpoints, SplitOfBatch, State};
+use holdall_train::run_folder::checkpoint::{Checkpoint, Checkpoints, RunState, SplitOfBatch};
 use holdall_train::run_folder::folder::RunFolder;
 
 use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
@@ -9,7 +9,7 @@ use crate::card::{ALL, EIGHT_BY_FOUR, Gpu, Run, assert_same_bits, small};
 const NUM_STEPS: usize = 20;
 const SAVED_AFTER: usize = 4;
 
-pub fn state(run: &Run<'_>) -> State {
+pub fn state(run: &Run<'_>) -> RunState {
     let split = SplitOfBatch {
         effective_batch: 32,
         batch_size: EIGHT_BY_FOUR.batch_size,
@@ -17,7 +17,7 @@ pub fn state(run: &Run<'_>) -> State {
         kept_micro_batches: EIGHT_BY_FOUR.kept,
         processes: 1,
     };
-    let mut state = State::new(run.scaler, split, String::new());
+    let mut state = RunState::new(run.scaler, split, String::new());
     state.step = run.number;
     state.algorithms = run.device.algorithms();
     state

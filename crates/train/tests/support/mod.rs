@@ -521,14 +521,14 @@ pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
     let heads = ["make", "age"].iter().zip(kinds);
     let heads = heads.map(|(name, kind)| head(name, kind)).collect();
     let mut task = VideoTextTask::new(model, heads);
-    task.caption_smoothing = 0.1;
+    task.loss.caption_smoothing = 0.1;
     task.masks_frames = true;
-    task.same_text = SameText::Positive;
-    task.token_weights = (0..23)
+    task.loss.same_text = SameText::Positive;
+    task.loss.token_weights = (0..23)
         .map(|id| if id % 5 == 0 { 5.0 } else { 1.0 })
         .collect();
-    task.contrastive_tile = 5;
-    task.vocabulary_tile = 7;
+    task.loss.contrastive_tile = 5;
+    task.loss.vocabulary_tile = 7;
     task.sorted_ids = seed & 1 == 1;
     task.dropout = if parts.has_bert { 0.1 } else { 0.0 };
     task.seed = seed;

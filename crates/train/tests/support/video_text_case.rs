@@ -29,9 +29,9 @@ pub fn read_case(case: &str) -> (ModelFolder, Tensors, VideoTextTask, Batch) {
     task.num_text_tokens = golden["input_ids"].0[1];
     task.num_caption_tokens = golden.get("caption_ids").map_or(0, |(shape, _)| shape[1]);
     task.masks_frames = golden.contains_key("frame_counts");
-    task.caption_smoothing = if case == "projected" { 0.1 } else { 0.0 };
+    task.loss.caption_smoothing = if case == "projected" { 0.1 } else { 0.0 };
     if let Some((_, weights)) = golden.get("token_weights") {
-        task.token_weights = weights.iter().map(|&weight| weight as f32).collect();
+        task.loss.token_weights = weights.iter().map(|&weight| weight as f32).collect();
     }
     let ids = whole("input_ids");
     // The end token of the fixture's texts is 61.

@@ -18,7 +18,7 @@ use holdall_device::Device;
 use holdall_train::TrainError;
 use holdall_train::engine::task::Unfinished;
 use holdall_train::export::saved_inputs::SavedInputs;
-use holdall_train::export::saved_model::{self, Opened, Pictures, SavedModel};
+use holdall_train::export::saved_model::{self, Pictures, ReadyModel, SavedModel};
 use holdall_train::run_folder::skipped::reason;
 use holdall_train::tasks::segment::SavedSegmenter;
 use serde::Serialize;
@@ -275,7 +275,7 @@ impl Job<'_> {
             self.saved
                 .refusal(self.device, &wanted.rows, host_bytes, error)
         })?;
-        let Some(Opened {
+        let Some(ReadyModel {
             mut model, note, ..
         }) = opened
         else {

@@ -23,7 +23,7 @@ const MOST_PIXELS_IN_ALL: u64 = 64;
 
 #[derive(Debug)]
 pub(super) struct Animation {
-    kind: Kind,
+    kind: AnimationKind,
     file: StoredFile,
     num_bytes: u64,
     pub(super) num_frames: usize,
@@ -32,7 +32,7 @@ pub(super) struct Animation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum AnimationKind {
     Gif,
     Webp,
     /// A WebP of one frame: a plain picture.
@@ -58,7 +58,7 @@ impl Animation {
             return Err(broken_clip(path, "a frame with more pixels than are read"));
         }
         Ok(Animation {
-            kind: Kind::Gif,
+            kind: AnimationKind::Gif,
             file,
             num_bytes,
             num_frames: facts.num_frames,
@@ -87,8 +87,8 @@ impl Animation {
         };
         Ok(Animation {
             kind: match num_frames {
-                0 => Kind::StillWebp,
-                _ => Kind::Webp,
+                0 => AnimationKind::StillWebp,
+                _ => AnimationKind::Webp,
             },
             file,
             num_bytes,
@@ -125,15 +125,15 @@ impl Animation {
         self.file.read_exact(buffer).map_err(failed)?;
         let bytes = scratch.take_file();
         let read = contained(path, || match self.kind {
-            Kind::StillWebp => Ok(()),
-            Kind::Gif => {
+            AnimationKind::StillWebp => Ok(()),
+            AnimationKind::Gif => {
                 let mut decoder = GifDecoder::new(Cursor::new(&bytes[..]))
                     .map_err(|cause| broken(path, cause))?;
                 self.limit(path, &mut decoder)?;
                 let frames = decoder.into_frames();
                 write_frames(path, frames, rows, scratch)
             }
-            Kind::Webp => {
+            AnimationKind::Webp => {
                 check_webp(path, &bytes, limits)?;
                 let mut decoder = WebPDecoder::new(Cursor::new(&bytes[..]))
                     .map_err(|cause| broken(path, cause))?;
@@ -144,7 +144,7 @@ impl Animation {
         });
         scratch.put_file(bytes);
         read?;
-        if self.kind == Kind::StillWebp {
+        if self.kind == AnimationKind::StillWebp {
             let cost = encoded_frame_cost(scratch.file(), self.num_bytes, rows.framing());
             scratch.claim_frame(path, self.size, cost)?;
             return rows.write_loaded(path, scratch);

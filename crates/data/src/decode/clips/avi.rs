@@ -39,7 +39,7 @@ pub(super) enum AviContent {
 
 /// The first video stream.
 #[derive(Clone, Copy, Debug)]
-struct Stream {
+struct VideoStream {
     number: u32,
     size: (u32, u32),
     is_jpeg: bool,
@@ -162,7 +162,7 @@ struct Walk<'a> {
     num_bytes: u64,
     num_streams: u32,
     num_chunks: usize,
-    stream: Option<Stream>,
+    stream: Option<VideoStream>,
     frames: Vec<(u64, u32)>,
 }
 
@@ -270,7 +270,7 @@ impl Walk<'_> {
                 .iter()
                 .any(|jpeg| name.eq_ignore_ascii_case(*jpeg))
         });
-        self.stream = Some(Stream {
+        self.stream = Some(VideoStream {
             number,
             size: (side(4), side(8)),
             is_jpeg,

@@ -8,6 +8,8 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use holdall_files::{NpyError, NpyHeader};
+
 use super::file::{FrameRows, broken_clip, cut_short, unread};
 use crate::decode::picture::{
     CHANNELS, Cost, Framing, Limits, Scratch, check_frame_size, frame_cost,
@@ -26,36 +28,24 @@ pub(super) struct Npy {
     channels: usize,
 }
 
-/// Limit on the header, which is one line of text.
-const MOST_HEADER_BYTES: u64 = 64 << 10;
-
 impl Npy {
     pub(super) fn open(path: &Path, mut file: StoredFile) -> Result<Npy, DataError> {
         let num_bytes = file.num_bytes();
         let failed = |cause| unread(path, cause);
-        file.seek(SeekFrom::Start(6)).map_err(failed)?;
-        let mut fixed = [0; 6];
-        file.read_exact(&mut fixed).map_err(failed)?;
-        let [major, _, a, b, c, d] = fixed;
-        let (header_start, header_bytes) = match major {
-            1 => (10, u64::from(u16::from_le_bytes([a, b]))),
-            _ => (12, u64::from(u32::from_le_bytes([a, b, c, d]))),
-        };
-        if header_bytes > MOST_HEADER_BYTES {
-            return Err(broken_clip(
-                path,
-                format_args!("a header of {header_bytes} bytes"),
-            ));
-        }
-        file.seek(SeekFrom::Start(header_start)).map_err(failed)?;
-        let mut header = vec![0; header_bytes as usize];
-        file.read_exact(&mut header).map_err(failed)?;
-        let header = String::from_utf8_lossy(&header);
+        file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let mut start = vec![0; NpyHeader::PREFIX_BYTES];
+        file.read_exact(&mut start).map_err(failed)?;
+        let broken = |error| broken_clip(path, broken_header(error));
+        let data_start = NpyHeader::data_start(&start).map_err(broken)?;
+        start.resize(data_start.max(NpyHeader::PREFIX_BYTES), 0);
+        file.read_exact(&mut start[NpyHeader::PREFIX_BYTES..])
+            .map_err(failed)?;
+        let header = NpyHeader::read(&start).map_err(broken)?;
         let (shape, channels) = layout(path, &header)?;
         let [num_frames, height, width] = shape;
         let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
         let size = sides.ok_or_else(|| broken_clip(path, format_args!("{width} x {height}")))?;
-        let start = header_start + header_bytes;
+        let start = data_start as u64;
         let needed = num_frames
             .checked_mul(height)
             .and_then(|rows| rows.checked_mul(width))
@@ -113,7 +103,7 @@ impl Npy {
 }
 
 /// Frames, height and width, and channels of a pixel.
-fn layout(path: &Path, header: &str) -> Result<([u64; 3], usize), DataError> {
+fn layout(path: &Path, header: &NpyHeader) -> Result<([u64; 3], usize), DataError> {
     let refused = |found: &dyn std::fmt::Display, hint: &str| {
         Err(DataError::invalid(
             path.display(),
@@ -122,36 +112,20 @@ fn layout(path: &Path, header: &str) -> Result<([u64; 3], usize), DataError> {
             hint,
         ))
     };
-    let (Some(descr), Some(order), Some(shape)) = (
-        value_of(header, "descr"),
-        value_of(header, "fortran_order"),
-        value_of(header, "shape"),
-    ) else {
-        return Err(broken_clip(path, "a header that numpy does not write"));
-    };
-    let kind = descr.trim().trim_matches(['\'', '"']);
-    if !matches!(kind, "|u1" | "u1" | "<u1" | "=u1") {
+    let format = header.format.as_str();
+    if !matches!(format, "|u1" | "u1" | "<u1" | "=u1") {
         return refused(
-            &format_args!("values of type `{kind}`"),
+            &format_args!("values of type `{format}`"),
             "`numpy.save(path, array.astype(numpy.uint8))`; values in 0 to 1 times 255 first",
         );
     }
-    if order.trim_start().starts_with("True") {
+    if header.columns_first {
         return refused(
             &"columns first (Fortran order)",
             "`numpy.save(path, numpy.ascontiguousarray(array))`",
         );
     }
-    let dims = shape.trim_start().strip_prefix('(');
-    let dims = dims
-        .and_then(|rest| rest.split_once(')'))
-        .map(|(dims, _)| dims);
-    let dims: Option<Vec<u64>> = dims.map(|dims| {
-        let dims = dims.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-        // A dimension that is not a number becomes 0, which no clip has.
-        dims.map(|dim| dim.parse().unwrap_or(0)).collect()
-    });
-    let dims = dims.unwrap_or_default();
+    let dims: Vec<u64> = header.shape.iter().map(|&size| size as u64).collect();
     match dims[..] {
         [t, h, w, c @ (1 | 3)] if t > 0 => Ok(([t, h, w], c as usize)),
         [t, h, w] if t > 0 && w > 3 => Ok(([t, h, w], 1)),
@@ -170,18 +144,12 @@ fn layout(path: &Path, header: &str) -> Result<([u64; 3], usize), DataError> {
     }
 }
 
-/// Text behind a key of the header.
-fn value_of<'a>(header: &'a str, key: &str) -> Option<&'a str> {
-    let quoted = [format!("'{key}'"), format!("\"{key}\"")];
-    let at = quoted.iter().find_map(|key| {
-        let start = header.find(key.as_str())?;
-        Some(start + key.len())
-    })?;
-    let value = header[at..].trim_start().strip_prefix(':')?;
-    // A shape contains commas of its own.
-    Some(if value.trim_start().starts_with('(') {
-        value
-    } else {
-        value.split([',', '}']).next().unwrap_or_default()
-    })
+fn broken_header(error: NpyError) -> String {
+    match error {
+        NpyError::Header { expected, found } => {
+            format!("a header with {found}, where numpy writes {expected}")
+        }
+        NpyError::Version(version) => format!("version {version} of the format"),
+        NpyError::NotNpy | NpyError::Cut(_) => "a header that numpy does not write".to_owned(),
+    }
 }

@@ -9,7 +9,7 @@
 
 use crate::config::{ClipStart, ShortClips, Stride};
 use crate::decode::picture::Occasion;
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameChoice {
@@ -60,7 +60,7 @@ fn start(occasion: Occasion, video: usize, spare: usize) -> usize {
         epoch,
         sample,
     } = occasion;
-    Random::new(Purpose::ClipStart, &[seed, epoch, sample, video as u64]).below(spare + 1)
+    Random::new(DrawPurpose::ClipStart, &[seed, epoch, sample, video as u64]).below(spare + 1)
 }
 
 /// Indices of the clips that a sample shows of its `num_there`: all, or `num_videos` of them in ascending order; evaluation takes the
@@ -78,7 +78,7 @@ pub(crate) fn chosen_videos(
             sample,
         }) = occasion
         {
-            Random::new(Purpose::ClipVideos, &[seed, epoch, sample]).shuffle(&mut all);
+            Random::new(DrawPurpose::ClipVideos, &[seed, epoch, sample]).shuffle(&mut all);
         }
         all.truncate(num_videos);
         all.sort_unstable();

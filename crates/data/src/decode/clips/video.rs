@@ -56,7 +56,7 @@ impl Video {
         if let Some(video) = stamp.and_then(|stamp| known().get(&stamp).copied()) {
             return Ok(video);
         }
-        let video = look_at(path)?;
+        let video = probe(path)?;
         if let Some(stamp) = stamp {
             known().insert(stamp, video);
         }
@@ -210,7 +210,7 @@ struct ProbeStream {
     nb_read_packets: Option<String>,
 }
 
-fn look_at(path: &Path) -> Result<Video, DataError> {
+fn probe(path: &Path) -> Result<Video, DataError> {
     let opened = StoredFile::open(path).ok();
     let found = opened.and_then(|mut file| {
         let num_bytes = file.num_bytes();

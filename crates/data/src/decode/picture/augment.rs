@@ -7,7 +7,7 @@ use super::Occasion;
 use super::colours::Colours;
 use super::geometry::{self, Window};
 use crate::config::Augment;
-use crate::random::{Purpose, Random};
+use crate::random::{DrawPurpose, Random};
 
 /// Random choices for one picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,10 +20,10 @@ pub(super) struct Draw {
 impl Draw {
     pub(super) fn new((width, height): (u32, u32), augment: Augment, occasion: Occasion) -> Draw {
         let words = [occasion.seed, occasion.epoch, occasion.sample];
-        let mut random = Random::new(Purpose::Augment, &words);
+        let mut random = Random::new(DrawPurpose::Augment, &words);
         let is_mirrored = random.unit() < 0.5 && augment.flip;
         let window = geometry::random_part(width, height, augment.crop, &mut random);
-        let mut random = Random::new(Purpose::Colours, &words);
+        let mut random = Random::new(DrawPurpose::Colours, &words);
         let colours = Colours::drawn(augment, &mut random);
         Draw {
             window,

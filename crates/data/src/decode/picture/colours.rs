@@ -166,7 +166,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::random::Purpose;
+    use crate::random::DrawPurpose;
 
     const UNCHANGED: Colours = Colours {
         brightness: 1.0,
@@ -257,14 +257,14 @@ mod tests {
     proptest! {
         #[test]
         fn spreads_of_zero_draw_what_changes_nothing(seed in any::<u64>()) {
-            let mut random = Random::new(Purpose::Colours, &[seed]);
+            let mut random = Random::new(DrawPurpose::Colours, &[seed]);
             prop_assert_eq!(Colours::drawn(Augment::default(), &mut random), UNCHANGED);
         }
 
         #[test]
         fn draws_are_in_their_ranges(spread in 0.0f64..2.0, hue in 0.0f64..=0.5, seed in any::<u64>()) {
             let augment = Augment { brightness: spread, contrast: spread, saturation: spread, hue, ..Augment::default() };
-            let drawn = Colours::drawn(augment, &mut Random::new(Purpose::Colours, &[seed]));
+            let drawn = Colours::drawn(augment, &mut Random::new(DrawPurpose::Colours, &[seed]));
             let range = (1.0 - spread).max(0.0) - 1e-6..=1.0 + spread + 1e-6;
             for factor in [drawn.brightness, drawn.contrast, drawn.saturation] {
                 prop_assert!(range.contains(&f64::from(factor)), "{drawn:?}");

@@ -79,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::random::Purpose;
+    use crate::random::DrawPurpose;
 
     fn inside(window: Window, width: u32, height: u32) -> bool {
         let Window { left, top, .. } = window;
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_picture_that_must_be_kept_is_kept() {
-        let mut random = Random::new(Purpose::Augment, &[0]);
+        let mut random = Random::new(DrawPurpose::Augment, &[0]);
         for _ in 0..20 {
             let window = random_part(50, 50, 1.0, &mut random);
             assert_eq!((window.width, window.height), (50.0, 50.0));
@@ -125,7 +125,7 @@ mod tests {
             width in 1u32..5000, height in 1u32..5000, size in 1u32..500, least in 0.01f64..=1.0, seed in any::<u64>(),
         ) {
             prop_assert!(inside(middle(width, height, Framing::clip(size)), width, height));
-            let part = random_part(width, height, least, &mut Random::new(Purpose::Augment, &[seed]));
+            let part = random_part(width, height, least, &mut Random::new(DrawPurpose::Augment, &[seed]));
             prop_assert!(inside(part, width, height), "{part:?}");
         }
     }

@@ -29,9 +29,9 @@ impl Bytes for [u8] {
 }
 
 /// A file that is read only around the positions that are accessed.
-pub(super) struct FileBytes<R>(RefCell<Part<R>>);
+pub(super) struct FileBytes<R>(RefCell<FilePart<R>>);
 
-struct Part<R> {
+struct FilePart<R> {
     reader: R,
     start: usize,
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ const PART_BYTES: usize = 4 << 10;
 
 impl<R: Read + Seek> FileBytes<R> {
     pub(super) fn new(reader: R) -> FileBytes<R> {
-        FileBytes(RefCell::new(Part {
+        FileBytes(RefCell::new(FilePart {
             reader,
             start: 0,
             bytes: Vec::new(),
@@ -80,7 +80,7 @@ pub struct Header {
     pub(crate) is_deep: bool,
     /// Bytes of a pixel in the decoder's output.
     pixel_bytes: u64,
-    kind: Format,
+    kind: HeaderFormat,
     /// Whether the EXIF orientation swaps width and height.
     is_turned: bool,
     /// Bytes of profiles, texts and thumbnails.
@@ -88,7 +88,7 @@ pub struct Header {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum HeaderFormat {
     Jpeg(JpegFrame),
     Png,
     Webp(WebpFrame),
@@ -181,19 +181,19 @@ impl Header {
     pub(super) fn cost(&self, file_bytes: u64, framing: Option<Framing>, needed: Needed) -> Cost {
         let (mut width, mut height) = (u64::from(self.width), u64::from(self.height));
         let decoder = match self.kind {
-            Format::Jpeg(frame) => {
+            HeaderFormat::Jpeg(frame) => {
                 let divisor = u64::from(needed.divisor(self.width, self.height));
                 let full = (width, height);
                 (width, height) = (width.div_ceil(divisor), height.div_ceil(divisor));
                 frame.decoder_bytes(full, divisor)
             }
-            Format::Png => 5 * width * self.pixel_bytes,
-            Format::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
-            Format::Bmp => 4 * width,
+            HeaderFormat::Png => 5 * width * self.pixel_bytes,
+            HeaderFormat::Webp(frame) => frame.decoder_bytes(width, height, file_bytes),
+            HeaderFormat::Bmp => 4 * width,
             // Indices of the frame, and the canvas.
-            Format::Gif => 6 * width * height,
-            Format::Pnm => 16 * width + file_bytes.min(1 << 20),
-            Format::Tiff {
+            HeaderFormat::Gif => 6 * width * height,
+            HeaderFormat::Pnm => 16 * width + file_bytes.min(1 << 20),
+            HeaderFormat::Tiff {
                 held_pixel_bytes,
                 num_values,
             } => width * height * held_pixel_bytes + 80 * num_values + width * 16,
@@ -385,7 +385,7 @@ fn jpeg_frame(bytes: &(impl Bytes + ?Sized), at: usize, marker: u8) -> Option<He
         channels: if num_components == 1 { 1 } else { 3 },
         is_deep: false,
         pixel_bytes: if num_components == 4 { 4 } else { 3 },
-        kind: Format::Jpeg(frame),
+        kind: HeaderFormat::Jpeg(frame),
         is_turned: false,
         metadata_bytes: 0,
     })
@@ -438,7 +438,7 @@ fn png(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         channels: if matches!(colour, 0 | 4) { 1 } else { 3 },
         is_deep: depth == 16,
         pixel_bytes: num_channels * if depth == 16 { 2 } else { 1 },
-        kind: Format::Png,
+        kind: HeaderFormat::Png,
         is_turned: has_exif,
         metadata_bytes,
     })
@@ -491,7 +491,7 @@ fn webp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         channels: 3,
         is_deep: false,
         pixel_bytes: if frame.has_alpha { 4 } else { 3 },
-        kind: Format::Webp(frame),
+        kind: HeaderFormat::Webp(frame),
         is_turned,
         metadata_bytes,
     })
@@ -514,7 +514,7 @@ fn bmp(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         channels: 3,
         is_deep: false,
         pixel_bytes: if matches!(bits, 16 | 32) { 4 } else { 3 },
-        kind: Format::Bmp,
+        kind: HeaderFormat::Bmp,
         is_turned: false,
         metadata_bytes: 0,
     })
@@ -536,7 +536,7 @@ fn tiff(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         channels: if num_samples < 3 { 1 } else { 3 },
         is_deep: bits == 16,
         pixel_bytes: held_pixel_bytes,
-        kind: Format::Tiff {
+        kind: HeaderFormat::Tiff {
             held_pixel_bytes,
             num_values: u64::from(tags.most_values()),
         },
@@ -554,7 +554,7 @@ fn gif(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         channels: 3,
         is_deep: false,
         pixel_bytes: 4,
-        kind: Format::Gif,
+        kind: HeaderFormat::Gif,
         is_turned: false,
         metadata_bytes: 0,
     })
@@ -601,7 +601,7 @@ fn pnm(bytes: &(impl Bytes + ?Sized)) -> Option<Header> {
         channels,
         is_deep,
         pixel_bytes: u64::from(channels) * if is_deep { 2 } else { 1 },
-        kind: Format::Pnm,
+        kind: HeaderFormat::Pnm,
         is_turned: false,
         metadata_bytes: 0,
     })

@@ -345,7 +345,7 @@ fn rows_below_the_crop_change_nothing() {
     use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
     let folder = tempfile::tempdir().unwrap();
     let (width, height) = (150_usize, 330_usize);
-    let mut random = crate::random::Random::new(crate::random::Purpose::Augment, &[3]);
+    let mut random = crate::random::Random::new(crate::random::DrawPurpose::Augment, &[3]);
     let pixels: Vec<u8> = (0..width * height * CHANNELS)
         .map(|at| (at / 40 % 200) as u8 + random.below(50) as u8)
         .collect();

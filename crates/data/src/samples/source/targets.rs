@@ -24,7 +24,7 @@ pub(crate) enum Known<'a> {
 
 /// A target during the scan: names are numbered in order of appearance.
 pub(crate) struct ScannedTarget {
-    names: Names,
+    names: LabelNames,
     values: TargetValues,
     /// Buffer for the labels of one row.
     row: Vec<u32>,
@@ -32,7 +32,7 @@ pub(crate) struct ScannedTarget {
 
 /// Distinct label names.
 #[derive(Default)]
-struct Names {
+struct LabelNames {
     ids: HashMap<String, u32>,
     seen: Vec<[NameRows; 3]>,
     /// Side whose rows are evaluated: names on other sides alone are not reported as unseen. `None` for all sides.
@@ -55,7 +55,7 @@ struct Unseen<'a> {
     first: u32,
 }
 
-impl Names {
+impl LabelNames {
     fn number(&mut self, name: &str, line: u32, side: Side) -> u32 {
         // At most as many names as cells; a head with more than 31 bits of them is out of reach.
         let next = self.seen.len() as u32;
@@ -149,7 +149,7 @@ impl TargetColumns {
 
     fn scan(&self) -> ScannedTarget {
         ScannedTarget {
-            names: Names::default(),
+            names: LabelNames::default(),
             row: Vec::new(),
             values: match self {
                 TargetColumns::Class(_) => TargetValues::Class(Vec::new()),

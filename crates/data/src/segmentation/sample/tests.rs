@@ -30,7 +30,7 @@ fn shape(width: usize, height: usize) -> RowShape {
 fn sampled(source: &WholePicture, shape: RowShape, map: Map) -> (Vec<[u8; 3]>, Vec<u8>) {
     let mut pixels = vec![1; shape.pixels().len()];
     let mut mask = vec![1; shape.num_pixels()];
-    let mut target = Target {
+    let mut target = RowBuffers {
         shape,
         pixels: &mut pixels,
         mask: &mut mask,
@@ -173,7 +173,7 @@ proptest! {
         let deep_shape = RowShape { depth: PixelDepth::Sixteen, ..shape };
         let mut deep_pixels = vec![1; deep_shape.pixels().len()];
         let mut deep_mask = vec![1; shape.num_pixels()];
-        let mut target = Target {
+        let mut target = RowBuffers {
             shape: deep_shape,
             pixels: &mut deep_pixels,
             mask: &mut deep_mask,

@@ -10,7 +10,7 @@ fn files(root: &Path, names: &[&str]) {
     }
 }
 
-fn found(names: &[&str]) -> Result<Layout, DataError> {
+fn found(names: &[&str]) -> Result<PairLayout, DataError> {
     let folder = tempfile::tempdir().unwrap();
     files(folder.path(), names);
     find(folder.path(), Subfolders::default())

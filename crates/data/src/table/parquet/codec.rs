@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::Fault;
+use super::ParquetFault;
 
 /// Compression of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +19,17 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    pub(super) fn of(number: i64) -> Result<Codec, Fault> {
+    pub(super) fn of(number: i64) -> Result<Codec, ParquetFault> {
         Ok(match number {
             0 => Codec::Plain,
             1 => Codec::Snappy,
             2 => Codec::Gzip,
-            3 => return Err(Fault::Unsupported("one that LZO packed")),
+            3 => return Err(ParquetFault::Unsupported("one that LZO packed")),
             4 => Codec::Brotli,
             5 => Codec::Lz4,
             6 => Codec::Zstd,
             7 => Codec::Lz4Block,
-            _ => return Err(Fault::damaged("pages packed by an unknown program")),
+            _ => return Err(ParquetFault::damaged("pages packed by an unknown program")),
         })
     }
 
@@ -39,10 +39,10 @@ impl Codec {
         packed: &[u8],
         num_bytes: usize,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ParquetFault> {
         let unpack = AssertUnwindSafe(|| self.unpack_or_panic(packed, num_bytes, out));
         catch_unwind(unpack)
-            .unwrap_or_else(|_| Err(Fault::damaged("a page that cannot be unpacked")))
+            .unwrap_or_else(|_| Err(ParquetFault::damaged("a page that cannot be unpacked")))
     }
 
     fn unpack_or_panic(
@@ -50,8 +50,8 @@ impl Codec {
         packed: &[u8],
         num_bytes: usize,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
-        let wrong = || Fault::damaged("a page that cannot be unpacked");
+    ) -> Result<(), ParquetFault> {
+        let wrong = || ParquetFault::damaged("a page that cannot be unpacked");
         let start = out.len();
         match self {
             Codec::Plain => out.extend_from_slice(packed),
@@ -73,7 +73,7 @@ impl Codec {
                 // The decoder reserves memory for the window before it decompresses anything.
                 let window = zstd_window(packed).ok_or_else(wrong)?;
                 if window > MOST_WINDOW.max(num_bytes as u64) {
-                    return Err(Fault::damaged("a page that claims more than it has"));
+                    return Err(ParquetFault::damaged("a page that claims more than it has"));
                 }
                 let reader = ruzstd::decoding::StreamingDecoder::new(packed);
                 read_some(reader.map_err(|_| wrong())?, num_bytes, out)?;
@@ -100,9 +100,9 @@ fn set_aside(
     num_bytes: usize,
     most_ratio: usize,
     out: &mut Vec<u8>,
-) -> Result<(), Fault> {
+) -> Result<(), ParquetFault> {
     if num_bytes > packed.len().saturating_mul(most_ratio) {
-        return Err(Fault::damaged("a page that claims more than it has"));
+        return Err(ParquetFault::damaged("a page that claims more than it has"));
     }
     let length = out.len() + num_bytes;
     out.reserve_exact(num_bytes);
@@ -111,27 +111,31 @@ fn set_aside(
 }
 
 /// Reads at most `num_bytes`; memory grows with what is read.
-fn read_some(reader: impl Read, num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+fn read_some(reader: impl Read, num_bytes: usize, out: &mut Vec<u8>) -> Result<(), ParquetFault> {
     let read = reader.take(num_bytes as u64).read_to_end(out);
     match read {
         Ok(_) => Ok(()),
-        Err(_) => Err(Fault::damaged("a page that cannot be unpacked")),
+        Err(_) => Err(ParquetFault::damaged("a page that cannot be unpacked")),
     }
 }
 
-fn unpack_lz4(packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+fn unpack_lz4(packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), ParquetFault> {
     let start = out.len();
     // A length grows by 255 with each byte.
     set_aside(packed, num_bytes, 256, out)?;
     let written = lz4_flex::block::decompress_into(packed, &mut out[start..]);
-    let written = written.map_err(|_| Fault::damaged("a page that cannot be unpacked"))?;
+    let written = written.map_err(|_| ParquetFault::damaged("a page that cannot be unpacked"))?;
     out.truncate(start + written);
     Ok(())
 }
 
 /// LZ4 in Hadoop's framing: blocks, each after its two lengths.
-fn unpack_hadoop(mut packed: &[u8], num_bytes: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
-    let wrong = || Fault::damaged("a page that cannot be unpacked");
+fn unpack_hadoop(
+    mut packed: &[u8],
+    num_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), ParquetFault> {
+    let wrong = || ParquetFault::damaged("a page that cannot be unpacked");
     let mut left = num_bytes;
     while !packed.is_empty() {
         let (lengths, rest) = packed.split_at_checked(8).ok_or_else(wrong)?;

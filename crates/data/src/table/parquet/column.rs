@@ -9,7 +9,7 @@ use super::encodings::{Dictionary, Values};
 use super::footer::{Chunk, Leaf, Physical};
 use super::hybrid::Hybrid;
 use super::thrift::Thrift;
-use super::{Fault, Limits};
+use super::{Limits, ParquetFault};
 
 /// Iterates over the cells of a column in a row group.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct ColumnReader {
     definition: Hybrid,
     values: Values,
     scratch: [u8; 8],
-    /// Repetition level of the next cell, if `goes_on` has read it already.
+    /// Repetition level of the next cell, if `row_continues` has read it already.
     pending: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl ColumnReader {
         leaf: &Leaf,
         chunk: &Chunk,
         limits: Limits,
-    ) -> Result<ColumnReader, Fault> {
+    ) -> Result<ColumnReader, ParquetFault> {
         Ok(ColumnReader {
             file,
             physical: leaf.physical,
@@ -90,7 +90,7 @@ impl ColumnReader {
     }
 
     /// Whether the next cell continues the list of the last one.
-    pub(crate) fn goes_on(&mut self) -> Result<bool, Fault> {
+    pub(crate) fn row_continues(&mut self) -> Result<bool, ParquetFault> {
         if self.most_repetition == 0 || self.left_in_column == 0 {
             return Ok(false);
         }
@@ -104,7 +104,7 @@ impl ColumnReader {
     }
 
     /// The next cell, or the next element of a cell's list; `None` where the cell is null or the list empty. An error past the last cell.
-    pub(crate) fn next(&mut self) -> Result<Option<Value<'_>>, Fault> {
+    pub(crate) fn next(&mut self) -> Result<Option<Value<'_>>, ParquetFault> {
         self.find_page()?;
         if self.pending.take().is_none() && self.most_repetition > 0 {
             self.repetition.next(&self.page)?;
@@ -126,10 +126,12 @@ impl ColumnReader {
     }
 
     /// Reads pages until one has a cell left.
-    fn find_page(&mut self) -> Result<(), Fault> {
+    fn find_page(&mut self) -> Result<(), ParquetFault> {
         while self.left_in_page == 0 {
             if self.left_in_column == 0 || self.at >= self.end {
-                return Err(Fault::damaged("a column of fewer rows than the file has"));
+                return Err(ParquetFault::damaged(
+                    "a column of fewer rows than the file has",
+                ));
             }
             let header = self.read_header()?;
             self.read_page(&header)?;
@@ -137,7 +139,7 @@ impl ColumnReader {
         Ok(())
     }
 
-    fn read_header(&mut self) -> Result<PageHeader, Fault> {
+    fn read_header(&mut self) -> Result<PageHeader, ParquetFault> {
         for most_bytes in HEADER_BYTES {
             let num_bytes = most_bytes.min(self.end - self.at);
             self.packed.clear();
@@ -153,18 +155,18 @@ impl ColumnReader {
                 Err(_) => {}
             }
         }
-        Err(Fault::damaged("a page without an end"))
+        Err(ParquetFault::damaged("a page without an end"))
     }
 
-    fn read_page(&mut self, header: &PageHeader) -> Result<(), Fault> {
-        let too_large = || Fault::damaged("a page that is too large");
+    fn read_page(&mut self, header: &PageHeader) -> Result<(), ParquetFault> {
+        let too_large = || ParquetFault::damaged("a page that is too large");
         let most = self.limits.most_page_bytes;
         let size = |number: i64| u64::try_from(number).ok().filter(|size| *size <= most);
         let packed_bytes = size(header.packed_bytes).ok_or_else(too_large)?;
         let unpacked_bytes = size(header.unpacked_bytes).ok_or_else(too_large)? as usize;
         let start = self.at + header.length as u64;
         if start + packed_bytes > self.end {
-            return Err(Fault::damaged("a page that is cut short"));
+            return Err(ParquetFault::damaged("a page that is cut short"));
         }
         self.packed.clear();
         self.packed.reserve_exact(packed_bytes as usize);
@@ -173,7 +175,7 @@ impl ColumnReader {
             .take(packed_bytes)
             .read_to_end(&mut self.packed)?;
         if self.packed.len() as u64 != packed_bytes {
-            return Err(Fault::damaged("a page that is cut short"));
+            return Err(ParquetFault::damaged("a page that is cut short"));
         }
         self.at = start + packed_bytes;
         match header.kind {
@@ -188,7 +190,8 @@ impl ColumnReader {
                 let levels = sum.and_then(|levels| usize::try_from(levels).ok());
                 let levels = levels
                     .filter(|levels| *levels <= self.packed.len() && *levels <= unpacked_bytes);
-                let levels = levels.ok_or_else(|| Fault::damaged("levels beyond their page"))?;
+                let levels =
+                    levels.ok_or_else(|| ParquetFault::damaged("levels beyond their page"))?;
                 self.page.clear();
                 self.page.extend_from_slice(&self.packed[..levels]);
                 let codec = if header.is_packed {
@@ -217,7 +220,7 @@ impl ColumnReader {
     }
 
     /// Starts a data page whose levels stand before the values, each with its length in front.
-    fn begin_data(&mut self, header: &PageHeader) -> Result<(), Fault> {
+    fn begin_data(&mut self, header: &PageHeader) -> Result<(), ParquetFault> {
         let mut at = 0;
         for (most, encoding, is_repetition) in [
             (self.most_repetition, header.repetition_encoding, true),
@@ -227,7 +230,7 @@ impl ColumnReader {
                 continue;
             }
             if encoding != 3 {
-                return Err(Fault::Unsupported(
+                return Err(ParquetFault::Unsupported(
                     "levels in an encoding that nobody writes any more (BIT_PACKED)",
                 ));
             }
@@ -235,7 +238,7 @@ impl ColumnReader {
             let length = length.map(|length| u32::from_le_bytes(*length) as usize);
             let end = length.and_then(|length| (at + 4).checked_add(length));
             let end = end.filter(|end| *end <= self.page.len());
-            let end = end.ok_or_else(|| Fault::damaged("levels beyond their page"))?;
+            let end = end.ok_or_else(|| ParquetFault::damaged("levels beyond their page"))?;
             let levels = Hybrid::new(width_of(most), at + 4, end)?;
             if is_repetition {
                 self.repetition = levels
@@ -247,9 +250,9 @@ impl ColumnReader {
         self.begin_values(header, at)
     }
 
-    fn begin_data_v2(&mut self, header: &PageHeader, levels: usize) -> Result<(), Fault> {
+    fn begin_data_v2(&mut self, header: &PageHeader, levels: usize) -> Result<(), ParquetFault> {
         let middle = usize::try_from(header.repetition_bytes)
-            .map_err(|_| Fault::damaged("levels beyond their page"))?;
+            .map_err(|_| ParquetFault::damaged("levels beyond their page"))?;
         if self.most_repetition > 0 {
             self.repetition = Hybrid::new(width_of(self.most_repetition), 0, middle)?;
         }
@@ -259,9 +262,10 @@ impl ColumnReader {
         self.begin_values(header, levels)
     }
 
-    fn begin_values(&mut self, header: &PageHeader, at: usize) -> Result<(), Fault> {
+    fn begin_values(&mut self, header: &PageHeader, at: usize) -> Result<(), ParquetFault> {
         let num_values = usize::try_from(header.num_values);
-        let num_values = num_values.map_err(|_| Fault::damaged("a page of less than no rows"))?;
+        let num_values =
+            num_values.map_err(|_| ParquetFault::damaged("a page of less than no rows"))?;
         let encoding = header.encoding;
         self.values = Values::new(encoding, &self.page, at, num_values, self.physical)?;
         self.left_in_page = num_values.min(self.left_in_column.try_into().unwrap_or(usize::MAX));
@@ -276,7 +280,7 @@ fn width_of(most: u16) -> u32 {
 }
 
 impl PageHeader {
-    fn parse(bytes: &[u8]) -> Result<PageHeader, Fault> {
+    fn parse(bytes: &[u8]) -> Result<PageHeader, ParquetFault> {
         let mut header = PageHeader {
             is_packed: true,
             ..PageHeader::default()

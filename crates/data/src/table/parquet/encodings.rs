@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Fault;
+use super::ParquetFault;
 use super::footer::Physical;
 use super::hybrid::{Hybrid, wide_bits};
 
@@ -62,9 +62,11 @@ impl Dictionary {
         page: Vec<u8>,
         num_values: usize,
         physical: Physical,
-    ) -> Result<Dictionary, Fault> {
+    ) -> Result<Dictionary, ParquetFault> {
         if num_values > page.len() {
-            return Err(Fault::damaged("a dictionary of more values than bytes"));
+            return Err(ParquetFault::damaged(
+                "a dictionary of more values than bytes",
+            ));
         }
         let mut values = Vec::with_capacity(num_values);
         let mut at = 0;
@@ -75,15 +77,15 @@ impl Dictionary {
         Ok(Dictionary { page, values })
     }
 
-    fn value(&self, index: u32, physical: Physical) -> Result<Value<'_>, Fault> {
+    fn value(&self, index: u32, physical: Physical) -> Result<Value<'_>, ParquetFault> {
         let range = self.values.get(index as usize);
-        let range = range.ok_or_else(|| Fault::damaged("an index beyond its dictionary"))?;
+        let range = range.ok_or_else(|| ParquetFault::damaged("an index beyond its dictionary"))?;
         Ok(plain_value(&self.page[range.clone()], physical))
     }
 }
 
-fn cut_short() -> Fault {
-    Fault::damaged("a page that is cut short")
+fn cut_short() -> ParquetFault {
+    ParquetFault::damaged("a page that is cut short")
 }
 
 fn width_of(physical: Physical) -> Option<usize> {
@@ -97,7 +99,11 @@ fn width_of(physical: Physical) -> Option<usize> {
 }
 
 /// Position of the next plain value.
-fn plain_range(page: &[u8], at: &mut usize, physical: Physical) -> Result<Range<usize>, Fault> {
+fn plain_range(
+    page: &[u8],
+    at: &mut usize,
+    physical: Physical,
+) -> Result<Range<usize>, ParquetFault> {
     let length = match width_of(physical) {
         Some(width) => width,
         None => {
@@ -134,7 +140,7 @@ impl Values {
         at: usize,
         num_values: usize,
         physical: Physical,
-    ) -> Result<Values, Fault> {
+    ) -> Result<Values, ParquetFault> {
         Ok(match (encoding, physical) {
             (0, Physical::Boolean) => Values::Bits { at: at as u64 * 8 },
             (0, _) => Values::Plain { at },
@@ -174,12 +180,12 @@ impl Values {
                 }
             }
             (4, _) => {
-                return Err(Fault::Unsupported(
+                return Err(ParquetFault::Unsupported(
                     "values in an encoding that nobody writes any more (BIT_PACKED)",
                 ));
             }
             _ => {
-                return Err(Fault::damaged(
+                return Err(ParquetFault::damaged(
                     "values in an encoding that does not fit them",
                 ));
             }
@@ -192,7 +198,7 @@ impl Values {
         dictionary: &'a Dictionary,
         physical: Physical,
         scratch: &'a mut [u8; 8],
-    ) -> Result<Value<'a>, Fault> {
+    ) -> Result<Value<'a>, ParquetFault> {
         match self {
             Values::Plain { at } => {
                 let range = plain_range(page, at, physical)?;
@@ -228,7 +234,7 @@ impl Values {
                 let end = at.checked_add(suffix).ok_or_else(cut_short)?;
                 let bytes = page.get(*at..end).ok_or_else(cut_short)?;
                 if prefix > last.len() {
-                    return Err(Fault::damaged("a value that goes on where none was"));
+                    return Err(ParquetFault::damaged("a value that goes on where none was"));
                 }
                 last.truncate(prefix);
                 last.extend_from_slice(bytes);
@@ -274,7 +280,7 @@ pub(super) struct Deltas {
 }
 
 impl Deltas {
-    fn new(page: &[u8], at: usize) -> Result<Deltas, Fault> {
+    fn new(page: &[u8], at: usize) -> Result<Deltas, ParquetFault> {
         let mut at = at;
         let block_values = varint(page, &mut at)?;
         let num_miniblocks = varint(page, &mut at)?;
@@ -284,7 +290,7 @@ impl Deltas {
             && (1..=block_values).contains(&num_miniblocks)
             && block_values % num_miniblocks == 0;
         if !is_sound {
-            return Err(Fault::damaged("differences in blocks of no size"));
+            return Err(ParquetFault::damaged("differences in blocks of no size"));
         }
         Ok(Deltas {
             at,
@@ -303,11 +309,11 @@ impl Deltas {
     }
 
     /// Position of the first byte behind the numbers.
-    fn end(&self, page: &[u8]) -> Result<usize, Fault> {
+    fn end(&self, page: &[u8]) -> Result<usize, ParquetFault> {
         let mut all = self.clone();
         // Equal differences take no bits, so the page's length alone does not bound the count: at most 1,024 values per byte are believed.
         if all.num_left > page.len() as u64 * 1024 {
-            return Err(Fault::damaged("more lengths than there are values"));
+            return Err(ParquetFault::damaged("more lengths than there are values"));
         }
         while all.num_left > 0 {
             all.next(page)?;
@@ -315,7 +321,7 @@ impl Deltas {
         Ok(all.at)
     }
 
-    fn next(&mut self, page: &[u8]) -> Result<i64, Fault> {
+    fn next(&mut self, page: &[u8]) -> Result<i64, ParquetFault> {
         self.num_left = self.num_left.checked_sub(1).ok_or_else(cut_short)?;
         if std::mem::take(&mut self.is_first) {
             return Ok(self.last);
@@ -330,7 +336,7 @@ impl Deltas {
         Ok(self.last)
     }
 
-    fn next_miniblock(&mut self, page: &[u8]) -> Result<(), Fault> {
+    fn next_miniblock(&mut self, page: &[u8]) -> Result<(), ParquetFault> {
         if self.miniblock == self.num_miniblocks {
             self.least = zigzag(varint(page, &mut self.at)?);
             self.widths_at = self.at;
@@ -340,7 +346,7 @@ impl Deltas {
         let width = page.get(self.widths_at + self.miniblock);
         self.width = u32::from(*width.ok_or_else(cut_short)?);
         if self.width > 64 {
-            return Err(Fault::damaged("numbers of more than 64 bits"));
+            return Err(ParquetFault::damaged("numbers of more than 64 bits"));
         }
         self.miniblock += 1;
         self.left_in_miniblock = self.block_values / self.num_miniblocks;
@@ -355,7 +361,7 @@ impl Deltas {
     }
 }
 
-fn varint(page: &[u8], at: &mut usize) -> Result<u64, Fault> {
+fn varint(page: &[u8], at: &mut usize) -> Result<u64, ParquetFault> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = *page.get(*at).ok_or_else(cut_short)?;
@@ -365,7 +371,7 @@ fn varint(page: &[u8], at: &mut usize) -> Result<u64, Fault> {
             return Ok(value);
         }
     }
-    Err(Fault::damaged("a number of more than 64 bits"))
+    Err(ParquetFault::damaged("a number of more than 64 bits"))
 }
 
 fn zigzag(value: u64) -> i64 {

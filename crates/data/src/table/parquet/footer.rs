@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use super::thrift::{Field, Thrift};
-use super::{Fault, Limits};
+use super::{Limits, ParquetFault};
 
 const MAGIC: &[u8; 4] = b"PAR1";
 /// Limit of the number of columns; no table of pictures comes near it.
@@ -64,8 +64,12 @@ pub(super) struct Chunk {
 }
 
 impl Footer {
-    pub(super) fn read(file: &mut File, num_bytes: u64, limits: Limits) -> Result<Footer, Fault> {
-        let not_parquet = || Fault::damaged("a file that is none, or one that is cut short");
+    pub(super) fn read(
+        file: &mut File,
+        num_bytes: u64,
+        limits: Limits,
+    ) -> Result<Footer, ParquetFault> {
+        let not_parquet = || ParquetFault::damaged("a file that is none, or one that is cut short");
         if num_bytes < 12 {
             return Err(not_parquet());
         }
@@ -74,7 +78,7 @@ impl Footer {
         file.read_exact(&mut end)?;
         let ([length @ .., _, _, _, _], magic) = (&end, &end[4..]);
         if magic == b"PARE" {
-            return Err(Fault::Unsupported("an encrypted one"));
+            return Err(ParquetFault::Unsupported("an encrypted one"));
         }
         let length: [u8; 4] = *length.first_chunk().ok_or_else(not_parquet)?;
         let length = u64::from(u32::from_le_bytes(length));
@@ -88,7 +92,9 @@ impl Footer {
         for chunk in footer.row_groups.iter().flat_map(|group| &group.chunks) {
             let end = chunk.start.checked_add(chunk.num_bytes);
             if end.is_none_or(|end| end > num_bytes) {
-                return Err(Fault::damaged("a column that lies outside of the file"));
+                return Err(ParquetFault::damaged(
+                    "a column that lies outside of the file",
+                ));
             }
         }
         Ok(footer)
@@ -101,7 +107,7 @@ impl Footer {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Footer, Fault> {
+fn parse(bytes: &[u8]) -> Result<Footer, ParquetFault> {
     let mut footer = Footer::default();
     let mut elements: Vec<Element> = Vec::new();
     Thrift::new(bytes).fields(|thrift, field| {
@@ -134,7 +140,7 @@ fn parse(bytes: &[u8]) -> Result<Footer, Fault> {
     let mut elements = elements.into_iter();
     let root = elements
         .next()
-        .ok_or_else(|| Fault::damaged("no columns"))?;
+        .ok_or_else(|| ParquetFault::damaged("no columns"))?;
     let mut path = Vec::new();
     for _ in 0..root.num_children.unwrap_or(0) {
         add_leaves(&mut elements, &mut path, (0, 0), &mut footer.leaves)?;
@@ -144,7 +150,7 @@ fn parse(bytes: &[u8]) -> Result<Footer, Fault> {
     if num_leaves > 0 && footer.row_groups.iter().all(is_whole) {
         Ok(footer)
     } else {
-        Err(Fault::damaged("row groups of other columns"))
+        Err(ParquetFault::damaged("row groups of other columns"))
     }
 }
 
@@ -161,7 +167,7 @@ struct Element {
 }
 
 impl Element {
-    fn read(thrift: &mut Thrift<'_>) -> Result<Element, Fault> {
+    fn read(thrift: &mut Thrift<'_>) -> Result<Element, ParquetFault> {
         let mut element = Element::default();
         thrift.fields(|thrift, field: Field| {
             match field.number {
@@ -194,11 +200,11 @@ fn add_leaves(
     path: &mut Vec<String>,
     (definition, repetition): (u16, u16),
     leaves: &mut Vec<Leaf>,
-) -> Result<(), Fault> {
-    let cut_short = || Fault::damaged("columns that are cut short");
+) -> Result<(), ParquetFault> {
+    let cut_short = || ParquetFault::damaged("columns that are cut short");
     let element = elements.next().ok_or_else(cut_short)?;
     if path.len() >= MOST_DEPTH || leaves.len() >= MOST_LEAVES {
-        return Err(Fault::damaged("columns without end"));
+        return Err(ParquetFault::damaged("columns without end"));
     }
     let (definition, repetition) = match element.repetition {
         0 => (definition, repetition),
@@ -221,9 +227,9 @@ fn add_leaves(
             Some(6) => Physical::Bytes,
             Some(7) => match usize::try_from(element.length) {
                 Ok(length @ 1..) => Physical::Fixed(length),
-                _ => return Err(Fault::damaged("values of no length")),
+                _ => return Err(ParquetFault::damaged("values of no length")),
             },
-            _ => return Err(Fault::damaged("a column of an unknown type")),
+            _ => return Err(ParquetFault::damaged("a column of an unknown type")),
         };
         leaves.push(Leaf {
             path: path.clone(),
@@ -238,7 +244,7 @@ fn add_leaves(
     Ok(())
 }
 
-fn row_group(thrift: &mut Thrift<'_>) -> Result<RowGroup, Fault> {
+fn row_group(thrift: &mut Thrift<'_>) -> Result<RowGroup, ParquetFault> {
     let mut group = RowGroup::default();
     thrift.fields(|thrift, field| {
         match field.number {
@@ -254,7 +260,7 @@ fn row_group(thrift: &mut Thrift<'_>) -> Result<RowGroup, Fault> {
     Ok(group)
 }
 
-fn chunk(thrift: &mut Thrift<'_>) -> Result<Chunk, Fault> {
+fn chunk(thrift: &mut Thrift<'_>) -> Result<Chunk, ParquetFault> {
     let mut chunk = Chunk::default();
     let mut is_elsewhere = false;
     let (mut data, mut dictionary) = (0, None);
@@ -277,7 +283,7 @@ fn chunk(thrift: &mut Thrift<'_>) -> Result<Chunk, Fault> {
         Ok(true)
     })?;
     if is_elsewhere {
-        return Err(Fault::Unsupported("columns in other files"));
+        return Err(ParquetFault::Unsupported("columns in other files"));
     }
     // Some writers store 0 where there is no dictionary.
     let dictionary = dictionary.filter(|start| *start > 0);
@@ -285,6 +291,6 @@ fn chunk(thrift: &mut Thrift<'_>) -> Result<Chunk, Fault> {
     Ok(chunk)
 }
 
-fn positive(number: i64) -> Result<u64, Fault> {
-    u64::try_from(number).map_err(|_| Fault::damaged("a negative length"))
+fn positive(number: i64) -> Result<u64, ParquetFault> {
+    u64::try_from(number).map_err(|_| ParquetFault::damaged("a negative length"))
 }

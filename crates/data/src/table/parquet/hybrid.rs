@@ -1,7 +1,7 @@
 //! Decoder of Parquet's RLE / bit-packing hybrid, which levels and dictionary indices use: `(length << 1, value)` for a run of one value,
 //! `(groups << 1 | 1, bits ...)` for groups of eight packed numbers.
 
-use super::Fault;
+use super::ParquetFault;
 
 /// Iterator over the numbers of a hybrid-encoded range of a page.
 #[derive(Clone, Debug, Default)]
@@ -11,47 +11,47 @@ pub(super) struct Hybrid {
     /// Positions in the page of the next run and of the end of the runs.
     at: usize,
     end: usize,
-    run: Run,
+    run: HybridRun,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Run {
+enum HybridRun {
     Same { value: u32, left: u64 },
     Packed { first_bit: u64, left: u64 },
 }
 
-impl Default for Run {
-    fn default() -> Run {
-        Run::Same { value: 0, left: 0 }
+impl Default for HybridRun {
+    fn default() -> HybridRun {
+        HybridRun::Same { value: 0, left: 0 }
     }
 }
 
 impl Hybrid {
     /// Decoder of the bytes `at..end` of a page.
-    pub(super) fn new(width: u32, at: usize, end: usize) -> Result<Hybrid, Fault> {
+    pub(super) fn new(width: u32, at: usize, end: usize) -> Result<Hybrid, ParquetFault> {
         if width > 32 || at > end {
-            return Err(Fault::damaged("numbers of more than 32 bits"));
+            return Err(ParquetFault::damaged("numbers of more than 32 bits"));
         }
         Ok(Hybrid {
             width,
             at,
             end,
-            run: Run::default(),
+            run: HybridRun::default(),
         })
     }
 
     /// The next number. `page` is the page that the decoder was made for.
-    pub(super) fn next(&mut self, page: &[u8]) -> Result<u32, Fault> {
+    pub(super) fn next(&mut self, page: &[u8]) -> Result<u32, ParquetFault> {
         if self.width == 0 {
             return Ok(0);
         }
         loop {
             match &mut self.run {
-                Run::Same { value, left } if *left > 0 => {
+                HybridRun::Same { value, left } if *left > 0 => {
                     *left -= 1;
                     return Ok(*value);
                 }
-                Run::Packed { first_bit, left } if *left > 0 => {
+                HybridRun::Packed { first_bit, left } if *left > 0 => {
                     let value = bits(page, *first_bit, self.width);
                     *left -= 1;
                     *first_bit += u64::from(self.width);
@@ -62,8 +62,8 @@ impl Hybrid {
         }
     }
 
-    fn next_run(&mut self, page: &[u8]) -> Result<Run, Fault> {
-        let cut_short = || Fault::damaged("a page that is cut short");
+    fn next_run(&mut self, page: &[u8]) -> Result<HybridRun, ParquetFault> {
+        let cut_short = || ParquetFault::damaged("a page that is cut short");
         let mut head: u64 = 0;
         for shift in (0..36).step_by(7) {
             let byte = if self.at < self.end {
@@ -88,8 +88,8 @@ impl Hybrid {
                 .fold(0, |all, byte| all << 8 | u32::from(*byte));
             self.at += num_bytes;
             return match length {
-                0 => Err(Fault::damaged("a run of no length")),
-                left => Ok(Run::Same { value, left }),
+                0 => Err(ParquetFault::damaged("a run of no length")),
+                left => Ok(HybridRun::Same { value, left }),
             };
         }
         let first_bit = self.at as u64 * 8;
@@ -100,7 +100,7 @@ impl Hybrid {
         self.at += num_there as usize;
         match num_there * 8 / u64::from(self.width) {
             0 => Err(cut_short()),
-            whole => Ok(Run::Packed {
+            whole => Ok(HybridRun::Packed {
                 first_bit,
                 left: whole.min(length * 8),
             }),

@@ -1,6 +1,6 @@
 //! Reader of Thrift's compact protocol: fields of a struct by their numbers; unknown fields are skipped.
 
-use super::Fault;
+use super::ParquetFault;
 
 /// Type codes of the wire format.
 pub(super) const TRUE: u8 = 1;
@@ -48,17 +48,17 @@ impl<'a> Thrift<'a> {
         self.at
     }
 
-    fn cut_short() -> Fault {
-        Fault::damaged("metadata that is cut short")
+    fn cut_short() -> ParquetFault {
+        ParquetFault::damaged("metadata that is cut short")
     }
 
-    fn byte(&mut self) -> Result<u8, Fault> {
+    fn byte(&mut self) -> Result<u8, ParquetFault> {
         let byte = *self.bytes.get(self.at).ok_or_else(Thrift::cut_short)?;
         self.at += 1;
         Ok(byte)
     }
 
-    fn varint(&mut self) -> Result<u64, Fault> {
+    fn varint(&mut self) -> Result<u64, ParquetFault> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -67,15 +67,15 @@ impl<'a> Thrift<'a> {
                 return Ok(value);
             }
         }
-        Err(Fault::damaged("a number of more than 64 bits"))
+        Err(ParquetFault::damaged("a number of more than 64 bits"))
     }
 
-    fn zigzag(&mut self) -> Result<i64, Fault> {
+    fn zigzag(&mut self) -> Result<i64, ParquetFault> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    fn length(&mut self) -> Result<usize, Fault> {
+    fn length(&mut self) -> Result<usize, ParquetFault> {
         let length = self.varint()?;
         // Every element takes at least one byte.
         match usize::try_from(length) {
@@ -87,11 +87,11 @@ impl<'a> Thrift<'a> {
     /// Passes each field to `take`; a field for which `take` returns false is skipped.
     pub(super) fn fields(
         &mut self,
-        mut take: impl FnMut(&mut Thrift<'a>, Field) -> Result<bool, Fault>,
-    ) -> Result<(), Fault> {
+        mut take: impl FnMut(&mut Thrift<'a>, Field) -> Result<bool, ParquetFault>,
+    ) -> Result<(), ParquetFault> {
         self.depth += 1;
         if self.depth > MOST_DEPTH {
-            return Err(Fault::damaged("metadata without end"));
+            return Err(ParquetFault::damaged("metadata without end"));
         }
         let mut number = 0;
         loop {
@@ -118,16 +118,16 @@ impl<'a> Thrift<'a> {
     pub(super) fn list(
         &mut self,
         field: Field,
-        mut take: impl FnMut(&mut Thrift<'a>, u8) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+        mut take: impl FnMut(&mut Thrift<'a>, u8) -> Result<(), ParquetFault>,
+    ) -> Result<(), ParquetFault> {
         if !matches!(field.kind, LIST | SET) {
-            return Err(Fault::damaged("metadata of another kind"));
+            return Err(ParquetFault::damaged("metadata of another kind"));
         }
         let (length, kind) = self.list_head()?;
         (0..length).try_for_each(|_| take(self, kind))
     }
 
-    fn list_head(&mut self) -> Result<(usize, u8), Fault> {
+    fn list_head(&mut self) -> Result<(usize, u8), ParquetFault> {
         let head = self.byte()?;
         let length = match head >> 4 {
             15 => self.length()?,
@@ -136,28 +136,28 @@ impl<'a> Thrift<'a> {
         Ok((length, head & 0x0f))
     }
 
-    pub(super) fn number(&mut self, field: Field) -> Result<i64, Fault> {
+    pub(super) fn number(&mut self, field: Field) -> Result<i64, ParquetFault> {
         match field.kind {
             I16 | I32 | I64 => self.zigzag(),
             BYTE => Ok(i64::from(self.byte()? as i8)),
             TRUE => Ok(1),
             FALSE => Ok(0),
-            _ => Err(Fault::damaged("metadata of another kind")),
+            _ => Err(ParquetFault::damaged("metadata of another kind")),
         }
     }
 
-    pub(super) fn binary(&mut self) -> Result<&'a [u8], Fault> {
+    pub(super) fn binary(&mut self) -> Result<&'a [u8], ParquetFault> {
         let length = self.length()?;
         let bytes = &self.bytes[self.at..self.at + length];
         self.at += length;
         Ok(bytes)
     }
 
-    pub(super) fn text(&mut self) -> Result<String, Fault> {
+    pub(super) fn text(&mut self) -> Result<String, ParquetFault> {
         Ok(String::from_utf8_lossy(self.binary()?).into_owned())
     }
 
-    fn skip(&mut self, kind: u8) -> Result<(), Fault> {
+    fn skip(&mut self, kind: u8) -> Result<(), ParquetFault> {
         match kind {
             TRUE | FALSE => Ok(()),
             BYTE => self.byte().map(|_| ()),
@@ -187,15 +187,15 @@ impl<'a> Thrift<'a> {
                 })
             }
             STRUCT => self.fields(|_, _| Ok(false)),
-            _ => Err(Fault::damaged("metadata of an unknown kind")),
+            _ => Err(ParquetFault::damaged("metadata of an unknown kind")),
         }
     }
 
     /// Skips an element of a list or map, where a boolean takes a byte of its own.
-    fn skip_element(&mut self, kind: u8) -> Result<(), Fault> {
+    fn skip_element(&mut self, kind: u8) -> Result<(), ParquetFault> {
         self.depth += 1;
         if self.depth > MOST_DEPTH {
-            return Err(Fault::damaged("metadata without end"));
+            return Err(ParquetFault::damaged("metadata without end"));
         }
         let skipped = match kind {
             TRUE | FALSE => self.byte().map(|_| ()),

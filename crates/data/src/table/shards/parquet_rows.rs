@@ -14,7 +14,9 @@ use serde_json::Value as Json;
 use super::{Listed, SPLIT, Shard, pictures_text, split_cell, unwritten};
 use crate::error::DataError;
 use crate::stored_file::part_path;
-use crate::table::parquet::{ColumnReader, Fault, Leaf, Limits, ParquetFile, Physical, Value};
+use crate::table::parquet::{
+    ColumnReader, Leaf, Limits, ParquetFault, ParquetFile, Physical, Value,
+};
 use crate::words::listed;
 
 /// Longest byte string that may be text: unmarked byte columns up to this length are checked, because a name or a caption is no picture.
@@ -57,7 +59,7 @@ pub(super) fn list(
         .iter()
         .any(|column| matches!(column.kind, ColumnKind::Picture { .. }));
     let mut pictures = if has_pictures {
-        Some(Pictures::create(place, folder)?)
+        Some(CopiedPictures::create(place, folder)?)
     } else {
         None
     };
@@ -84,7 +86,7 @@ pub(super) fn list(
         let num_cells = file.footer.num_rows().saturating_mul(columns.len() as u64);
         let most_cells = file.num_bytes().saturating_mul(64);
         if file.footer.num_rows() > file.num_bytes() || num_cells > most_cells {
-            return Err(Fault::damaged("more rows than bytes").of(&shard.path));
+            return Err(ParquetFault::damaged("more rows than bytes").of(&shard.path));
         }
         let mut of_file = 0;
         for group in 0..file.footer.row_groups.len() {
@@ -206,7 +208,7 @@ fn columns(file: &ParquetFile) -> Result<(Vec<Column>, Vec<String>), DataError> 
 
 /// Whether the first value of a column that is not null reads as a short text.
 fn is_text(file: &ParquetFile, leaf: usize) -> Result<bool, DataError> {
-    let failed = |fault: Fault| fault.of(&file.path);
+    let failed = |fault: ParquetFault| fault.of(&file.path);
     for group in 0..file.footer.row_groups.len() {
         let mut reader = file.column(group, leaf)?;
         for _ in 0..file.footer.row_groups[group].num_rows.min(1000) {
@@ -273,10 +275,10 @@ impl Readers {
         &mut self,
         file: &ParquetFile,
         columns: &[Column],
-        mut pictures: Option<&mut Pictures>,
+        mut pictures: Option<&mut CopiedPictures>,
         (shard, row): (&str, u64),
     ) -> Result<(), DataError> {
-        let failed = |fault: Fault| fault.of(&file.path);
+        let failed = |fault: ParquetFault| fault.of(&file.path);
         for (at, column) in columns.iter().enumerate() {
             let (reader, out) = (&mut self.readers[at], &mut self.cells[at]);
             out.clear();
@@ -296,7 +298,7 @@ impl Readers {
                 }
                 (kind, _) => {
                     push_text(out, reader.next().map_err(failed)?, kind, is_unsigned);
-                    while reader.goes_on().map_err(failed)? {
+                    while reader.row_continues().map_err(failed)? {
                         out.push('|');
                         push_text(out, reader.next().map_err(failed)?, kind, is_unsigned);
                     }
@@ -334,7 +336,7 @@ fn push_text(out: &mut String, cell: Option<Value<'_>>, kind: &ColumnKind, is_un
 }
 
 /// File that pictures are copied into.
-struct Pictures {
+struct CopiedPictures {
     file: Option<BufWriter<File>>,
     path: std::path::PathBuf,
     /// Name of the file in the list.
@@ -343,8 +345,8 @@ struct Pictures {
     num_pictures: usize,
 }
 
-impl Pictures {
-    fn create(place: &Path, folder: &Path) -> Result<Pictures, DataError> {
+impl CopiedPictures {
+    fn create(place: &Path, folder: &Path) -> Result<CopiedPictures, DataError> {
         let path = place.with_extension("pictures");
         let name = if place.parent() == Some(folder) {
             path.file_name()
@@ -355,7 +357,7 @@ impl Pictures {
             path.to_string_lossy().into_owned()
         };
         let partial = holdall_files::partial(&path);
-        Ok(Pictures {
+        Ok(CopiedPictures {
             file: Some(BufWriter::with_capacity(
                 1 << 20,
                 File::create(partial).map_err(unwritten)?,
@@ -394,7 +396,7 @@ impl Pictures {
     }
 }
 
-impl Drop for Pictures {
+impl Drop for CopiedPictures {
     fn drop(&mut self) {
         // Has no effect once the file is renamed.
         let _ = std::fs::remove_file(holdall_files::partial(&self.path));

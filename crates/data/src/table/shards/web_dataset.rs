@@ -61,30 +61,7 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
         _ => 4,
     };
     columns.sort_by_key(|column| place(column));
-    let mut notes = Vec::new();
-    if num_samples > 0 && num_without == num_samples {
-        let first = shards.first().map(|shard| shard.path.display().to_string());
-        return Err(DataError::invalid(
-            first.unwrap_or_default(),
-            "pictures such as 000017.jpg, or clips such as 000017.avi, with 000017.txt, .cls or .json beside them",
-            format_args!("{} without one", counted(num_samples, "sample")),
-            "a shard is a tar of pictures or clips and their texts: `holdall data pack photos.csv --out shards` writes such",
-        ));
-    }
-    if num_without > 0 {
-        notes.push(format!(
-            "Careful: {} of {} {} neither picture nor clip (members of a sample must follow each other: `tar --sort=name`)",
-            thousands(num_without),
-            counted(num_samples, "sample"),
-            if num_without == 1 { "has" } else { "have" }
-        ));
-    }
-    if !others.is_empty() {
-        notes.push(format!(
-            "Not read: members that end with {}",
-            listed(&others)
-        ));
-    }
+    let notes = notes_on_members(shards, [num_samples, num_without], &others)?;
     let is_split = shards.iter().any(|shard| shard.side.is_some());
     let mut rows = csv::Writer::from_writer(out);
     let mut header: Vec<&str> = columns.iter().map(String::as_str).collect();
@@ -111,6 +88,39 @@ pub(super) fn list(shards: &[Shard], out: &mut dyn Write) -> Result<Listed, Data
         has_pictures: true,
         notes,
     })
+}
+
+/// Notes for the user: how many samples lack a picture or clip, and which members are not read. An error if all samples lack one.
+fn notes_on_members(
+    shards: &[Shard],
+    [num_samples, num_without]: [usize; 2],
+    others: &[String],
+) -> Result<Vec<String>, DataError> {
+    let mut notes = Vec::new();
+    if num_samples > 0 && num_without == num_samples {
+        let first = shards.first().map(|shard| shard.path.display().to_string());
+        return Err(DataError::invalid(
+            first.unwrap_or_default(),
+            "pictures such as 000017.jpg, or clips such as 000017.avi, with 000017.txt, .cls or .json beside them",
+            format_args!("{} without one", counted(num_samples, "sample")),
+            "a shard is a tar of pictures or clips and their texts: `holdall data pack photos.csv --out shards` writes such",
+        ));
+    }
+    if num_without > 0 {
+        notes.push(format!(
+            "Careful: {} of {} {} neither picture nor clip (members of a sample must follow each other: `tar --sort=name`)",
+            thousands(num_without),
+            counted(num_samples, "sample"),
+            if num_without == 1 { "has" } else { "have" }
+        ));
+    }
+    if !others.is_empty() {
+        notes.push(format!(
+            "Not read: members that end with {}",
+            listed(others)
+        ));
+    }
+    Ok(notes)
 }
 
 fn write_row(rows: &mut csv::Writer<&mut dyn Write>, row: &[&str]) -> Result<(), DataError> {

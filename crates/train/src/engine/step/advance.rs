@@ -10,7 +10,7 @@
 use holdall_device::{Device, DeviceError};
 use holdall_plan::{Run, Stage};
 
-use super::{Step, on_its_threads};
+use super::{LoadedInputs, Step, on_its_threads};
 use crate::engine::batch::Batch;
 use crate::engine::optimizer::StepScalars;
 use crate::engine::step_graph::endpoints;
@@ -35,7 +35,7 @@ impl Step {
         self.machine.input(&place, |schedule: &mut [f32]| {
             optimizer.write_schedule(scalars, schedule);
         });
-        self.next_pass = 0;
+        self.launched.next = 0;
     }
 
     /// Continues the step that was started with `batch`, to its end or to a pause. On a GPU, returns while the last few
@@ -47,7 +47,7 @@ impl Step {
         is_to_pause: IsToPause<'_>,
     ) -> Advance {
         on_its_threads(device, || {
-            for run in self.plan.passes().skip(self.next_pass) {
+            for run in self.plan.passes().skip(self.launched.next) {
                 if run.stage.is_per_micro_batch() && is_to_pause() {
                     return Advance::Paused;
                 }
@@ -57,7 +57,7 @@ impl Step {
                     // Waits for an earlier program, never for the last ones: the host stays a few micro-batches ahead.
                     self.machine.keep_pace();
                 }
-                self.next_pass += 1;
+                self.launched.next += 1;
             }
             let update = Stage::Update.id();
             self.machine.run(device, &self.plan, update, 0, 0);
@@ -72,13 +72,13 @@ impl Step {
 
     /// Number of passes that are surely done, in the order of [`holdall_plan::StepPlan::passes`].
     pub fn passes_done(&self) -> usize {
-        self.next_pass.saturating_sub(self.machine.most_ahead())
+        self.launched.next.saturating_sub(self.machine.most_ahead())
     }
 
     /// Drops a paused step: weights and optimizer state are those after the previous step. Waits for programs that still run.
     pub fn abandon(&mut self) -> Result<(), DeviceError> {
-        self.launched = None;
-        (self.loaded, self.preloaded) = (None, false);
+        self.launched.loss_scale = None;
+        self.loaded = LoadedInputs::default();
         self.machine.wait()
     }
 
@@ -96,7 +96,7 @@ impl Step {
             for &run in runs {
                 // Each run loads its inputs, as in a step. Only the first micro-batches have samples; padding may be shorter
                 // than they are.
-                self.loaded = None;
+                self.loaded.micro_batch = None;
                 let program = self.load(
                     batch,
                     Run {

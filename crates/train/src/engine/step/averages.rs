@@ -7,7 +7,7 @@ use holdall_device::{Device, DeviceError};
 use holdall_files::RunningChecksum;
 use holdall_plan::Stage;
 
-use super::{Step, on_its_threads, place};
+use super::{LoadedInputs, Step, on_its_threads, place};
 use crate::engine::optimizer::{Averaging, StatePart};
 use crate::engine::task::FillWeights;
 use crate::engine::update_graph::averages;
@@ -77,7 +77,7 @@ impl Step {
 
     /// Runs a program outside of the step's passes, and waits for it.
     fn run_beside(&mut self, device: &Device, program: &str) -> Result<(), DeviceError> {
-        (self.loaded, self.preloaded) = (None, false);
+        self.loaded = LoadedInputs::default();
         let id = self.plan.forward_program(program);
         let id = id.unwrap_or_else(|| panic!("the graph has no program `{program}`"));
         on_its_threads(device, || self.machine.run(device, &self.plan, id, 0, 0));

@@ -61,7 +61,7 @@ impl WholeBatch {
                 column.resize(end, IGNORED);
             }
         }
-        task.complete(&mut whole);
+        task.fill_whole_batch_columns(&mut whole);
         WholeBatch {
             num_samples: heard.iter().map(|one| one.num_samples).collect(),
             columns: whole,

@@ -6,7 +6,7 @@ use holdall_telemetry::memory_log::Phase;
 
 use super::agreement::Processes;
 use super::records::Records;
-use super::{PlannedBytes, Trainer};
+use super::{PlannedBytes, TimeOfProcess, Trainer};
 use crate::engine::optimizer::Averaging;
 use crate::engine::scaler::LossScaler;
 use crate::engine::schedule::LearningRates;
@@ -17,7 +17,7 @@ use crate::planning::digest::data_digest;
 use crate::planning::planned_run::PlannedRun;
 use crate::run::progress::Passes;
 use crate::run::recorder::Promise;
-use crate::run_folder::checkpoint::{Checkpoint, Checkpoints, Clock, State};
+use crate::run_folder::checkpoint::{Checkpoint, Checkpoints, Clock, RunState};
 use crate::run_folder::folder::RunFolder;
 use crate::run_folder::skipped::SkippedFile;
 
@@ -83,9 +83,11 @@ impl Trainer {
             passes,
             saved,
             last_norm: None,
-            process_clock: Clock::default(),
-            resumed_at: Instant::now(),
-            seconds_before: 0.0,
+            time: TimeOfProcess {
+                clock: Clock::default(),
+                resumed_at: Instant::now(),
+                seconds_before: 0.0,
+            },
             planned_bytes,
             processes: Processes::default(),
         })
@@ -122,7 +124,7 @@ fn restore(
     planned: &PlannedRun,
     digest: &str,
     step: &mut Step,
-) -> Result<State, TrainError> {
+) -> Result<RunState, TrainError> {
     if checkpoint.state.data_digest != digest {
         return Err(TrainError::Config(format!(
             "{}: the rows, or the model's preprocessor_config.json, are not those that the run began with\n\
@@ -131,17 +133,21 @@ fn restore(
         )));
     }
     checkpoint.restore(&planned.device, step)?;
-    Ok(State {
+    Ok(RunState {
         split: planned.split,
         ..checkpoint.state.clone()
     })
 }
 
 /// Fills the arena with the weights that the run begins with.
-fn first_state(planned: &PlannedRun, digest: String, step: &mut Step) -> Result<State, TrainError> {
+fn first_state(
+    planned: &PlannedRun,
+    digest: String,
+    step: &mut Step,
+) -> Result<RunState, TrainError> {
     planned.prepared.setup.fill(&planned.device, step)?;
     let scaler = LossScaler::suiting(step.config().arithmetic);
-    let mut state = State::new(scaler, planned.split, digest);
+    let mut state = RunState::new(scaler, planned.split, digest);
     state.algorithms = planned.device.algorithms();
     match step.averaging() {
         Averaging::None => {}
@@ -157,7 +163,7 @@ fn first_state(planned: &PlannedRun, digest: String, step: &mut Step) -> Result<
 fn open_skipped(
     planned: &PlannedRun,
     folder: Option<&RunFolder>,
-    state: &State,
+    state: &RunState,
     is_resumed: bool,
 ) -> Result<SkippedFile, TrainError> {
     if let Some(folder) = folder {
@@ -173,7 +179,7 @@ fn open_skipped(
 }
 
 /// Refuses a run that is to be shorter than it already is.
-fn check_length(planned: &PlannedRun, state: &State) -> Result<(), TrainError> {
+fn check_length(planned: &PlannedRun, state: &RunState) -> Result<(), TrainError> {
     if state.step <= planned.total_steps() {
         return Ok(());
     }

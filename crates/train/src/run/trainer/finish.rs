@@ -125,7 +125,7 @@ impl Trainer {
             reading: self
                 .planned
                 .feed
-                .report(&self.process_clock, self.planned.device.cpu().num_threads()),
+                .report(&self.time.clock, self.planned.device.cpu().num_threads()),
             processes: self.processes.last_epoch(),
             skipped: self.skipped.total(),
             budget_bytes: self.planned.prepared.setup.budget_bytes,

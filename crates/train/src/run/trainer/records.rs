@@ -14,7 +14,7 @@ use crate::export::saved_inputs::SavedInputs;
 use crate::planning::planned_run::{PlanReport, PlannedRun};
 use crate::run::picture_changes::{compare_pictures, record_pictures};
 use crate::run::recorder::Sampler;
-use crate::run_folder::checkpoint::{Best, Checkpoints, State};
+use crate::run_folder::checkpoint::{Best, Checkpoints, RunState};
 use crate::run_folder::folder::{RunFolder, before_it_began, write_whole};
 use crate::run_folder::journal::Journal;
 use crate::run_folder::sealed_config::seal;
@@ -36,7 +36,7 @@ impl Records {
         (folder, checkpoints): (RunFolder, Checkpoints),
         is_resumed: bool,
         planned: &PlannedRun,
-        state: &State,
+        state: &RunState,
         skipped: &SkippedFile,
         too_short: Option<TrainError>,
         tell: &mut dyn FnMut(&str),

@@ -54,7 +54,8 @@ impl Trainer {
         if let Some(found) = divergence::in_state(&self.step)? {
             return Err(self.diverged(self.state.step, found));
         }
-        self.state.clock.all = self.seconds_before + self.resumed_at.elapsed().as_secs_f64();
+        self.state.clock.all =
+            self.time.seconds_before + self.time.resumed_at.elapsed().as_secs_f64();
         self.write_checkpoint()?;
         self.saved = Some((self.state.step, self.state.next));
         Ok(())

@@ -1,18 +1,19 @@
 //! Evaluation of a classifier: one forward pass over every picture, with streaming counts and scores.
 
+use holdall_data::samples::Samples;
 use serde_json::{Value, json};
 
 use super::examples::{EXAMPLES_BYTES, Examples};
 use super::head_scores::{Tallies, describe_metrics, metrics_of, tally_bytes};
+use super::heads::to_data_units;
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
 use super::{ClassifyTask, Head};
 use crate::engine::scores::{Direction, Scores};
 use crate::engine::similarity::percent;
 use crate::engine::task::{Evaluated, Evaluation, Unfinished, nothing_readable};
 use crate::error::TrainError;
-use crate::planning::loader_budget::read_once;
-use crate::planning::processes::share_of;
-use crate::run::shared_evaluation::{PartWriter, exchange};
+use crate::run::evaluation_pass::{AllOutputs, EvaluationPass};
+use crate::run::shared_evaluation::PartWriter;
 
 /// Host memory of an evaluation, in bytes.
 pub(super) fn host_bytes(task: &ClassifyTask, num_samples: usize) -> u64 {
@@ -25,106 +26,63 @@ pub(super) fn evaluate(
     evaluation: Evaluation<'_>,
 ) -> Result<Evaluated, Unfinished> {
     let Evaluation {
-        device,
-        mut forward,
-        pictures,
         subset,
         samples,
         step,
         effective_batch,
-        stop,
-        is_wanted,
-        tell,
+        ..
     } = evaluation;
-    let (group, share) = (device.group(), share_of(device.group()));
-    let is_alone = group.size() == 1;
-    let heads = &task.heads;
-    let num_outputs = task.num_outputs();
+    let (heads, num_outputs) = (&task.heads, task.num_outputs());
+    let (mut pass, mut forward) = EvaluationPass::new(evaluation, [samples.len()]);
+    let group = pass.group;
     let mut tallies = Tallies::new(heads, samples.len());
-    let mut examples = step.map(|_| Examples::of(samples));
-    let mut done = 0;
-    let (mut own_samples, mut own_outputs) = (Vec::new(), Vec::new());
-    let mut not_finite = None;
-    let batch = forward.rows(PROGRAM_PIXELS).min(pictures.num_rows());
-    let total = share.of(samples.len()).len();
-    let progressing = group.expect_progress();
-    let read = read_once(pictures, (samples, share), batch, stop, |read, rows| {
-        forward.feed_pictures(PROGRAM_PIXELS, rows);
-        forward.run(PROGRAM)?;
-        let mut outputs = forward.read_rows(LOGITS, rows.len())?.into_owned();
-        if !is_alone {
-            own_samples.extend_from_slice(read);
-            own_outputs.extend_from_slice(&outputs);
-        }
-        for (row, (&sample, outputs)) in
-            read.iter().zip(outputs.chunks_mut(num_outputs)).enumerate()
-        {
-            if let Some(value) = outputs.iter().find(|value| !value.is_finite()) {
-                not_finite.get_or_insert((sample, *value));
-            }
+    let mut scored = 0;
+    let mut outputs = AllOutputs::new(group, |read, _, outputs| {
+        for (&sample, outputs) in read.iter().zip(outputs.chunks(num_outputs)) {
             tallies.add(samples, sample as usize, outputs);
-            if let Some(examples) = &mut examples {
-                examples.see(heads, samples, sample, &rows[row], outputs);
-            }
         }
-        done += rows.len();
-        tell(done, total);
-        Ok::<bool, Unfinished>(is_wanted() && not_finite.is_none())
+        scored += read.len();
     });
-    drop(progressing);
-    let read = match not_finite {
-        Some((sample, value)) => Err(Unfinished::NotFinite(format!(
-            "the outputs for {} are not finite: found {value}",
-            samples.image(sample as usize)
-        ))),
-        None => read.and_then(|read| read.ok_or(Unfinished::Stopped)),
-    };
-    if !is_alone {
-        // Counts again over the outputs of all processes, in the order of samples.
-        tallies = Tallies::new(heads, samples.len());
-        done = 0;
-    }
-    let own_examples = examples.take();
-    let write_own = || {
-        let part = PartWriter::default().numbers(&own_samples);
-        part.numbers(&own_outputs).plain(&own_examples)
-    };
-    let skipped = exchange(group, read, write_own, |mut part| {
-        let read: Vec<u32> = part.numbers()?;
-        let mut outputs: Vec<f32> = part.numbers()?;
-        for (&sample, outputs) in read.iter().zip(outputs.chunks_mut(num_outputs)) {
-            tallies.add(samples, sample as usize, outputs);
+    let mut examples = step.map(|_| Examples::of(samples));
+    let read = pass.read_once(forward.rows(PROGRAM_PIXELS), |loaded| {
+        forward.feed_pictures(PROGRAM_PIXELS, &loaded.rows);
+        forward.run(PROGRAM)?;
+        let mut found = forward.read_rows(LOGITS, loaded.rows.len())?.into_owned();
+        check_finite(samples, &loaded.samples, &found, num_outputs)?;
+        outputs.add(&loaded.samples, &[], &found);
+        if let Some(examples) = &mut examples {
+            let found = found.chunks_mut(num_outputs).zip(&loaded.rows);
+            for (&sample, (outputs, row)) in loaded.samples.iter().zip(found) {
+                to_data_units(heads, outputs);
+                examples.see(heads, samples, sample, row, outputs);
+            }
         }
-        done += read.len();
+        Ok(())
+    });
+    let mut examples_of_all: Option<Examples> = None;
+    let write_examples = |part: PartWriter| part.plain(&examples);
+    let skipped = outputs.finish(read, write_examples, |mut part| {
         let more: Option<Examples> = part.plain()?;
-        match (&mut examples, more) {
-            (Some(examples), Some(more)) => examples.add(more),
-            (none, more) => *none = more,
+        match (&mut examples_of_all, more) {
+            (Some(all), Some(more)) => all.add(more),
+            (all, more) => *all = more,
         }
         Some(())
     })?;
-    let examples = examples.or(own_examples);
-    if done == 0 {
+    if scored == 0 {
         return Err(nothing_readable(samples, &skipped).into());
     }
-    let mut scores = match heads.as_slice() {
-        [_] => tallies.scores(step.is_none()).remove(0).1,
-        _ => tallies
-            .scores(step.is_none())
-            .into_iter()
-            .map(|(name, scores)| (name, Value::Object(scores)))
-            .collect(),
-    };
-    scores.insert("pictures".to_owned(), json!(done));
-    scores.insert("skipped".to_owned(), json!(samples.len() - done));
-    let mut files = Vec::new();
-    if let (Some(examples), Some(step), 0) = (examples, step, group.rank()) {
-        let confusions = tallies.confusions();
-        files = examples.files(step, subset, samples, heads, confusions);
-    }
-    let mut scores = Scores::of(&Value::Object(scores));
+    let mut fields = tallies.fields(step.is_none());
+    fields.insert("pictures".to_owned(), json!(scored));
+    fields.insert("skipped".to_owned(), json!(samples.len() - scored));
+    let mut scores = Scores::of(&Value::Object(fields));
     if effective_batch.is_some() {
         scores.set_losses(&tallies.losses());
+    }
+    let mut files = Vec::new();
+    if let (Some(examples), Some(step), 0) = (examples_of_all.or(examples), step, group.rank()) {
+        let confusions = tallies.confusions();
+        files = examples.files(step, subset, samples, heads, confusions);
     }
     Ok(Evaluated {
         scores,
@@ -132,6 +90,23 @@ pub(super) fn evaluate(
         files,
         ranks: None,
     })
+}
+
+/// Refuses outputs that are infinite or not a number.
+fn check_finite(
+    samples: &Samples,
+    read: &[u32],
+    outputs: &[f32],
+    num_outputs: usize,
+) -> Result<(), Unfinished> {
+    let Some(at) = outputs.iter().position(|value| !value.is_finite()) else {
+        return Ok(());
+    };
+    Err(Unfinished::NotFinite(format!(
+        "the outputs for {} are not finite: found {}",
+        samples.image(read[at / num_outputs] as usize),
+        outputs[at]
+    )))
 }
 
 pub(super) fn best_metric(

@@ -18,11 +18,10 @@ use holdall_models::vit::config::{ClassifierConfig, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::{CLASSIFIER, ClassifyTask, Head, heads};
-use crate::config::MOST_CONFIG_BYTES;
 use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::model_files::{SHARD_BYTES, unsaved};
-use crate::run_folder::folder::{failed, write_whole};
+use crate::export::model_files::{SHARD_BYTES, exported, read_beside, unsaved, write_beside};
+use crate::run_folder::folder::write_whole;
 
 /// Names and labels of the heads of a saved classifier.
 const TARGETS_FILE: &str = "targets.json";
@@ -65,16 +64,9 @@ impl Values for Tensor<'_> {
 pub(super) fn save(task: &ClassifyTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
     write_whole(&folder.join(PROCESSOR_FILE), task.processor.as_bytes())?;
     save_targets(&task.heads, folder)?;
-    let by_name = |name: &str| {
-        let mut parameters = step.parameters().iter();
-        let parameter = parameters.find(|parameter| parameter.name == name);
-        step.exported_weight(
-            parameter.expect("the graph has every tensor of the state dict: tested"),
-        )
-    };
     let mut tensors: Vec<NamedTensor<Tensor<'_>>> = Vec::new();
     for (name, shape) in task.model.tensors() {
-        let stored = by_name(&name);
+        let stored = exported(step, &name);
         let tensor = if CLASSIFIER.contains(&name.as_str()) {
             let mut values = stored.read()?.into_owned();
             heads::restore(&task.heads, &name, &mut values);
@@ -101,8 +93,7 @@ pub(in crate::tasks) fn save_targets(heads: &[Head], folder: &Path) -> Result<()
             }
         })
         .collect();
-    let text = format!("{:#}\n", serde_json::json!(targets));
-    write_whole(&folder.join(TARGETS_FILE), text.as_bytes())
+    write_beside(folder, TARGETS_FILE, &targets)
 }
 
 /// The heads of a model folder: from `targets.json`, else from `config.json`.
@@ -130,18 +121,11 @@ pub(super) fn read_targets(
 
 /// The heads in `targets.json`; `None` without that file.
 pub(in crate::tasks) fn saved_targets(folder: &Path) -> Result<Option<Vec<Target>>, TrainError> {
-    let path = folder.join(TARGETS_FILE);
-    if !path.exists() {
+    let hint = "expected what training writes there; without the file, config.json says what the outputs are";
+    let saved: Option<Vec<SavedTarget>> = read_beside(folder, TARGETS_FILE, hint)?;
+    let Some(saved) = saved else {
         return Ok(None);
-    }
-    let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
-    let text = text.map_err(failed(&path, "read"))?;
-    let saved: Vec<SavedTarget> = serde_json::from_slice(&text).map_err(|cause| {
-        TrainError::Config(format!(
-            "{}: {cause}\nhint: expected what training writes there; without the file, config.json says what the outputs are",
-            path.display()
-        ))
-    })?;
+    };
     let targets = saved.into_iter().map(|target| match target {
         SavedTarget::Class { name, labels } => Target {
             name,

@@ -196,20 +196,19 @@ impl<'a> Tallies<'a> {
         }
     }
 
-    /// Counts a sample's outputs, concatenated over the heads. Standardised numbers are converted in place to the unit of the
-    /// data.
-    pub fn add(&mut self, samples: &Samples, sample: usize, outputs: &mut [f32]) {
+    /// Counts a sample's outputs, concatenated over the heads.
+    pub fn add(&mut self, samples: &Samples, sample: usize, outputs: &[f32]) {
         let heads = self.heads.iter().zip(&mut self.tallies);
         let heads = heads.zip(&mut self.losses);
         let mut first = 0;
         for (((head, tally), loss), values) in heads.zip(samples.targets()) {
-            let own = &mut outputs[first..first + head.num_outputs()];
+            let own = &outputs[first..first + head.num_outputs()];
             first += own.len();
             head.add_loss(own, values, sample, loss);
-            if let TargetKind::Number { mean, std } = head.kind {
-                own[0] = (f64::from(own[0]) * std + mean) as f32;
+            match head.number_in_data_units(own) {
+                Some(number) => tally.add(&[number], values, sample),
+                None => tally.add(own, values, sample),
             }
-            tally.add(own, values, sample);
         }
     }
 
@@ -217,6 +216,17 @@ impl<'a> Tallies<'a> {
     pub fn scores(&self, detailed: bool) -> Vec<(String, Map<String, Value>)> {
         let each = self.heads.iter().zip(&self.tallies);
         each.map(|(head, tally)| (head.name.clone(), tally.scores(head, detailed)))
+            .collect()
+    }
+
+    /// The metrics as fields: those of the only head, or an object for each head.
+    pub fn fields(&self, detailed: bool) -> Map<String, Value> {
+        let mut scores = self.scores(detailed);
+        if let [_] = self.heads {
+            return scores.remove(0).1;
+        }
+        let each = scores.into_iter();
+        each.map(|(name, scores)| (name, Value::Object(scores)))
             .collect()
     }
 

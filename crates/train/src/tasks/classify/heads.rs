@@ -87,11 +87,30 @@ impl Head {
         self.class_weights.get(class).copied().unwrap_or(1.0)
     }
 
+    /// The number that this head predicts, in the unit of the data; `None` for labels.
+    pub(super) fn number_in_data_units(&self, outputs: &[f32]) -> Option<f32> {
+        match self.kind {
+            TargetKind::Number { mean, std } => Some((f64::from(outputs[0]) * std + mean) as f32),
+            TargetKind::Class { .. } | TargetKind::Classes { .. } => None,
+        }
+    }
+
     /// Whether class weights are an input of the loss. Smoothing weighs the share of each class by that class's weight, which
     /// weights per sample cannot express.
     pub(super) fn weighs_smoothing(&self) -> bool {
         let is_class = matches!(self.kind, TargetKind::Class { .. });
         is_class && self.smoothing > 0.0 && !self.class_weights.is_empty()
+    }
+}
+
+/// Converts the standardised numbers among a sample's outputs to the unit of the data.
+pub(super) fn to_data_units(heads: &[Head], outputs: &mut [f32]) {
+    let mut first = 0;
+    for head in heads {
+        if let Some(number) = head.number_in_data_units(&outputs[first..]) {
+            outputs[first] = number;
+        }
+        first += head.num_outputs();
     }
 }
 

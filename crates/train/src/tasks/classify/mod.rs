@@ -76,7 +76,7 @@ pub struct ClassifyTask {
     pub stochastic_depth: f64,
     /// Seed of mixing and dropout.
     pub seed: u64,
-    weights: Option<Arc<Weights>>,
+    weights: Arc<Weights>,
     /// Whether the classifier layer starts from random weights because the folder's has other labels.
     is_new_classifier: bool,
     /// Training samples, if data was read.
@@ -97,7 +97,7 @@ impl ClassifyTask {
             dropout: 0.0,
             stochastic_depth: 0.0,
             seed: 0,
-            weights: None,
+            weights: Arc::default(),
             is_new_classifier: false,
             train: None,
             processor: String::new(),
@@ -160,13 +160,10 @@ impl Task for ClassifyTask {
     }
 
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
-        let folder = match self.weights.as_deref() {
-            Some(Weights::Folder(folder)) => folder,
-            Some(Weights::Random { .. }) | None => {
-                return Ok(Box::new(move |name, values| {
-                    Ok(init::fill(&self.model, seed, name, values)?)
-                }));
-            }
+        let Some(folder) = self.weights.folder() else {
+            return Ok(Box::new(move |name, values| {
+                Ok(init::fill(&self.model, seed, name, values)?)
+            }));
         };
         Ok(Box::new(move |name, values| {
             let is_of_classifier = CLASSIFIER.contains(&name);
@@ -183,14 +180,11 @@ impl Task for ClassifyTask {
     }
 
     fn has_random_weights(&self) -> bool {
-        !matches!(self.weights.as_deref(), Some(Weights::Folder(_)))
+        self.weights.are_random()
     }
 
     fn describe_weights(&self) -> String {
-        match &self.weights {
-            Some(weights) => weights.describe(),
-            None => "Weights: RANDOM".to_owned(),
-        }
+        self.weights.describe()
     }
 
     fn as_reference(&self) -> Arc<dyn Task> {

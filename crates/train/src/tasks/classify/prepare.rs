@@ -7,13 +7,12 @@ use holdall_data::decode::ImageProcessor;
 use holdall_data::samples::{
     self, Captions, Samples, Target, TargetKind, TargetValues, balanced_weights,
 };
-use holdall_graph::ops::patchify::Normalization;
 use holdall_models::clip::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
-use holdall_models::hub_cache;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::vit::config::{Family, VisionTransformerConfig};
 
+use super::super::opened_model::{OpenedModel, no_such_model, normalization_of, open_folder};
 use super::{ClassifyTask, Head, labels_of, metrics_of};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
@@ -46,34 +45,15 @@ const RESERVED_NAMES: [&str; 20] = [
     "process_bytes",
 ];
 
-/// A backbone from a folder or a preset.
-pub(super) struct OpenedModel {
-    /// Sizes, and the mean and deviation that normalise pictures.
-    pub backbone: VisionTransformerConfig,
-    pub weights: Weights,
-    pub processor: ImageProcessor,
-}
-
 /// Opens the model in `folder`, or the preset called `name`.
-pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedModel, TrainError> {
+pub(super) fn open_model(
+    name: &str,
+    folder: Option<PathBuf>,
+) -> Result<OpenedModel<VisionTransformerConfig>, TrainError> {
     let (mut backbone, weights, processor) = match folder {
         Some(path) => {
-            let folder = ModelFolder::open(&path)?;
-            folder.check()?;
-            let backbone = folder.config().backbone().ok_or_else(|| {
-                let hint = match folder.config() {
-                    ModelConfig::Unet(_) => "a U-Net learns masks: --task segment",
-                    ModelConfig::Bert(_) => {
-                        "a BERT reads text, not pictures; a classifier begins from a ViT, DeiT, DINOv2 or CLIP, such as \
-                         --model google/vit-base-patch16-224"
-                    }
-                    _ => "it learns clips and texts: --task video-text",
-                };
-                TrainError::Config(format!(
-                    "model `{name}`: expected a vision transformer, found {}\nhint: {hint}",
-                    folder.config().describe()
-                ))
-            })?;
+            let folder = open_folder(&path)?;
+            let backbone = backbone_of(name, &folder)?;
             let size = backbone.vision.image_size as u32;
             let processor = ImageProcessor::read_or(&path, size, default_processor(&backbone))?;
             (backbone, Weights::Folder(Box::new(folder)), processor)
@@ -82,28 +62,42 @@ pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedMo
             let preset = VisionTransformerConfig::preset(name)
                 .or_else(|| ClipConfig::preset(name).map(|config| config.backbone()));
             let Some(backbone) = preset else {
-                return Err(TrainError::Config(format!(
-                    "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
-                     Hugging Face cache, or a preset; found none\n\
-                     hint: presets are {}, and those of CLIP: {}{}",
-                    VisionTransformerConfig::PRESETS.join(", "),
-                    ClipConfig::PRESETS.join(", "),
-                    hub_cache::hint_for(name)
-                )));
+                let own = VisionTransformerConfig::PRESETS.join(", ");
+                let of_clip = ClipConfig::PRESETS.join(", ");
+                return Err(no_such_model(
+                    name,
+                    &format!("{own}, and those of CLIP: {of_clip}"),
+                ));
             };
             let processor = default_processor(&backbone)(backbone.vision.image_size as u32);
-            let preset = name.to_owned();
+            let preset = Some(name.to_owned());
             (backbone, Weights::Random { preset }, processor)
         }
     };
-    backbone.vision.normalization = Normalization {
-        mean: processor.mean,
-        std: processor.std,
-    };
+    backbone.vision.normalization = normalization_of(&processor);
     Ok(OpenedModel {
-        backbone,
+        config: backbone,
         weights,
         processor,
+    })
+}
+
+/// The vision transformer of a folder.
+fn backbone_of(name: &str, folder: &ModelFolder) -> Result<VisionTransformerConfig, TrainError> {
+    let config = folder.config();
+    config.backbone().ok_or_else(|| {
+        let hint = match config {
+            ModelConfig::Unet(_) => "a U-Net learns masks: --task segment",
+            ModelConfig::Bert(_) => {
+                "a BERT reads text, not pictures; a classifier begins from a ViT, DeiT, DINOv2 or CLIP, such as \
+                 --model google/vit-base-patch16-224"
+            }
+            _ => "it learns clips and texts: --task video-text",
+        };
+        TrainError::Config(format!(
+            "model `{name}`: expected a vision transformer, found {}\nhint: {hint}",
+            config.describe()
+        ))
     })
 }
 
@@ -117,13 +111,12 @@ fn default_processor(backbone: &VisionTransformerConfig) -> fn(u32) -> ImageProc
 /// Opens the model without data; the config's `labels` is the number of classes.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let opened = open_model(&config.model, starting_folder(config))?;
-    let names = match (&opened.weights, config.labels) {
-        (_, Some(labels)) => (0..labels).map(|label| format!("label {label}")).collect(),
-        (Weights::Folder(folder), None) => match folder.config().classifier() {
-            Some(classifier) => classifier.labels.clone(),
-            None => Vec::new(),
-        },
-        (Weights::Random { .. }, None) => Vec::new(),
+    let folder = opened.weights.folder();
+    let classifier = folder.and_then(|folder| folder.config().classifier());
+    let names = match (config.labels, classifier) {
+        (Some(labels), _) => (0..labels).map(|label| format!("label {label}")).collect(),
+        (None, Some(classifier)) => classifier.labels.clone(),
+        (None, None) => Vec::new(),
     };
     let names = if names.is_empty() {
         ["label 0", "label 1"].map(str::to_owned).to_vec()
@@ -142,18 +135,18 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
 
 fn task(
     config: &RunConfig,
-    opened: OpenedModel,
+    opened: OpenedModel<VisionTransformerConfig>,
     heads: Vec<Head>,
     notes: &mut Vec<String>,
 ) -> ClassifyTask {
     let OpenedModel {
-        backbone,
+        config: backbone,
         weights,
         processor,
     } = opened;
     let labels = labels_of(&heads);
     let mut is_new_classifier = false;
-    if let Weights::Folder(folder) = &weights {
+    if let Some(folder) = weights.folder() {
         notes.push(processor.describe());
         notes.extend(folder.notes().iter().cloned());
         if let Some(reason) = folder.new_classifier_reason(&labels) {
@@ -166,7 +159,7 @@ fn task(
         dropout: config.train.dropout,
         stochastic_depth: config.train.stochastic_depth,
         seed: config.seed,
-        weights: Some(Arc::new(weights)),
+        weights: Arc::new(weights),
         is_new_classifier,
         processor: processor.text().to_owned(),
         ..ClassifyTask::new(backbone, heads)

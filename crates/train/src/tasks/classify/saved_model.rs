@@ -13,9 +13,10 @@ use holdall_device::HostRow;
 use holdall_models::vit::config::ClassifierConfig;
 use holdall_onnx::Precision;
 
+use super::super::opened_model::OpenedModel;
 use super::answers::{Answer, answers_of};
 use super::export::read_targets;
-use super::prepare::{OpenedModel, open_model};
+use super::prepare::open_model;
 use super::step::{LOGITS, PROGRAM, PROGRAM_PIXELS};
 use super::{ClassifyTask, Head, onnx};
 use crate::config::RunConfig;
@@ -25,7 +26,6 @@ use crate::error::TrainError;
 use crate::export::onnx::OnnxFile;
 use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
 use crate::planning::loader_budget::read_once;
-use crate::planning::setup::Weights;
 use crate::planning::site::Site;
 use crate::tasks::weights_folder;
 
@@ -41,11 +41,11 @@ impl SavedClassifier {
     pub fn open(name: &str) -> Result<SavedClassifier, TrainError> {
         let named = resolve(name)?;
         let OpenedModel {
-            backbone,
+            config: backbone,
             weights,
             processor,
         } = open_model(name, weights_folder(&named.to_string_lossy()))?;
-        let Weights::Folder(folder) = &weights else {
+        let Some(folder) = weights.folder() else {
             return Err(not_trained(name));
         };
         let Some(classifier) = folder.config().classifier() else {
@@ -58,7 +58,7 @@ impl SavedClassifier {
         let targets = read_targets(folder.path(), classifier)?;
         let heads = targets.iter().map(Head::new).collect();
         let mut task = ClassifyTask::new(backbone, heads);
-        task.weights = Some(Arc::new(weights));
+        task.weights = Arc::new(weights);
         Ok(SavedClassifier {
             task,
             targets,
@@ -114,10 +114,8 @@ impl SavedClassifier {
 
 impl SavedModel for SavedClassifier {
     fn path(&self) -> &Path {
-        match self.task.weights.as_deref() {
-            Some(Weights::Folder(folder)) => folder.path(),
-            _ => unreachable!("opened from a folder"),
-        }
+        let folder = self.task.weights.folder();
+        folder.expect("opened from a folder").path()
     }
 
     fn describe_pictures(&self) -> String {

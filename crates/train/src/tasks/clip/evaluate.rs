@@ -11,13 +11,14 @@ use holdall_data::loader::{Loader, Share, Skipped};
 use holdall_data::samples::{Samples, UNSEEN};
 use holdall_device::HostRow;
 use holdall_metrics::classification::{LabelCounts, LabelFrequencies};
-use holdall_metrics::contrastive::{PairedFeatures, Positives};
-use holdall_metrics::features::{FeatureGather, Features};
+use holdall_metrics::contrastive::Positives;
+use holdall_metrics::features::FeatureGather;
 use holdall_metrics::retrieval::{Ranks, Ties};
 use serde::{Deserialize, Serialize};
 
 use super::super::block_loss::{self, BlockLoss};
-use super::super::{classify, ranking};
+use super::super::classify;
+use super::super::ranking::{self, QueryFeatures};
 use super::examples::{EXAMPLES_BYTES, Examples};
 use super::{CONTRASTIVE, ClipTask, EncodedPictures, Encoder, TokenTable};
 use crate::engine::scores::Scores;
@@ -25,8 +26,8 @@ use crate::engine::similarity::{percent, size_of_evaluation};
 use crate::engine::step::LossSum;
 use crate::engine::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
 use crate::planning::loader_budget::read_once;
-use crate::planning::processes::share_of;
-use crate::run::shared_evaluation::{PartWriter, exchange, result_of_first};
+use crate::run::evaluation_pass::{AllOutputs, EvaluationPass};
+use crate::run::shared_evaluation::{PartWriter, result_of_first};
 
 /// Scores of an evaluation, as in `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,9 +36,17 @@ struct ClipScores {
     retrieval: Retrieval,
     /// R@1 of random guessing, image to text.
     chance_r1: f64,
-    /// Top-1 accuracy of the label head.
+    #[serde(flatten)]
+    labels: LabelScores,
+    /// Unreadable pictures; the other counts exclude them.
+    #[serde(default)]
+    skipped: usize,
+}
+
+/// Accuracies of the label head; none without one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct LabelScores {
     label_top1: Option<f64>,
-    /// Top-5 accuracy of the label head.
     label_top5: Option<f64>,
     /// Top-1 accuracy of random guessing.
     chance_top1: Option<f64>,
@@ -46,9 +55,6 @@ struct ClipScores {
     chance_most_frequent_top1: Option<f64>,
     /// Number of labelled samples.
     labelled: usize,
-    /// Unreadable pictures; the other counts exclude them.
-    #[serde(default)]
-    skipped: usize,
 }
 
 /// Retrieval in both directions.
@@ -102,153 +108,69 @@ pub(super) fn evaluate(
 ) -> Result<Evaluated, Unfinished> {
     let Evaluation {
         device,
-        forward,
-        pictures,
         subset,
         samples,
         step,
         effective_batch,
-        stop,
         is_wanted,
-        tell,
+        ..
     } = evaluation;
-    let group = device.group();
-    let (share, is_alone) = (share_of(group), group.size() == 1);
-    let contrastive = BlockLoss::new(&forward, effective_batch)?;
+    let contrastive = BlockLoss::new(&evaluation.forward, effective_batch)?;
+    let tokens = task.tokens(subset);
+    let (mut pass, forward) = EvaluationPass::new(evaluation, [samples.len(), tokens.len()]);
+    let group = pass.group;
     let mut encoder = Encoder::new(task, forward);
-    let (tokens, projection) = (task.tokens(subset), encoder.projection());
-    let mut go_on = |done: usize, total: usize| {
-        tell(done, total);
-        is_wanted()
-    };
-    let (num_pictures, own_captions) = (share.of(samples.len()).len(), share.of(tokens.len()));
-    let total = num_pictures + own_captions.len();
+    let projection = encoder.projection();
     let mut examples = step.map(|_| Examples::of(samples));
     let mut found = PictureResults::new(task, samples, projection);
-    let (mut own, mut done) = (OwnPictures::default(), 0);
-    let progressing = group.expect_progress();
-    let read = encode_pictures_seeing(
-        &mut encoder,
-        (pictures, samples, share),
-        stop,
-        |read, rows, encoded| {
-            if let Some(examples) = &mut examples {
-                examples.see_pictures(read, rows, &encoded);
-            }
-            let logits = encoded.logits.as_deref().unwrap_or(&[]);
-            if is_alone {
-                found.add(read, &encoded.features, logits)
-            } else {
-                own.add(read, &encoded.features, logits)
-            }
-            done += read.len();
-            go_on(done, total)
-        },
-    );
-    drop(progressing);
-    let mut examples_of_all = Vec::new();
-    let write_own = || {
-        let part = PartWriter::default().numbers(&own.samples);
-        let part = part.numbers(&own.features).numbers(&own.logits);
-        part.plain(&examples.as_ref().map(Examples::pictures))
-    };
-    let skipped = exchange(group, read, write_own, |mut part| {
-        let read: Vec<u32> = part.numbers()?;
-        found.add(&read, &part.numbers::<f32>()?, &part.numbers::<f32>()?);
-        examples_of_all.extend(part.plain::<Option<Vec<_>>>()?.into_iter().flatten());
-        Some(())
-    })?;
-    drop(own);
-    if let (Some(examples), false) = (&mut examples, is_alone) {
-        examples.set_pictures(examples_of_all);
-    }
+    let skipped = read_pictures(&mut pass, &mut encoder, &mut found, &mut examples)?;
     if found.features.is_empty() {
         return Err(nothing_readable(samples, &skipped).into());
     }
-    let mut caption_features = Vec::with_capacity(own_captions.len() * projection);
-    let progressing = group.expect_progress();
-    let encoded = encode_captions(&mut encoder, tokens, own_captions, |features| {
-        if let (Some(examples), true) = (&mut examples, is_alone) {
-            examples.see_captions(features, projection);
-        }
-        caption_features.extend_from_slice(features);
-        go_on(num_pictures + caption_features.len() / projection, total)
-    });
-    drop(progressing);
-    let mut captions_of_all = Vec::new();
-    let write_own = || PartWriter::default().numbers(&caption_features);
-    exchange(group, encoded, write_own, |mut part| {
-        let features: Vec<f32> = part.numbers()?;
-        if let Some(examples) = &mut examples {
-            examples.see_captions(&features, projection);
-        }
-        captions_of_all.extend(features);
-        Some(())
+    let own = pass.share.of(tokens.len());
+    let captions = pass.gather(|go_on| {
+        let mut rows = Vec::with_capacity(own.len() * projection);
+        encode_captions(&mut encoder, tokens, own, |features| {
+            rows.extend_from_slice(features);
+            go_on(rows.len() / projection)
+        })?;
+        Ok(rows)
     })?;
-    let caption_features = if is_alone {
-        caption_features
-    } else {
-        captions_of_all
-    };
+    if let Some(examples) = &mut examples {
+        examples.see_captions(&captions, projection);
+    }
     let mut sample_ranks = None;
     let scores = result_of_first(group, || {
-        let left_out: Vec<u32> = found.features.missing().collect();
-        // Pictures that could not be read, in this evaluation or before.
-        let pictures = found
-            .features
-            .in_order(&left_out)
-            .expect("all others are there");
-        let caption_of: Vec<u32> = pictures
-            .samples
-            .iter()
-            .map(|&sample| samples.caption_id(sample as usize))
-            .collect();
-        let ranked = device.cpu().scope(|| {
-            let captions = Features::of(&caption_features, projection);
-            ranking::rank(&pictures.rows, &captions, &caption_of, &mut |_| is_wanted())
-        });
-        let ranked = ranked.map_err(|error| ranking::failed(error, ["picture", "caption"]))?;
-        let ranks = Retrieval {
-            pictures: caption_of.len(),
-            captions: tokens.len(),
-            image_to_text: ranked.to_gallery.ranks(Ties::Mean),
-            text_to_image: ranked.to_query.ranks(Ties::Mean),
-        };
-        let num_pictures = caption_of.len();
-        let accuracy = found.labels.accuracy();
-        let num_labels = accuracy.and(found.num_labels);
+        let PictureResults {
+            features, labels, ..
+        } = found;
+        let pictures = QueryFeatures::new(features, samples);
+        let features = pictures.paired_with(&captions, projection);
+        let ranked = ranking::rank(device.cpu(), features, ["picture", "caption"], is_wanted)?;
         let mut scores = Scores::of(&ClipScores {
-            retrieval: ranks,
+            retrieval: Retrieval {
+                pictures: pictures.samples.len(),
+                captions: tokens.len(),
+                image_to_text: ranked.to_gallery.ranks(Ties::Mean),
+                text_to_image: ranked.to_query.ranks(Ties::Mean),
+            },
             chance_r1: 1.0 / tokens.len() as f64,
-            label_top1: accuracy.map(|[top1, _]| top1),
-            label_top5: accuracy.map(|[_, top5]| top5),
-            chance_top1: num_labels.map(|labels| 1.0 / labels as f64),
-            chance_most_frequent_top1: found
-                .label_frequencies
-                .share_of_largest(found.labels.samples),
-            labelled: found.labels.samples,
-            skipped: samples.len() - num_pictures,
+            labels: labels.scores(),
+            skipped: samples.len() - pictures.samples.len(),
         });
         if let Some(contrastive) = contrastive {
-            let features = PairedFeatures {
-                queries: &pictures.rows,
-                texts: &caption_features,
-                text_of: &caption_of,
-                dimension: projection,
-            };
-            let mut losses = classify::evaluated(task.losses(), [&LossSum::default(), &found.loss]);
-            let all = device.cpu().scope(|| {
-                contrastive.set(
-                    &mut losses[CONTRASTIVE],
-                    features,
-                    Positives::OwnPair,
-                    is_wanted,
-                )
-            });
-            all?;
+            let sums = [&LossSum::default(), &labels.loss];
+            let mut losses = classify::evaluated(task.losses(), sums);
+            contrastive.set(
+                device.cpu(),
+                &mut losses[CONTRASTIVE],
+                features,
+                Positives::OwnPair,
+                is_wanted,
+            )?;
             scores.set_losses(&losses);
         }
-        sample_ranks = Some(SampleRanks::new(pictures.samples, caption_of, ranked));
+        sample_ranks = Some(SampleRanks::new(pictures.samples, pictures.text_of, ranked));
         Ok(scores)
     })?;
     let seen = examples.zip(step).filter(|_| group.rank() == 0);
@@ -264,20 +186,37 @@ pub(super) fn evaluate(
     })
 }
 
-/// This process's results for its pictures, until all processes exchange theirs.
-#[derive(Default)]
-struct OwnPictures {
-    samples: Vec<u32>,
-    features: Vec<f32>,
-    logits: Vec<f32>,
-}
-
-impl OwnPictures {
-    fn add(&mut self, read: &[u32], features: &[f32], logits: &[f32]) {
-        self.samples.extend(read);
-        self.features.extend(features);
-        self.logits.extend(logits);
+/// Encodes every readable picture. Returns the unreadable ones.
+fn read_pictures(
+    pass: &mut EvaluationPass<'_>,
+    encoder: &mut Encoder<'_>,
+    found: &mut PictureResults<'_>,
+    examples: &mut Option<Examples>,
+) -> Result<Vec<Skipped>, Unfinished> {
+    let group = pass.group;
+    let mut outputs = AllOutputs::new(group, |read, features, logits| {
+        found.add(read, features, logits);
+    });
+    let read = pass.read_once(encoder.batch(), |loaded| {
+        let encoded = encoder.pictures(&loaded.rows)?;
+        if let Some(examples) = &mut *examples {
+            examples.see_pictures(&loaded.samples, &loaded.rows, &encoded);
+        }
+        let logits = encoded.logits.as_deref().unwrap_or(&[]);
+        outputs.add(&loaded.samples, &encoded.features, logits);
+        Ok(())
+    });
+    let mut examples_of_all = Vec::new();
+    let own = examples.as_ref().map(Examples::pictures);
+    let write_examples = |part: PartWriter| part.plain(&own);
+    let skipped = outputs.finish(read, write_examples, |mut part| {
+        examples_of_all.extend(part.plain::<Option<Vec<_>>>()?.into_iter().flatten());
+        Some(())
+    })?;
+    if let (Some(examples), true) = (examples, group.size() > 1) {
+        examples.set_pictures(examples_of_all);
     }
+    Ok(skipped)
 }
 
 /// Results for the pictures of all processes.
@@ -285,11 +224,31 @@ struct PictureResults<'a> {
     task: &'a ClipTask,
     samples: &'a Samples,
     features: FeatureGather,
-    labels: LabelCounts,
-    label_frequencies: LabelFrequencies,
+    labels: LabelResults,
+}
+
+/// Results of the label head.
+#[derive(Default)]
+struct LabelResults {
+    counts: LabelCounts,
+    frequencies: LabelFrequencies,
+    /// `None` without a label head.
     num_labels: Option<usize>,
-    /// Sum of the label loss.
     loss: LossSum,
+}
+
+impl LabelResults {
+    fn scores(&self) -> LabelScores {
+        let accuracy = self.counts.accuracy();
+        let num_labels = accuracy.and(self.num_labels);
+        LabelScores {
+            label_top1: accuracy.map(|[top1, _]| top1),
+            label_top5: accuracy.map(|[_, top5]| top5),
+            chance_top1: num_labels.map(|labels| 1.0 / labels as f64),
+            chance_most_frequent_top1: self.frequencies.share_of_largest(self.counts.samples),
+            labelled: self.counts.samples,
+        }
+    }
 }
 
 impl<'a> PictureResults<'a> {
@@ -298,10 +257,7 @@ impl<'a> PictureResults<'a> {
             task,
             samples,
             features: FeatureGather::new(samples.len(), projection, samples.len()),
-            labels: LabelCounts::default(),
-            label_frequencies: LabelFrequencies::default(),
-            num_labels: None,
-            loss: LossSum::default(),
+            labels: LabelResults::default(),
         }
     }
 
@@ -313,21 +269,19 @@ impl<'a> PictureResults<'a> {
             return;
         }
         let width = logits.len() / read.len();
-        self.num_labels = Some(width);
+        let found = &mut self.labels;
+        found.num_labels = Some(width);
         for (&sample, logits) in read.iter().zip(logits.chunks(width)) {
-            match self.samples.label(sample as usize) {
-                UNSEEN => self.labels.add_unseen(),
-                label => {
-                    if let Ok(label) = usize::try_from(label) {
-                        self.labels.add(logits, label);
-                        self.label_frequencies.add(label);
-                        let weight = f64::from(self.task.class_weight(label as i64));
-                        let loss =
-                            classify::cross_entropy(logits, label, self.task.label_smoothing);
-                        self.loss.sum += weight * loss;
-                        self.loss.count += weight;
-                    }
-                }
+            let label = self.samples.label(sample as usize);
+            if label == UNSEEN {
+                found.counts.add_unseen();
+            } else if let Ok(label) = usize::try_from(label) {
+                found.counts.add(logits, label);
+                found.frequencies.add(label);
+                let weight = f64::from(self.task.class_weight(label as i64));
+                let loss = classify::cross_entropy(logits, label, self.task.label_smoothing);
+                found.loss.sum += weight * loss;
+                found.loss.count += weight;
             }
         }
     }
@@ -346,10 +300,11 @@ pub(super) fn describe_scores(scores: &Scores) -> String {
         return String::new();
     };
     let mut text = String::new();
-    let labels = (scores.label_top1, scores.label_top5, scores.chance_top1);
-    if let (Some(top1), Some(top5), Some(chance)) = labels {
+    let labels = &scores.labels;
+    let accuracies = (labels.label_top1, labels.label_top5, labels.chance_top1);
+    if let (Some(top1), Some(top5), Some(chance)) = accuracies {
         let [top1, top5, chance] = [top1, top5, chance].map(percent);
-        let most_frequent = scores
+        let most_frequent = labels
             .chance_most_frequent_top1
             .map_or(String::new(), |share| {
                 format!(", always the most frequent: {}", percent(share))
@@ -382,21 +337,11 @@ pub fn encode_pictures(
     stop: &AtomicBool,
     mut each: impl FnMut(&[u32], EncodedPictures<'_>) -> bool,
 ) -> Result<Vec<Skipped>, Unfinished> {
-    let all = (pictures, samples, Share::default());
-    encode_pictures_seeing(encoder, all, stop, |read, _, encoded| each(read, encoded))
-}
-
-/// Like [`encode_pictures`] for a share of the samples; `each` gets the pixels too.
-fn encode_pictures_seeing(
-    encoder: &mut Encoder<'_>,
-    (pictures, samples, share): (&mut Loader<HostRow>, &Arc<Samples>, Share),
-    stop: &AtomicBool,
-    mut each: impl FnMut(&[u32], &[HostRow], EncodedPictures<'_>) -> bool,
-) -> Result<Vec<Skipped>, Unfinished> {
     let batch = encoder.batch().min(pictures.num_rows());
-    let read = read_once(pictures, (samples, share), batch, stop, |read, rows| {
+    let all = (samples, Share::default());
+    let read = read_once(pictures, all, batch, stop, |read, rows| {
         let encoded = encoder.pictures(rows)?;
-        Ok::<bool, Unfinished>(each(read, rows, encoded))
+        Ok::<bool, Unfinished>(each(read, encoded))
     })?;
     read.ok_or(Unfinished::Stopped)
 }

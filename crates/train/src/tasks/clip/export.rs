@@ -11,15 +11,16 @@ use std::path::Path;
 
 use holdall_data::config::LABEL;
 use holdall_data::decode::PROCESSOR_FILE;
-use holdall_models::folder::{Head, NamedTensor, Values, write_folder};
+use holdall_models::folder::{Head, Values, write_folder};
 use serde::{Deserialize, Serialize};
 
 use super::ClipTask;
-use crate::config::MOST_CONFIG_BYTES;
-use crate::engine::step::{Step, Stored};
+use crate::engine::step::Step;
 use crate::error::TrainError;
-use crate::export::model_files::{SHARD_BYTES, unsaved};
-use crate::run_folder::folder::{failed, write_whole};
+use crate::export::model_files::{
+    SHARD_BYTES, exported_tensors, read_beside, unsaved, write_beside,
+};
+use crate::run_folder::folder::write_whole;
 
 /// `labels.json`: names of the label head's outputs, and the caption template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,18 +43,8 @@ const LABELS_FILE: &str = "labels.json";
 impl LabelNames {
     /// Reads `labels.json`; `None` without that file.
     pub fn read(folder: &Path) -> Result<Option<LabelNames>, TrainError> {
-        let path = folder.join(LABELS_FILE);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
-        let text = text.map_err(failed(&path, "read"))?;
-        serde_json::from_slice(&text).map(Some).map_err(|cause| {
-            TrainError::Config(format!(
-                "{}: {cause}\nhint: expected {{\"labels\": [...], \"caption\": \"...\"}}, as training writes it",
-                path.display()
-            ))
-        })
+        let hint = "expected {\"labels\": [...], \"caption\": \"...\"}, as training writes it";
+        read_beside(folder, LABELS_FILE, hint)
     }
 }
 
@@ -68,8 +59,7 @@ pub(super) fn save(task: &ClipTask, step: &Step, folder: &Path) -> Result<(), Tr
         target: data.target.clone(),
         caption: data.caption_template.clone(),
     };
-    let names = format!("{:#}\n", serde_json::json!(names));
-    write_whole(&folder.join(LABELS_FILE), names.as_bytes())?;
+    write_beside(folder, LABELS_FILE, &names)?;
     let saved = save_weights(task, step, folder, Some(SHARD_BYTES));
     saved.map_err(|cause| unsaved(&cause))
 }
@@ -83,23 +73,10 @@ pub fn save_weights(
     shard_bytes: Option<u64>,
 ) -> Result<(), TrainError> {
     let config = &task.model;
-    let by_name = |name: &str| {
-        let mut parameters = step.parameters().iter();
-        parameters
-            .find(|parameter| parameter.name == name)
-            .map(|parameter| step.exported_weight(parameter))
-    };
-    let tensors: Vec<NamedTensor<Stored<'_>>> = config
-        .tensors()
-        .into_iter()
-        .map(|(name, shape)| {
-            let values =
-                by_name(&name).expect("the graph has every tensor of the state dict: tested");
-            (name, shape, values)
-        })
-        .collect();
-    let head = match (by_name("head.weight"), by_name("head.bias")) {
-        (Some(weight), Some(bias)) => Some(Head {
+    let tensors = exported_tensors(step, config.tensors());
+    let head = ["head.weight", "head.bias"].map(|name| step.exported_weight_called(name));
+    let head = match head {
+        [Some(weight), Some(bias)] => Some(Head {
             num_labels: bias.num_values(),
             weight: weight.read()?.into_owned(),
             bias: bias.read()?.into_owned(),

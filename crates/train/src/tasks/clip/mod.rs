@@ -70,7 +70,7 @@ pub struct ClipTask {
     pub contrastive_tile: usize,
     /// Whether the device adds gradients of equal token ids in sorted order.
     pub sorted_ids: bool,
-    weights: Option<Arc<Weights>>,
+    weights: Arc<Weights>,
     /// Whether to keep the folder's label head because its labels are the data's.
     keep_head: bool,
     /// Captions and labels of the data, if it was read.
@@ -105,7 +105,7 @@ impl ClipTask {
             class_weights: Vec::new(),
             contrastive_tile: CONTRASTIVE_TILE,
             sorted_ids: false,
-            weights: None,
+            weights: Arc::default(),
             keep_head: true,
             data: None,
         }
@@ -191,13 +191,10 @@ impl Task for ClipTask {
     }
 
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
-        let folder = match self.weights.as_deref() {
-            Some(Weights::Folder(folder)) => folder,
-            Some(Weights::Random { .. }) | None => {
-                return Ok(Box::new(move |name, values| {
-                    Ok(init::fill(&self.model, seed, name, values)?)
-                }));
-            }
+        let Some(folder) = self.weights.folder() else {
+            return Ok(Box::new(move |name, values| {
+                Ok(init::fill(&self.model, seed, name, values)?)
+            }));
         };
         let head = if self.keep_head {
             folder.read_head()?
@@ -222,14 +219,11 @@ impl Task for ClipTask {
     }
 
     fn has_random_weights(&self) -> bool {
-        !matches!(self.weights.as_deref(), Some(Weights::Folder(_)))
+        self.weights.are_random()
     }
 
     fn describe_weights(&self) -> String {
-        match &self.weights {
-            Some(weights) => weights.describe(),
-            None => "Weights: RANDOM".to_owned(),
-        }
+        self.weights.describe()
     }
 
     fn smaller_batch_note(&self) -> &'static str {

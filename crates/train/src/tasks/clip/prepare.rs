@@ -8,11 +8,11 @@ use holdall_data::config::{LABEL, TargetConfig, TokenizerChoice};
 use holdall_data::decode::ImageProcessor;
 use holdall_data::samples::{self, Captions, DataSet, Samples, balanced_class_weights};
 use holdall_data::text::{TextEncoder, bucket};
-use holdall_models::config::{ClipConfig, Normalization, TextPooling};
+use holdall_models::config::{ClipConfig, TextPooling};
 use holdall_models::folder::ModelFolder;
-use holdall_models::hub_cache;
 use holdall_models::vit::config::VisionTransformerConfig;
 
+use super::super::opened_model::{OpenedModel, no_such_model, normalization_of, open_folder};
 use super::{ClipData, ClipTask, LabelNames, TokenTable};
 use crate::config::{ClassWeights, RunConfig};
 use crate::error::TrainError;
@@ -21,66 +21,51 @@ use crate::planning::setup::{Setup, Weights, resolve_budget, room_to_open};
 use crate::planning::site::Site;
 use crate::tasks::{LABEL_LOSSES, starting_folder, warnings_without_labels};
 
-/// A CLIP from a folder or a preset.
-pub(super) struct OpenedModel {
-    /// Sizes, and the mean and deviation that normalise pictures.
-    pub model: ClipConfig,
-    pub weights: Weights,
-    pub processor: ImageProcessor,
-}
-
-impl OpenedModel {
-    fn new(mut model: ClipConfig, weights: Weights, processor: ImageProcessor) -> OpenedModel {
-        model.vision.normalization = Normalization {
-            mean: processor.mean,
-            std: processor.std,
-        };
-        OpenedModel {
-            model,
-            weights,
-            processor,
-        }
-    }
-}
-
 /// Opens the model in `folder`, or the preset called `name`.
-pub(super) fn open_model(name: &str, folder: Option<PathBuf>) -> Result<OpenedModel, TrainError> {
-    if let Some(path) = folder {
-        let folder = ModelFolder::open(&path)?;
-        folder.check()?;
-        let config = folder.clip_config()?.clone();
-        let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
-        let weights = Weights::Folder(Box::new(folder));
-        return Ok(OpenedModel::new(config, weights, processor));
-    }
-    match ClipConfig::preset(name) {
-        Some(config) => {
-            let preset = name.to_owned();
+pub(super) fn open_model(
+    name: &str,
+    folder: Option<PathBuf>,
+) -> Result<OpenedModel<ClipConfig>, TrainError> {
+    let (mut config, weights, processor) = match folder {
+        Some(path) => {
+            let folder = open_folder(&path)?;
+            let config = folder.clip_config()?.clone();
+            let processor = ImageProcessor::read(&path, config.vision.image_size as u32)?;
+            (config, Weights::Folder(Box::new(folder)), processor)
+        }
+        None => {
+            let config = preset(name)?;
             let processor = ImageProcessor::clip(config.vision.image_size as u32);
-            let weights = Weights::Random { preset };
-            Ok(OpenedModel::new(config, weights, processor))
+            let preset = Some(name.to_owned());
+            (config, Weights::Random { preset }, processor)
         }
-        None if VisionTransformerConfig::preset(name).is_some() => {
-            Err(TrainError::Config(format!(
+    };
+    config.vision.normalization = normalization_of(&processor);
+    Ok(OpenedModel {
+        config,
+        weights,
+        processor,
+    })
+}
+
+fn preset(name: &str) -> Result<ClipConfig, TrainError> {
+    ClipConfig::preset(name).ok_or_else(|| {
+        let presets = ClipConfig::PRESETS.join(", ");
+        if VisionTransformerConfig::preset(name).is_some() {
+            TrainError::Config(format!(
                 "model `{name}`: expected a CLIP model for task clip, found a vision transformer\n\
-                 hint: --task classify trains it on labels; presets of CLIP are {}",
-                ClipConfig::PRESETS.join(", ")
-            )))
+                 hint: --task classify trains it on labels; presets of CLIP are {presets}"
+            ))
+        } else {
+            no_such_model(name, &presets)
         }
-        None => Err(TrainError::Config(format!(
-            "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
-             Hugging Face cache, or a preset; found none\n\
-             hint: presets are {}{}",
-            ClipConfig::PRESETS.join(", "),
-            hub_cache::hint_for(name)
-        ))),
-    }
+    })
 }
 
 /// Opens the model without data, with `labels` and `tokens` from the config.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let opened = open_model(&config.model, starting_folder(config))?;
-    let tokens = config.tokens.unwrap_or(opened.model.text.max_positions);
+    let tokens = config.tokens.unwrap_or(opened.config.text.max_positions);
     let mut notes = Vec::new();
     let processor = opened.processor.clone();
     let task = task(config, site, opened, config.labels, tokens, &mut notes)?;
@@ -90,13 +75,13 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
 fn task(
     config: &RunConfig,
     site: Site<'_>,
-    opened: OpenedModel,
+    opened: OpenedModel<ClipConfig>,
     labels: Option<usize>,
     tokens: usize,
     notes: &mut Vec<String>,
 ) -> Result<ClipTask, TrainError> {
     let OpenedModel {
-        model,
+        config: model,
         weights,
         processor,
     } = opened;
@@ -113,7 +98,7 @@ fn task(
             "tokens: {tokens}, expected 1 to {positions}, the model's positions\nhint: leave `tokens` out"
         )));
     }
-    if let Weights::Folder(folder) = &weights {
+    if let Some(folder) = weights.folder() {
         notes.push(processor.describe());
         if let Some(labels) = labels {
             match folder.read_head()? {
@@ -132,7 +117,7 @@ fn task(
         label_weight: config.losses.label,
         label_smoothing: config.losses.label_smoothing,
         sorted_ids: site.wants_sorted_ids(),
-        weights: Some(Arc::new(weights)),
+        weights: Arc::new(weights),
         ..ClipTask::new(model, labels)
     })
 }
@@ -145,7 +130,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let mut notes = data.notes.clone();
     let room = room_to_open(site, resolve_budget(config.memory, site)?);
     let text = text_encoder(config, &mut opened, &data, room, &mut notes)?;
-    let positions = opened.model.text.max_positions;
+    let positions = opened.config.text.max_positions;
     let tokens_of = |samples: &Samples| TokenTable::new(&text, samples.captions(), positions);
     let train_tokens = tokens_of(&data.train)?;
     let validation_tokens = data.validation.as_ref().map(tokens_of).transpose()?;
@@ -165,7 +150,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     let mut setup_notes = Vec::new();
     let processor = opened.processor.clone();
     let mut task = task(config, site, opened, labels, tokens, &mut setup_notes)?;
-    if let (Some(Weights::Folder(folder)), Some(_)) = (task.weights.as_deref(), labels) {
+    if let (Some(folder), Some(_)) = (task.weights.folder(), labels) {
         let names = LabelNames::read(folder.path())?.map(|names| names.labels);
         let same_number = names
             .as_ref()
@@ -251,17 +236,16 @@ fn num_labels(
 /// Opens the tokenizer of the config or of the model's folder, or trains one on the captions.
 fn text_encoder(
     config: &RunConfig,
-    OpenedModel { model, weights, .. }: &mut OpenedModel,
+    opened: &mut OpenedModel<ClipConfig>,
     data: &DataSet,
     room: u64,
     notes: &mut Vec<String>,
 ) -> Result<TextEncoder, TrainError> {
-    let (vocabulary, positions) = (model.text.vocab_size, model.text.max_positions);
-    let in_folder = match weights {
-        Weights::Folder(folder) => Some(folder.path().join("tokenizer.json")),
-        Weights::Random { .. } => None,
-    };
-    let text = match (&config.data.tokenizer, in_folder) {
+    let text = &mut opened.config.text;
+    let (vocabulary, positions) = (text.vocab_size, text.max_positions);
+    let folder = opened.weights.folder().map(ModelFolder::path);
+    let in_folder = folder.map(|folder| folder.join("tokenizer.json"));
+    let encoder = match (&config.data.tokenizer, in_folder) {
         (TokenizerChoice::File(path), _) => TextEncoder::open(path, vocabulary, positions, room)?,
         (TokenizerChoice::Auto, Some(path)) if path.is_file() => {
             TextEncoder::open(&path, vocabulary, positions, room)?
@@ -276,22 +260,22 @@ fn text_encoder(
         }
         (TokenizerChoice::Train, _) | (TokenizerChoice::Auto, None) => {
             let captions = data.train.captions();
-            let text =
+            let encoder =
                 TextEncoder::train(captions.iter().map(String::as_str), vocabulary, positions)?;
             notes.push(format!(
                 "Tokenizer: trained on {} captions, {} tokens",
                 captions.len(),
-                text.vocab_size()
+                encoder.vocab_size()
             ));
-            text
+            encoder
         }
     };
-    let end = text.eos_id();
-    match weights {
+    let end = encoder.eos_id();
+    match &opened.weights {
         // Random weights may pool at this tokenizer's end token.
-        Weights::Random { .. } => model.text.pooling = TextPooling::FirstEos(end),
+        Weights::Random { .. } => text.pooling = TextPooling::FirstEos(end),
         Weights::Folder(folder) => {
-            let pooled = match model.text.pooling {
+            let pooled = match text.pooling {
                 TextPooling::FirstEos(id) => id,
                 TextPooling::HighestId => vocabulary as i64 - 1,
             };
@@ -304,7 +288,7 @@ fn text_encoder(
             }
         }
     }
-    Ok(text)
+    Ok(encoder)
 }
 
 /// Log line about captions that are cut to the model's positions.
@@ -329,6 +313,7 @@ fn note_on_long_captions(
 #[cfg(test)]
 mod tests {
     use holdall_models::clip::NORMALIZATION;
+    use holdall_models::config::Normalization;
 
     use super::*;
 

@@ -12,13 +12,13 @@ use holdall_data::samples::{self, Captions};
 use holdall_data::text::{TextEncoder, bucket};
 use holdall_onnx::Precision;
 
-use super::prepare::{OpenedModel, open_model};
+use super::super::opened_model::OpenedModel;
+use super::prepare::open_model;
 use super::{ClipData, ClipTask, LabelNames, TokenTable, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
 use crate::export::onnx::OnnxFile;
 use crate::export::saved_model::{Evaluated, EvaluationData, SavedModel, not_trained, resolve};
-use crate::planning::setup::Weights;
 use crate::planning::site::Site;
 use crate::tasks::weights_folder;
 
@@ -40,11 +40,11 @@ impl SavedClip {
     pub fn open(name: &str, most_bytes: u64) -> Result<SavedClip, TrainError> {
         let named = resolve(name)?;
         let OpenedModel {
-            model,
+            config: model,
             weights,
             processor,
         } = open_model(name, weights_folder(&named.to_string_lossy()))?;
-        let Weights::Folder(folder) = &weights else {
+        let Some(folder) = weights.folder() else {
             return Err(not_trained(name));
         };
         let names = LabelNames::read(folder.path())?;
@@ -59,7 +59,7 @@ impl SavedClip {
             (None, _) => Vec::new(),
         };
         let mut task = ClipTask::new(model, head.map(|head| head.num_labels));
-        task.weights = Some(Arc::new(weights));
+        task.weights = Arc::new(weights);
         Ok(SavedClip {
             task,
             processor,
@@ -93,7 +93,7 @@ impl SavedClip {
     /// Factor of the similarities in the contrastive loss.
     pub fn logit_scale(&self) -> Result<f32, TrainError> {
         let mut value = [0.0];
-        if let Some(Weights::Folder(folder)) = self.task.weights.as_deref() {
+        if let Some(folder) = self.task.weights.folder() {
             folder.read_f32("logit_scale", &mut value)?;
         }
         Ok(value[0].exp())
@@ -119,10 +119,8 @@ impl SavedClip {
 
 impl SavedModel for SavedClip {
     fn path(&self) -> &Path {
-        match self.task.weights.as_deref() {
-            Some(Weights::Folder(folder)) => folder.path(),
-            _ => unreachable!("opened from a folder"),
-        }
+        let folder = self.task.weights.folder();
+        folder.expect("opened from a folder").path()
     }
 
     fn describe_pictures(&self) -> String {

@@ -9,7 +9,9 @@
 //! Sums are f32 and -1e9 marks an excluded candidate, as in transformers: sequences and scores are the same.
 
 use super::bans::Bans;
-use super::{Asked, Best, DecoderTokens, EarlyStopping, Generated, Generation, Logits, NextToken};
+use super::{
+    Asked, BestByRow, DecoderTokens, EarlyStopping, Generated, Generation, Logits, NextToken,
+};
 use crate::error::TrainError;
 
 const NEVER: f32 = -1e9;
@@ -29,7 +31,7 @@ struct Candidate {
     ends: bool,
 }
 
-struct Sample {
+struct BeamSample {
     running: Vec<Beam>,
     finished: Vec<Beam>,
     is_finished: Vec<bool>,
@@ -46,7 +48,7 @@ pub(super) fn search(
     let rows = num_samples * beams;
     let num_candidates = settings.candidates(special);
     let num_candidates = num_candidates.expect("a beam search has a number of candidates");
-    let mut samples: Vec<Sample> = (0..num_samples).map(|_| Sample::new(beams)).collect();
+    let mut samples: Vec<BeamSample> = (0..num_samples).map(|_| BeamSample::new(beams)).collect();
     let mut ids = vec![special.bos; rows];
     let mut ancestors: Vec<i64> = (0..rows as i64)
         .flat_map(|row| std::iter::repeat_n(row, steps))
@@ -66,7 +68,7 @@ pub(super) fn search(
         let Logits::Best(flat) = &found.logits else {
             unreachable!("a beam search asks for the best tokens")
         };
-        let best = Best::of(flat, found.rows);
+        let best = BestByRow::of(flat, found.rows);
         let mut all_end = true;
         for (index, sample) in samples.iter_mut().enumerate() {
             let first = index * beams;
@@ -91,7 +93,7 @@ pub(super) fn search(
                 position,
             );
         }
-        let is_full = |sample: &Sample| sample.is_finished.iter().all(|&is| is);
+        let is_full = |sample: &BeamSample| sample.is_finished.iter().all(|&is| is);
         let stops_when_full = settings.early_stopping == EarlyStopping::WhenFull;
         if all_end
             || !samples.iter().any(|sample| sample.can_improve)
@@ -124,15 +126,15 @@ fn inherit(ancestors: &mut [i64], parents: &[usize], first_row: usize, position:
     }
 }
 
-impl Sample {
-    fn new(beams: usize) -> Sample {
+impl BeamSample {
+    fn new(beams: usize) -> BeamSample {
         let beam = |score: f32| Beam {
             tokens: Vec::new(),
             score,
         };
         // All beams start equal: only the first counts.
         let running = (0..beams).map(|index| beam(if index == 0 { 0.0 } else { NEVER }));
-        Sample {
+        BeamSample {
             running: running.collect(),
             finished: vec![beam(NEVER); beams],
             is_finished: vec![false; beams],
@@ -143,7 +145,7 @@ impl Sample {
     /// The best continuations of all beams, in descending order.
     fn candidates(
         &self,
-        best: &Best<'_>,
+        best: &BestByRow<'_>,
         first_row: usize,
         count: usize,
         ends: impl Fn(i64) -> bool,

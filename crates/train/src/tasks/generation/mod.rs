@@ -94,21 +94,21 @@ pub fn search(
 }
 
 /// [`Logits::Best`] by rows.
-struct Best<'a> {
+struct BestByRow<'a> {
     values: &'a [f32],
     ids: &'a [f32],
     lse: &'a [f32],
     count: usize,
 }
 
-impl<'a> Best<'a> {
+impl<'a> BestByRow<'a> {
     /// Splits the arrays. `count` may be less than requested, because a vocabulary may be smaller.
-    fn of(flat: &'a [f32], rows: usize) -> Best<'a> {
+    fn of(flat: &'a [f32], rows: usize) -> BestByRow<'a> {
         let count = (flat.len() / rows - 1) / 2;
         assert_eq!(flat.len(), rows * (2 * count + 1), "values, ids and sums");
         let (values, rest) = flat.split_at(rows * count);
         let (ids, lse) = rest.split_at(rows * count);
-        Best {
+        BestByRow {
             values,
             ids,
             lse,

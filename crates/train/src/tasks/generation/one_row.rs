@@ -3,7 +3,7 @@
 use holdall_files::{GOLDEN, SplitMix64, mix};
 
 use super::bans::Bans;
-use super::{Asked, Best, DecoderTokens, Generated, Generation, Logits, Method, NextToken};
+use super::{Asked, BestByRow, DecoderTokens, Generated, Generation, Logits, Method, NextToken};
 use crate::error::TrainError;
 
 pub(super) fn search(
@@ -37,7 +37,7 @@ pub(super) fn search(
             row_candidates.clear();
             match &candidates.logits {
                 Logits::Best(flat) => {
-                    let best = Best::of(flat, candidates.rows);
+                    let best = BestByRow::of(flat, candidates.rows);
                     row_candidates.extend(best.row(row).filter(|&(_, id)| id >= 0));
                 }
                 Logits::All(logits) => {

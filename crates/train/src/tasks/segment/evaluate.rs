@@ -6,7 +6,8 @@
 
 use holdall_data::samples::Samples;
 use holdall_metrics::segmentation::{
-    Image, ImageScores, METRICS, MaskScores, PerImageAndPooled, PooledScores, ThresholdCounts,
+    CurvePoint, Image, ImageScorer, ImageScores, METRICS, MaskScores, PerImageAndPooled,
+    PooledScores, ThresholdCounts,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -57,24 +58,19 @@ pub(super) fn evaluate(
         tell,
         ..
     } = evaluation;
-    let coding = task.framing.as_deref().map(|framing| &*framing.coding);
     let group = device.group();
-    let (share, is_alone) = (share_of(group), group.size() == 1);
     let all: Vec<u32> = (0..samples.len() as u32).collect();
-    let own = &all[share.of(all.len())];
+    let own = &all[share_of(group).of(all.len())];
     let pictures = Pictures {
         samples,
-        coding,
+        coding: task.framing.as_deref().map(|framing| &*framing.coding),
         chosen: own,
         stop,
     };
-    let mut pooled = PooledScores::new(task.model.num_outputs());
-    let mut table = ImageTable::new(samples.len());
-    let (mut done, mut without_mask) = (0, 0);
-    let mut losses = PictureLosses::none(task);
-    let mut images = OwnImages::default();
+    let mut totals = Totals::new(task, samples.len());
+    let mut own_images = OwnImages::default();
     let progressing = group.expect_progress();
-    let read = predict::look_at(
+    let read = predict::predict(
         task,
         device,
         &mut forward,
@@ -86,113 +82,153 @@ pub(super) fn evaluate(
             Ok(losses.zip(score(segmented)))
         },
         |sample, scorer, scored| {
-            done += 1;
-            match scored {
-                Some((of_picture, scores)) => {
-                    if !is_alone {
-                        images.add(sample, &scores, scorer.thresholds());
-                        images.losses.extend(of_picture.numbers());
-                    }
-                    losses.add(&of_picture);
-                    table.add(sample, scores.mean());
-                    pooled.add(scorer, &scores);
-                }
-                None => without_mask += 1,
+            if let (Some((losses, scores)), true) = (&scored, group.size() > 1) {
+                own_images.add(sample, scores, scorer.thresholds());
+                own_images.losses.extend(losses.numbers());
             }
-            tell(done, own.len());
+            totals.add(sample, scorer, scored.as_ref());
+            tell(totals.done, own.len());
             group.goes_on();
             is_wanted()
         },
     );
     drop(progressing);
-    if !is_alone {
-        images.odds = pooled.odds();
-        images.others = [done as u64, without_mask];
+    if group.size() > 1 {
+        own_images.odds = totals.pooled.odds();
+        own_images.others = [totals.done as u64, totals.without_mask];
         // Counts again over the results of all processes, in the order of samples.
-        pooled = PooledScores::new(task.model.num_outputs());
-        losses = PictureLosses::none(task);
-        table = ImageTable::new(samples.len());
-        (done, without_mask) = (0, 0);
+        totals = Totals::new(task, samples.len());
     }
-    let skipped = exchange(
-        group,
-        read,
-        || images.written(),
-        |part| {
-            let part = OwnImages::read(part)?;
-            for index in 0..part.samples.len() {
-                let (scores, thresholds) = part.image(index)?;
-                losses.add(&PictureLosses::from_numbers(task, part.losses(index))?);
-                table.add(part.samples[index], scores.mean());
-                pooled.add_without_odds(&scores, thresholds.as_ref());
-            }
-            let [read, maskless] = part.others;
-            done += read as usize;
-            without_mask += maskless;
-            pooled.add_odds(&part.odds).then_some(())
-        },
-    )?;
-    if done == 0 {
+    let write_own = || own_images.to_part();
+    let skipped = exchange(group, read, write_own, |part| {
+        totals.add_part(OwnImages::read(part)?)
+    })?;
+    if totals.done == 0 {
         return Err(nothing_readable(samples, &skipped).into());
     }
-    if pooled.images() == 0 {
+    if totals.pooled.images() == 0 {
         return Err(no_masks(samples).into());
     }
-    let best = pooled.curve().and_then(|curve| curve.best());
     if let (Some(best), Subset::Validation, Some(_), true) =
-        (best, subset, step, task.tunes_threshold)
+        (totals.best(), subset, step, task.tunes_threshold)
     {
         task.tune_threshold(hundredths(best.threshold));
     }
-    let mut scores = fields(&pooled.mean().per_image);
-    let mut set = |name: &str, value: Value| scores.insert(name.to_owned(), value);
-    set("pooled", Value::Object(fields(&pooled.mean().pooled)));
-    if let Some(best) = best {
-        set("threshold", json!(task.model.threshold));
-        // Rounded: an f32 prints as more digits than the threshold has.
-        set("best_threshold", json!(hundredths(best.threshold)));
-        set(TUNED_DICE, json!(best.dice));
-    }
-    if task.model.num_outputs() > 1 {
-        set("classes", class_rows(task, &pooled.classes()));
-    }
-    set("pictures", json!(pooled.images()));
-    set(
-        "protocol",
-        json!(examples::protocol(task, &pooled, samples)),
-    );
-    set("skipped", json!(samples.len() - done));
-    if without_mask > 0 {
-        set("without_mask", json!(without_mask));
-    }
-    if step.is_none() {
-        set("images", table.rows(samples));
+    let mut scores = Scores::of(&totals.scores(samples, step.is_none()));
+    if effective_batch.is_some() {
+        scores.set_losses(&totals.losses.means(task));
     }
     let files = match step {
         Some(step) if group.rank() == 0 => {
-            let overlays = examples::overlays(task, device, &mut forward, &pictures, &table)?;
+            let table = &totals.table;
+            let overlays = examples::overlays(task, device, &mut forward, &pictures, table)?;
             let file = examples::File {
                 step,
                 subset,
                 task,
-                pooled: &pooled,
-                table: &table,
+                pooled: &totals.pooled,
+                table,
                 overlays,
             };
             vec![(examples::FILE_NAME, file.json(samples))]
         }
         _ => Vec::new(),
     };
-    let mut scores = Scores::of(&Value::Object(scores));
-    if effective_batch.is_some() {
-        scores.set_losses(&losses.means(task));
-    }
     Ok(Evaluated {
         scores,
         skipped,
         files,
         ranks: None,
     })
+}
+
+/// Results over all pictures so far.
+struct Totals<'t> {
+    task: &'t SegmentTask,
+    pooled: PooledScores,
+    table: ImageTable,
+    losses: PictureLosses,
+    /// Pictures that were read.
+    done: usize,
+    without_mask: u64,
+}
+
+impl<'t> Totals<'t> {
+    fn new(task: &'t SegmentTask, num_samples: usize) -> Totals<'t> {
+        Totals {
+            task,
+            pooled: PooledScores::new(task.model.num_outputs()),
+            table: ImageTable::new(num_samples),
+            losses: PictureLosses::none(task),
+            done: 0,
+            without_mask: 0,
+        }
+    }
+
+    /// Adds a picture; one without a mask has no scores.
+    fn add(
+        &mut self,
+        sample: u32,
+        scorer: &ImageScorer,
+        scored: Option<&(PictureLosses, ImageScores)>,
+    ) {
+        self.done += 1;
+        let Some((losses, scores)) = scored else {
+            self.without_mask += 1;
+            return;
+        };
+        self.losses.add(losses);
+        self.table.add(sample, scores.mean());
+        self.pooled.add(scorer, scores);
+    }
+
+    /// Adds the pictures of a process; `None` if the part has another shape.
+    fn add_part(&mut self, part: OwnImages) -> Option<()> {
+        for index in 0..part.samples.len() {
+            let (scores, thresholds) = part.image(index)?;
+            let losses = PictureLosses::from_numbers(self.task, part.losses(index))?;
+            self.losses.add(&losses);
+            self.table.add(part.samples[index], scores.mean());
+            self.pooled.add_without_odds(&scores, thresholds.as_ref());
+        }
+        let [read, without_mask] = part.others;
+        self.done += read as usize;
+        self.without_mask += without_mask;
+        self.pooled.add_odds(&part.odds).then_some(())
+    }
+
+    /// The threshold with the highest mean Dice; only for models with one output.
+    fn best(&self) -> Option<CurvePoint> {
+        self.pooled.curve()?.best()
+    }
+
+    /// The scores as fields; `detailed` adds those of each picture.
+    fn scores(&self, samples: &Samples, detailed: bool) -> Value {
+        let Totals { task, pooled, .. } = self;
+        let mut scores = fields(&pooled.mean().per_image);
+        let mut set = |name: &str, value: Value| scores.insert(name.to_owned(), value);
+        set("pooled", Value::Object(fields(&pooled.mean().pooled)));
+        if let Some(best) = self.best() {
+            set("threshold", json!(task.model.threshold));
+            // Rounded: an f32 prints as more digits than the threshold has.
+            set("best_threshold", json!(hundredths(best.threshold)));
+            set(TUNED_DICE, json!(best.dice));
+        }
+        if task.model.num_outputs() > 1 {
+            set("classes", class_rows(task, &pooled.classes()));
+        }
+        set("pictures", json!(pooled.images()));
+        let protocol = examples::protocol(task, pooled, samples);
+        set("protocol", json!(protocol));
+        set("skipped", json!(samples.len() - self.done));
+        if self.without_mask > 0 {
+            set("without_mask", json!(self.without_mask));
+        }
+        if detailed {
+            set("images", self.table.rows(samples));
+        }
+        Value::Object(scores)
+    }
 }
 
 /// Results of one process, until all processes exchange theirs. Each list has the same count of numbers per picture.
@@ -219,7 +255,7 @@ impl OwnImages {
         self.thresholds.extend(thresholds);
     }
 
-    fn written(&self) -> PartWriter {
+    fn to_part(&self) -> PartWriter {
         let part = PartWriter::default().numbers(&self.samples);
         let part = part.numbers(&self.figures).numbers(&self.counts);
         let part = part.numbers(&self.thresholds).numbers(&self.losses);
@@ -261,9 +297,7 @@ impl OwnImages {
 }
 
 /// `None` for a picture without a mask.
-pub(super) fn score(
-    segmented: Segmented<'_>,
-) -> Option<holdall_metrics::segmentation::ImageScores> {
+pub(super) fn score(segmented: Segmented<'_>) -> Option<ImageScores> {
     let picture = segmented.picture;
     let truth_hw = picture.mask.as_deref()?;
     let image = Image {

@@ -5,7 +5,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use holdall_data::decode::WholePicture;
 use holdall_data::samples::Samples;
-use holdall_data::segmentation::PixelDepth;
 use holdall_device::Device;
 use holdall_metrics::segmentation::{IGNORED, MaskScores, PooledScores, predict_classes};
 use serde_json::{Value, json};
@@ -203,7 +202,7 @@ pub(super) fn overlays(
         };
         let name = pictures.samples.image(sample as usize);
         let work = |_, segmented: Segmented<'_>| Ok(Overlay::new(task, &segmented));
-        predict::look_at(task, device, forward, &chosen, work, |_, _, overlay| {
+        predict::predict(task, device, forward, &chosen, work, |_, _, overlay| {
             overlays.push(overlay.json(name, rank, dice));
             true
         })?;
@@ -285,10 +284,7 @@ fn class_colour(class: u8) -> [u8; 3] {
 
 /// A pixel in 8 bits: the first three channels, or the first as grey.
 fn colour_at(picture: &WholePicture, at: usize) -> [u8; 3] {
-    let bytes = match picture.depth {
-        PixelDepth::Eight => 1,
-        PixelDepth::Sixteen => 2,
-    };
+    let bytes = picture.depth.bytes();
     let pixel = &picture.pixels[at * picture.channels * bytes..];
     // The high byte of 16 bits, which is the second.
     let channel = |channel: usize| pixel[channel * bytes + bytes - 1];

@@ -10,7 +10,7 @@ use holdall_models::unet::layout;
 use super::SegmentTask;
 use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::model_files::{SHARD_BYTES, unsaved};
+use crate::export::model_files::{SHARD_BYTES, exported, unsaved};
 
 /// A tensor in PyTorch's channels-first layout, converted while it is written.
 struct ChannelsFirst<'a> {
@@ -41,18 +41,11 @@ impl Values for ChannelsFirst<'_> {
 
 /// Writes the model folder.
 pub(super) fn save(task: &SegmentTask, step: &Step, folder: &Path) -> Result<(), TrainError> {
-    let by_name = |name: &str| {
-        let mut parameters = step.parameters().iter();
-        let parameter = parameters.find(|parameter| parameter.name == name);
-        step.exported_weight(
-            parameter.expect("the graph has every tensor of the state dict: tested"),
-        )
-    };
     let tensors = task.model.tensors().into_iter();
     let tensors: Vec<NamedTensor<ChannelsFirst<'_>>> = tensors
         .map(|(name, shape)| {
             let tensor = ChannelsFirst {
-                stored: by_name(&name),
+                stored: exported(step, &name),
                 shape: shape.clone(),
             };
             (name, shape, tensor)

@@ -91,7 +91,7 @@ pub struct SegmentTask {
     pub tunes_threshold: bool,
     /// The best threshold of the last evaluation of validation pictures.
     tuned_threshold: Arc<Mutex<Option<f64>>>,
-    weights: Option<Arc<Weights>>,
+    weights: Arc<Weights>,
     /// Whether the heads start from random weights because the folder's have other classes.
     is_new_head: bool,
 }
@@ -120,7 +120,7 @@ impl SegmentTask {
             mirror: false,
             tunes_threshold: true,
             tuned_threshold: Arc::default(),
-            weights: None,
+            weights: Arc::default(),
             is_new_head: false,
             model,
         }
@@ -133,7 +133,7 @@ impl SegmentTask {
         };
         let random = SegmentTask::new(model.clone(), sides);
         Some(SegmentTask {
-            weights: Some(Arc::new(Weights::Folder(Box::new(folder)))),
+            weights: Arc::new(Weights::Folder(Box::new(folder))),
             ..random
         })
     }
@@ -220,13 +220,10 @@ impl Task for SegmentTask {
     }
 
     fn weights(&self, seed: u64) -> Result<FillWeights<'_>, TrainError> {
-        let folder = match self.weights.as_deref() {
-            Some(Weights::Folder(folder)) => folder,
-            Some(Weights::Random { .. }) | None => {
-                return Ok(Box::new(move |name, values| {
-                    Ok(init::fill(&self.model, seed, name, values)?)
-                }));
-            }
+        let Some(folder) = self.weights.folder() else {
+            return Ok(Box::new(move |name, values| {
+                Ok(init::fill(&self.model, seed, name, values)?)
+            }));
         };
         let shapes = self.model.tensors();
         Ok(Box::new(move |name, values| {
@@ -239,17 +236,14 @@ impl Task for SegmentTask {
     }
 
     fn has_random_weights(&self) -> bool {
-        !matches!(self.weights.as_deref(), Some(Weights::Folder(_)))
+        self.weights.are_random()
     }
 
     fn describe_weights(&self) -> String {
-        match &self.weights {
-            Some(weights) => weights.describe(),
-            None => "Weights: RANDOM".to_owned(),
-        }
+        self.weights.describe()
     }
 
-    fn other_sizes(&self) -> Vec<(String, Arc<dyn Task>)> {
+    fn variants_by_image_size(&self) -> Vec<(String, Arc<dyn Task>)> {
         let own = [self.row.height, self.row.width];
         let others = OTHER_SIZES.iter().filter(|&&side| own != [side; 2]);
         let sized = |&side: &usize| {
@@ -304,8 +298,8 @@ impl Task for SegmentTask {
         true
     }
 
-    fn most_at_a_time(&self) -> usize {
-        predict::most_at_a_time(self)
+    fn max_forward_batch(&self) -> usize {
+        predict::max_forward_batch(self)
     }
 
     fn evaluation_bytes(&self, _subset: Subset, samples: &Samples, threads: usize) -> u64 {

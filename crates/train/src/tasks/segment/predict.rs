@@ -46,7 +46,7 @@ const PIXELS_AT_A_TIME: usize = 1 << 18;
 const MOST_SIZES_BESIDE_A_STEP: usize = 16;
 
 /// Default number of rows per forward pass.
-pub(super) fn most_at_a_time(task: &SegmentTask) -> usize {
+pub(super) fn max_forward_batch(task: &SegmentTask) -> usize {
     (PIXELS_AT_A_TIME / task.row.num_pixels().max(1)).clamp(1, MOST_SMALL)
 }
 
@@ -206,7 +206,7 @@ fn resize_bytes(task: &SegmentTask, size: [usize; 2]) -> [u64; 2] {
 
 /// Predicts pictures. `work` processes the results in parallel; `each` gets what `work` returned, in the order of the samples,
 /// with the picture's scorer, and returns whether to continue. Returns the unreadable pictures.
-pub(super) fn look_at<R: Send>(
+pub(super) fn predict<R: Send>(
     task: &SegmentTask,
     device: &Device,
     forward: &mut Forward<'_>,

@@ -10,10 +10,10 @@ use holdall_data::segmentation::{
     Fit, MaskCoding, PairFraming, SegmentationSet, Survey, picture_sizes,
 };
 use holdall_graph::ops::normalize_pixels::PixelDepth;
-use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::unet::config::{MOST_CLASSES, PictureInput, UnetConfig};
 
+use super::super::opened_model::open_folder;
 use super::evaluate::tunes_threshold;
 use super::{LossTerm, SegmentTask, loss_terms};
 use crate::config::RunConfig;
@@ -27,13 +27,13 @@ use crate::tasks::starting_folder;
 const USUAL_SIZE: [usize; 2] = [1024; 2];
 
 /// A U-Net from a folder or a preset.
-pub(super) struct OpenedModel {
+pub(super) struct OpenedUnet {
     pub model: UnetConfig,
     pub weights: Weights,
 }
 
 /// Opens the folder or the cached model that `model:` names, or the preset of that name with the changes of `unet:`.
-pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
+pub(super) fn open_model(config: &RunConfig) -> Result<OpenedUnet, TrainError> {
     let name = config.model.as_str();
     let Some(path) = starting_folder(config) else {
         let Some(preset) = UnetConfig::preset(name) else {
@@ -44,13 +44,12 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
             )));
         };
         let weights = Weights::Random {
-            preset: name.to_owned(),
+            preset: Some(name.to_owned()),
         };
         let model = config.unet.apply(preset)?;
-        return Ok(OpenedModel { model, weights });
+        return Ok(OpenedUnet { model, weights });
     };
-    let folder = ModelFolder::open(&path)?;
-    folder.check()?;
+    let folder = open_folder(&path)?;
     let ModelConfig::Unet(model) = folder.config() else {
         return Err(TrainError::Config(format!(
             "model `{name}`: expected a U-Net, found {}\nhint: a folder that `holdall train --task segment` wrote, or a preset: {}",
@@ -64,7 +63,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
             path.display()
         )));
     }
-    Ok(OpenedModel {
+    Ok(OpenedUnet {
         model: model.clone(),
         weights: Weights::Folder(Box::new(folder)),
     })
@@ -73,7 +72,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
 /// Opens the model without data; the config's `labels` is the number of classes.
 pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let mut opened = open_model(config)?;
-    let is_random = matches!(opened.weights, Weights::Random { .. });
+    let is_random = opened.weights.are_random();
     if let (Some(labels), true) = (config.labels, is_random) {
         let names = 0..labels.min(MOST_CLASSES + 1);
         opened.model.classes = names.map(|label| format!("class {label}")).collect();
@@ -89,17 +88,17 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
 
 fn task(
     config: &RunConfig,
-    opened: OpenedModel,
+    opened: OpenedUnet,
     sides: [usize; 2],
 ) -> Result<SegmentTask, TrainError> {
-    let OpenedModel { model, weights } = opened;
+    let OpenedUnet { model, weights } = opened;
     let terms = LossTerm::of_config(&config.losses, model.num_outputs())?;
     let class_weights = loss_terms::class_weights(&config.losses, model.num_mask_values())?;
     Ok(SegmentTask {
         terms,
         class_weights,
         tunes_threshold: tunes_threshold(config.train.best_metric.as_deref()),
-        weights: Some(Arc::new(weights)),
+        weights: Arc::new(weights),
         ..SegmentTask::new(model, sides)
     })
 }
@@ -172,7 +171,7 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
 
 /// Sets classes, channels and sizes from the data. Returns whether a folder's heads have to be replaced for other classes.
 fn fit_to_data(
-    opened: &mut OpenedModel,
+    opened: &mut OpenedUnet,
     config: &RunConfig,
     coding: &MaskCoding,
     survey: &Survey,
@@ -183,7 +182,7 @@ fn fit_to_data(
         [_, only] => vec![only.clone()],
         classes => classes.to_vec(),
     };
-    let is_random = matches!(opened.weights, Weights::Random { .. });
+    let is_random = opened.weights.are_random();
     let is_new_head = !is_random && classes.len() != model.classes.len();
     if is_new_head {
         notes.push(format!(
@@ -242,13 +241,13 @@ fn set_sizes(model: &mut UnetConfig, config: &RunConfig) -> Result<(), TrainErro
 /// proportions.
 fn with_size(
     config: &RunConfig,
-    opened: &OpenedModel,
+    opened: &OpenedUnet,
     survey: &Survey,
     notes: &mut Vec<String>,
 ) -> RunConfig {
     let mut config = config.clone();
     let is_open = config.data.image_size == ImageSize::Auto && config.data.patch.is_none();
-    let is_random = matches!(opened.weights, Weights::Random { .. });
+    let is_random = opened.weights.are_random();
     if let (true, true, Some(most)) = (is_open, is_random, opened.model.image_size) {
         let own = [survey.height as usize, survey.width as usize];
         let up_to = if survey.is_uniform { "" } else { "up to " };

@@ -13,11 +13,11 @@ use holdall_data::{DataConfig, Side};
 use holdall_device::Device;
 use holdall_files::counted;
 use holdall_metrics::segmentation::{ImageScores, predict_classes};
-use holdall_models::folder::ModelFolder;
 use holdall_models::model_config::ModelConfig;
 use holdall_onnx::Precision;
 use holdall_plan::PlanError;
 
+use super::super::opened_model::open_folder;
 use super::predict::{self, Pictures, Segmented};
 use super::{SegmentTask, evaluate, onnx};
 use crate::config::RunConfig;
@@ -57,8 +57,7 @@ impl SavedSegmenter {
         if !path.exists() {
             return Err(not_trained(name));
         }
-        let folder = ModelFolder::open(&path)?;
-        folder.check()?;
+        let folder = open_folder(&path)?;
         let ModelConfig::Unet(model) = folder.config() else {
             return Err(TrainError::Config(format!(
                 "{name}: expected a U-Net, found {}\nhint: holdall train DATA --task segment trains one",
@@ -69,7 +68,7 @@ impl SavedSegmenter {
         let (multiple, patch) = (model.size_multiple(), model.patch);
         let mut task = SegmentTask::new(model, [multiple; 2]);
         task.tile = patch;
-        task.weights = Some(Arc::new(Weights::Folder(Box::new(folder))));
+        task.weights = Arc::new(Weights::Folder(Box::new(folder)));
         Ok(SavedSegmenter { task })
     }
 
@@ -168,7 +167,7 @@ impl SavedSegmenter {
                 scores,
             })?)
         };
-        predict::look_at(task, device, forward, &pictures, work, |sample, _, made| {
+        predict::predict(task, device, forward, &pictures, work, |sample, _, made| {
             each(sample, made)
         })
     }
@@ -188,10 +187,8 @@ impl SavedSegmenter {
 
 impl SavedModel for SavedSegmenter {
     fn path(&self) -> &Path {
-        match self.task.weights.as_deref() {
-            Some(Weights::Folder(folder)) => folder.path(),
-            _ => unreachable!("opened from a folder"),
-        }
+        let folder = self.task.weights.folder();
+        folder.expect("opened from a folder").path()
     }
 
     fn describe_pictures(&self) -> String {

@@ -210,7 +210,7 @@ pub(super) fn fill(task: &VideoTextTask, batch: &mut Batch, loaded: &Loaded<Host
 
 /// Writes the group of each text and its share.
 fn set_groups(task: &VideoTextTask, batch: &mut Batch, groups: impl Iterator<Item = i64>) {
-    if task.same_text == SameText::Negative {
+    if task.loss.same_text == SameText::Negative {
         return;
     }
     let column = batch.indices(GROUPS, Scope::EffectiveBatch);

@@ -11,22 +11,20 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use holdall_data::loader::{Course, Loader, Share, Skipped};
+use holdall_data::loader::{Course, Loaded, Skipped};
 use holdall_data::samples::Samples;
 use holdall_device::HostRow;
-use holdall_metrics::contrastive::{PairedFeatures, Positives};
-use holdall_metrics::features::{FeatureGather, Features, OrderedFeatures};
+use holdall_device::cpu::Cpu;
+use holdall_metrics::contrastive::Positives;
+use holdall_metrics::features::FeatureGather;
 use holdall_metrics::retrieval::{Found, Ties};
-use holdall_processes::Group;
 use serde_json::{Map, Value};
 
 use super::super::block_loss::{self, BlockLoss};
 use super::super::classify::{self, Tallies, tally_bytes};
-use super::super::ranking;
+use super::super::clip::TokenTable;
+use super::super::ranking::{self, QueryFeatures};
 use super::captions::{CAPTION_BYTES, WrittenCaptions};
 use super::examples::{EXAMPLES_BYTES, thumbnails};
 use super::predict::ClipReader;
@@ -37,8 +35,7 @@ use crate::config::{SameText, Subset};
 use crate::engine::scores::{EvaluatedLoss, Scores};
 use crate::engine::step::LossSum;
 use crate::engine::task::{Evaluated, Evaluation, SampleRanks, Task, Unfinished, nothing_readable};
-use crate::planning::loader_budget::read_course;
-use crate::planning::processes::share_of;
+use crate::run::evaluation_pass::{AllOutputs, EvaluationPass};
 use crate::run::shared_evaluation::{PartWriter, exchange, result_of_first};
 
 /// Host memory of an evaluation, in bytes.
@@ -64,80 +61,51 @@ pub(super) fn evaluate(
     task: &VideoTextTask,
     evaluation: Evaluation<'_>,
 ) -> Result<Evaluated, Unfinished> {
-    let (step, subset) = (evaluation.step, evaluation.subset);
-    let device = evaluation.device;
-    let is_wanted = evaluation.is_wanted;
-    let contrastive = BlockLoss::new(&evaluation.forward, evaluation.effective_batch)?;
-    let mut pass = Pass::new(task, evaluation);
-    let clips = pass.clips()?;
+    let Evaluation {
+        device,
+        samples,
+        subset,
+        step,
+        effective_batch,
+        is_wanted,
+        ..
+    } = evaluation;
+    let contrastive = BlockLoss::new(&evaluation.forward, effective_batch)?;
+    let mut pass = ClipPass::new(task, evaluation);
+    let clips = pass.clips(step.is_none())?;
     let texts = pass.texts()?;
     let group = device.group();
-    let projection = task.model.projection_dim;
-    let num_texts = texts.len() / projection;
+    let num_texts = texts.len() / task.model.projection_dim;
     // The first process ranks. If ranking fails, the process still writes its captions, because the other processes wait for them.
-    let ranked = (group.rank() == 0).then(|| {
-        let found = device.cpu().scope(|| {
-            let texts = Features::of(&texts, projection);
-            ranking::rank(&clips.features.rows, &texts, &clips.text_of, &mut |_| {
-                is_wanted()
-            })
-        });
-        found.map_err(|error| ranking::failed(error, ["clip", "text"]))
-    });
-    let ranked = match (ranked, group.size()) {
+    let retrieved = (group.rank() == 0)
+        .then(|| retrieve(task, device.cpu(), &clips, &texts, contrastive, is_wanted));
+    let retrieved = match (retrieved, group.size()) {
         (Some(Err(error)), 1) => return Err(error),
-        (ranked, _) => ranked,
-    };
-    let losses = match contrastive.filter(|_| group.rank() == 0) {
-        Some(contrastive) => {
-            let features = PairedFeatures {
-                queries: &clips.features.rows,
-                texts: &texts,
-                text_of: &clips.text_of,
-                dimension: projection,
-            };
-            let (sum, tokens) = clips.caption_sum;
-            let caption = LossSum {
-                sum,
-                count: tokens as f64,
-            };
-            let mut sums = vec![LossSum::default()];
-            sums.extend(task.decoder().map(|_| caption));
-            let mut losses = classify::evaluated(task.losses(), &sums);
-            losses.extend(clips.head_losses);
-            let positives = match task.same_text {
-                SameText::Negative => Positives::OwnPair,
-                SameText::Positive => Positives::EqualTexts,
-            };
-            let found = device.cpu().scope(|| {
-                contrastive.set(&mut losses[CONTRASTIVE], features, positives, is_wanted)
-            });
-            match (found, group.size()) {
-                (Err(error), 1) => return Err(error),
-                // Without losses if they are not finite or were interrupted: the error of the ranks reaches all processes.
-                (found, _) => found.map(|()| losses).unwrap_or_default(),
-            }
-        }
-        None => Vec::new(),
+        (retrieved, _) => retrieved,
     };
     // Captions need little memory of their own; dropping the text features makes room for them.
     drop(texts);
+    let QueryFeatures {
+        samples: read,
+        text_of,
+        ..
+    } = clips.features;
     let ranks = ClipRanks {
-        clips: clips.features.samples,
-        found: ranked.as_ref().and_then(|ranked| ranked.as_ref().ok()),
+        clips: &read,
+        found: retrieved
+            .as_ref()
+            .and_then(|one| Some(&one.as_ref().ok()?.found)),
     };
     let written = match task.decoder() {
         Some(_) if task.evaluation.captions > 0 => Some(pass.captions(&ranks)?),
         _ => None,
     };
-    let read_clips = ranks.clips;
-    let num_clips = read_clips.len();
-    let samples = &pass.samples;
     let mut sample_ranks = None;
     let scores = result_of_first(group, || {
-        let found = ranked.expect("of the first process")?;
+        let Retrieved { found, losses } = retrieved.expect("of the first process")?;
         let retrieval = Retrieval::of(&found, num_texts);
-        sample_ranks = Some(SampleRanks::new(read_clips, clips.text_of, found));
+        let num_clips = read.len();
+        sample_ranks = Some(SampleRanks::new(read, text_of, found));
         let mut scores = Scores::of(&VideoTextScores {
             retrieval,
             chance_r1: 1.0 / retrieval.texts as f64,
@@ -167,10 +135,42 @@ pub(super) fn evaluate(
     })
 }
 
+/// Ranks, and the losses if they are asked for.
+struct Retrieved {
+    found: Found,
+    losses: Vec<EvaluatedLoss>,
+}
+
+fn retrieve(
+    task: &VideoTextTask,
+    cpu: &Cpu,
+    clips: &ClipResults,
+    texts: &[f32],
+    contrastive: Option<BlockLoss>,
+    is_wanted: &(dyn Fn() -> bool + Sync),
+) -> Result<Retrieved, Unfinished> {
+    let features = clips.features.paired_with(texts, task.model.projection_dim);
+    let found = ranking::rank(cpu, features, ["clip", "text"], is_wanted)?;
+    let mut losses = Vec::new();
+    if let Some(contrastive) = contrastive {
+        let mut sums = vec![LossSum::default()];
+        sums.extend(task.decoder().map(|_| clips.caption_sum));
+        losses = classify::evaluated(task.losses(), &sums);
+        losses.extend_from_slice(&clips.head_losses);
+        let positives = match task.loss.same_text {
+            SameText::Negative => Positives::OwnPair,
+            SameText::Positive => Positives::EqualTexts,
+        };
+        let loss = &mut losses[CONTRASTIVE];
+        contrastive.set(cpu, loss, features, positives, is_wanted)?;
+    }
+    Ok(Retrieved { found, losses })
+}
+
 /// Retrieval ranks by sample number.
 pub(super) struct ClipRanks<'a> {
     /// Sample numbers, ascending.
-    clips: Vec<u32>,
+    clips: &'a [u32],
     /// Set in the first process only.
     found: Option<&'a Found>,
 }
@@ -186,210 +186,127 @@ impl ClipRanks<'_> {
 
 /// Results for all clips.
 struct ClipResults {
-    /// In the order of the samples.
-    features: OrderedFeatures,
-    text_of: Vec<u32>,
-    /// Sum of negative log-likelihoods, and number of tokens.
-    caption_sum: (f64, usize),
+    features: QueryFeatures,
+    /// Negative log-likelihoods of the captions' tokens.
+    caption_sum: LossSum,
     heads: Map<String, Value>,
     head_losses: Vec<EvaluatedLoss>,
     skipped: Vec<Skipped>,
 }
 
-/// An evaluation in progress.
-struct Pass<'t, 'a> {
+/// An evaluation in progress: clips, then texts, then captions.
+struct ClipPass<'t, 'a> {
     task: &'t VideoTextTask,
-    group: &'a Group,
-    share: Share,
     reader: ClipReader<'t, 'a>,
-    pictures: &'a mut Loader<HostRow>,
-    samples: &'a Arc<Samples>,
     texts: &'t TokenizedTexts,
-    stop: &'a AtomicBool,
-    is_wanted: &'a (dyn Fn() -> bool + Sync),
-    tell: &'a mut dyn FnMut(usize, usize),
-    is_detailed: bool,
-    done: usize,
-    total: usize,
+    pass: EvaluationPass<'a>,
 }
 
-impl<'t, 'a> Pass<'t, 'a> {
-    fn new(task: &'t VideoTextTask, evaluation: Evaluation<'a>) -> Pass<'t, 'a> {
-        let samples = evaluation.samples;
+impl<'t, 'a> ClipPass<'t, 'a> {
+    fn new(task: &'t VideoTextTask, evaluation: Evaluation<'a>) -> ClipPass<'t, 'a> {
+        let num_samples = evaluation.samples.len();
         let texts = task.data().texts(evaluation.subset);
         let written = match task.decoder() {
-            Some(_) => task.evaluation.captions.min(samples.len()),
+            Some(_) => task.evaluation.captions.min(num_samples),
             None => 0,
         };
-        let group = evaluation.device.group();
-        let share = share_of(group);
-        let parts = [samples.len(), texts.texts.len(), written];
-        Pass {
+        let lengths = [num_samples, texts.texts.len(), written];
+        let (pass, forward) = EvaluationPass::new(evaluation, lengths);
+        ClipPass {
             task,
-            group,
-            share,
-            reader: ClipReader::new(task, evaluation.forward),
-            pictures: evaluation.pictures,
-            samples,
+            reader: ClipReader::new(task, forward),
             texts,
-            stop: evaluation.stop,
-            is_wanted: evaluation.is_wanted,
-            tell: evaluation.tell,
-            is_detailed: evaluation.step.is_none(),
-            done: 0,
-            total: parts.map(|count| share.of(count).len()).iter().sum(),
+            pass,
         }
     }
 
-    /// Encodes every readable clip.
-    fn clips(&mut self) -> Result<ClipResults, Unfinished> {
-        let (task, samples) = (self.task, self.samples);
+    /// Encodes every readable clip; `detailed` adds the scores of each class to those of the heads.
+    fn clips(&mut self, detailed: bool) -> Result<ClipResults, Unfinished> {
+        let (task, samples) = (self.task, self.pass.samples);
         let projection = task.model.projection_dim;
         let mut features = FeatureGather::new(samples.len(), projection, samples.len());
         let mut tallies = Tallies::new(&task.heads, samples.len());
-        let mut caption_sum = (0.0, 0);
-        let batch = self.reader.batch().min(self.pictures.num_rows());
-        let (reader, captions) = (&mut self.reader, self.texts.captions.as_ref());
-        let mut not_finite = None;
-        let mut take = |read: &[u32], clips: &[f32], logits: &mut [f32]| {
+        let mut outputs = AllOutputs::new(self.pass.group, |read, clips, logits| {
             let taken = features.add(read, clips);
             taken.expect("a loader gives each sample once");
             if !logits.is_empty() {
                 let width = logits.len() / read.len();
-                for (&sample, outputs) in read.iter().zip(logits.chunks_mut(width)) {
+                for (&sample, outputs) in read.iter().zip(logits.chunks(width)) {
                     tallies.add(samples, sample as usize, outputs);
                 }
             }
-        };
-        let is_alone = self.group.size() == 1;
-        let mut own = OwnClips::default();
-        let mut done = 0;
-        let course = (samples, Course::Once(self.share));
-        let progressing = self.group.expect_progress();
-        let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
-            let encoded = reader.clips(loaded)?;
-            let mut logits = encoded.logits.map_or(Vec::new(), Cow::into_owned);
-            if is_alone {
-                take(&loaded.samples, &encoded.features, &mut logits)
-            } else {
-                own.add(&loaded.samples, &encoded.features, &logits)
-            }
-            if let Some(captions) = captions {
-                let read = loaded.samples.iter();
-                let text_of = read.map(|&sample| samples.caption_id(sample as usize) as usize);
-                let (sum, tokens) = reader.caption_loss(captions, text_of)?;
-                if !sum.is_finite() {
-                    let first = samples.image(loaded.samples[0] as usize);
-                    not_finite = Some(format!(
-                        "the caption loss of {} clips from {first} on is not finite: found {sum}",
-                        loaded.rows.len()
-                    ));
-                }
-                caption_sum.0 += sum;
-                caption_sum.1 += tokens;
-            }
-            done += loaded.rows.len();
-            (self.tell)(done, self.total);
-            Ok::<bool, Unfinished>((self.is_wanted)() && not_finite.is_none())
         });
-        drop(progressing);
-        let read = match not_finite {
-            Some(found) => Err(Unfinished::NotFinite(found)),
-            None => read.and_then(|read| read.ok_or(Unfinished::Stopped)),
-        };
-        let (own_sum, own_tokens) = caption_sum;
-        let write_own = || {
-            let part = PartWriter::default().numbers(&own.samples);
-            let part = part.numbers(&own.features).numbers(&own.logits);
-            part.numbers(&[own_sum]).numbers(&[own_tokens as u64])
-        };
-        if !is_alone {
-            caption_sum = (0.0, 0);
-        }
-        let skipped = exchange(self.group, read, write_own, |mut part| {
-            let read: Vec<u32> = part.numbers()?;
-            let clips: Vec<f32> = part.numbers()?;
-            take(&read, &clips, &mut part.numbers::<f32>()?);
-            caption_sum.0 += part.numbers::<f64>()?.first()?;
-            caption_sum.1 += *part.numbers::<u64>()?.first()? as usize;
+        let (reader, captions) = (&mut self.reader, self.texts.captions.as_ref());
+        let mut caption_sum = LossSum::default();
+        let read = self.pass.read_once(reader.batch(), |loaded| {
+            let encoded = reader.clips(loaded)?;
+            let logits = encoded.logits.as_deref().unwrap_or(&[]);
+            outputs.add(&loaded.samples, &encoded.features, logits);
+            if let Some(captions) = captions {
+                let (sum, tokens) = captions_of_batch(reader, captions, samples, loaded)?;
+                caption_sum.sum += sum;
+                caption_sum.count += tokens as f64;
+            }
+            Ok(())
+        });
+        let mut sum_of_all = LossSum::default();
+        let own_sum = [caption_sum.sum, caption_sum.count];
+        let write_sum = |part: PartWriter| part.numbers(&own_sum);
+        let skipped = outputs.finish(read, write_sum, |mut part| {
+            let [sum, count] = part.numbers::<f64>()?.try_into().ok()?;
+            sum_of_all.sum += sum;
+            sum_of_all.count += count;
             Some(())
         })?;
         if features.is_empty() {
             return Err(nothing_readable(samples, &skipped).into());
         }
-        // Clips that could not be read, in this evaluation or before.
-        let left_out: Vec<u32> = features.missing().collect();
-        let features = features.in_order(&left_out);
-        let features = features.expect("all others are there");
-        let text_of = features.samples.iter();
-        let text_of = text_of.map(|&sample| samples.caption_id(sample as usize));
-        let heads = tallies.scores(self.is_detailed).into_iter();
-        let head_losses = tallies.losses();
-        self.done = done;
+        let heads = tallies.scores(detailed).into_iter();
         Ok(ClipResults {
-            text_of: text_of.collect(),
-            features,
-            caption_sum,
             heads: heads.map(|(name, scores)| (name, scores.into())).collect(),
-            head_losses,
+            head_losses: tallies.losses(),
+            features: QueryFeatures::new(features, samples),
+            caption_sum: match self.pass.group.size() {
+                1 => caption_sum,
+                _ => sum_of_all,
+            },
             skipped,
         })
     }
 
     /// Encodes every text, in the order of the table.
     fn texts(&mut self) -> Result<Vec<f32>, Unfinished> {
-        let texts = &self.texts.texts;
+        let (reader, texts) = (&mut self.reader, &self.texts.texts);
         let projection = self.task.model.projection_dim;
-        let own = self.share.of(texts.len());
-        let mut features = Vec::with_capacity(own.len() * projection);
-        let progressing = self.group.expect_progress();
-        let encoded = self.encode_texts(own, &mut features);
-        drop(progressing);
-        let mut all = Vec::new();
-        let write_own = || PartWriter::default().numbers(&features);
-        exchange(self.group, encoded, write_own, |mut part| {
-            all.extend(part.numbers::<f32>()?);
-            Some(())
-        })?;
-        Ok(match self.group.size() {
-            1 => features,
-            _ => all,
-        })
-    }
-
-    fn encode_texts(&mut self, own: Range<usize>, to: &mut Vec<f32>) -> Result<(), Unfinished> {
-        let projection = self.task.model.projection_dim;
-        for first in own.clone().step_by(self.reader.batch()) {
-            let encoded = self.reader.texts(&self.texts.texts, first)?;
-            // The last batch may extend beyond this process's share.
-            let wanted = (own.end - first) * projection;
-            to.extend_from_slice(&encoded[..encoded.len().min(wanted)]);
-            let done = to.len() / projection;
-            (self.tell)(self.done + done, self.total);
-            if !(self.is_wanted)() {
-                return Err(Unfinished::Stopped);
+        let own = self.pass.share.of(texts.len());
+        self.pass.gather(|go_on| {
+            let mut rows = Vec::with_capacity(own.len() * projection);
+            for first in own.clone().step_by(reader.batch()) {
+                let encoded = reader.texts(texts, first)?;
+                // The last batch may extend beyond this process's share.
+                let wanted = (own.end - first) * projection;
+                rows.extend_from_slice(&encoded[..encoded.len().min(wanted)]);
+                if !go_on(rows.len() / projection) {
+                    return Err(Unfinished::Stopped);
+                }
             }
-        }
-        self.done += own.len();
-        Ok(())
+            Ok(rows)
+        })
     }
 
     /// Generates captions for a random selection of clips. They are read again, so that every batch is full of selected clips.
     fn captions(&mut self, ranks: &ClipRanks<'_>) -> Result<WrittenCaptions, Unfinished> {
-        let (task, samples) = (self.task, self.samples);
+        let (task, samples, group) = (self.task, self.pass.samples, self.pass.group);
         let course = Course::Drawn {
             count: task.evaluation.captions,
             seed: task.evaluation.seed,
-            share: self.share,
+            share: self.pass.share,
         };
-        let batch = self.reader.batch().min(self.pictures.num_rows());
         let mut written = WrittenCaptions::new(samples.len());
         let frames_per_clip = task.model.frames();
         let reader = &mut self.reader;
-        let course = (samples, course);
-        let progressing = self.group.expect_progress();
-        // The first pass has reported the unreadable clips.
-        let read = read_course(self.pictures, course, batch, self.stop, |loaded| {
+        // The first stage has reported the unreadable clips.
+        let read = self.pass.read(course, reader.batch(), |loaded| {
             reader.clips(loaded)?;
             let numbers: Vec<u64> = loaded.samples.iter().map(|&one| one.into()).collect();
             for (row, generated) in reader.captions(&numbers)?.iter().enumerate() {
@@ -404,18 +321,15 @@ impl<'t, 'a> Pass<'t, 'a> {
                 };
                 written.add(samples, (clip, ranks.of(clip)), caption, frames);
             }
-            (self.tell)(self.done + written.len(), self.total);
-            Ok::<bool, Unfinished>((self.is_wanted)())
+            Ok(())
         });
-        drop(progressing);
-        let read = read.and_then(|read| read.ok_or(Unfinished::Stopped));
         let write_own = || {
             let texts: Vec<(u32, &str)> = written.texts().collect();
             let frames: HashMap<u32, &Vec<String>> = written.frames().collect();
             PartWriter::default().plain(&texts).plain(&frames)
         };
         let mut of_all = WrittenCaptions::new(samples.len());
-        exchange(self.group, read, write_own, |mut part| {
+        exchange(group, read, write_own, |mut part| {
             let texts: Vec<(u32, String)> = part.plain()?;
             let mut frames: HashMap<u32, Vec<String>> = part.plain()?;
             for (clip, caption) in texts {
@@ -425,35 +339,40 @@ impl<'t, 'a> Pass<'t, 'a> {
             }
             Some(())
         })?;
-        Ok(match self.group.size() {
+        Ok(match group.size() {
             1 => written,
             _ => of_all,
         })
     }
 }
 
-/// This process's results for its clips, until all processes exchange theirs.
-#[derive(Default)]
-struct OwnClips {
-    samples: Vec<u32>,
-    features: Vec<f32>,
-    logits: Vec<f32>,
-}
-
-impl OwnClips {
-    fn add(&mut self, read: &[u32], features: &[f32], logits: &[f32]) {
-        self.samples.extend(read);
-        self.features.extend(features);
-        self.logits.extend(logits);
+/// Caption loss of the clips that were encoded last: its sum, and the number of tokens.
+fn captions_of_batch(
+    reader: &mut ClipReader<'_, '_>,
+    captions: &TokenTable,
+    samples: &Samples,
+    loaded: &Loaded<HostRow>,
+) -> Result<(f64, usize), Unfinished> {
+    let read = loaded.samples.iter();
+    let text_of = read.map(|&sample| samples.caption_id(sample as usize) as usize);
+    let (sum, tokens) = reader.caption_loss(captions, text_of)?;
+    if !sum.is_finite() {
+        let first = samples.image(loaded.samples[0] as usize);
+        return Err(Unfinished::NotFinite(format!(
+            "the caption loss of {} clips from {first} on is not finite: found {sum}",
+            loaded.rows.len()
+        )));
     }
+    Ok((sum, tokens))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
-    use holdall_device::cpu::{Cpu, peak_resident_bytes, resident_bytes};
+    use holdall_device::cpu::{peak_resident_bytes, resident_bytes};
     use holdall_files::SplitMix64;
+    use holdall_metrics::contrastive::PairedFeatures;
 
     use super::*;
 
@@ -503,10 +422,13 @@ mod tests {
         }
         let clips = gathered.in_order(&[]).expect("all are there");
         let began = Instant::now();
-        let found = cpu.scope(|| {
-            let texts = Features::of(&texts, WIDTH);
-            ranking::rank(&clips.rows, &texts, &text_of, &mut |_| true)
-        });
+        let features = PairedFeatures {
+            queries: &clips.rows,
+            texts: &texts,
+            text_of: &text_of,
+            dimension: WIDTH,
+        };
+        let found = ranking::rank(&cpu, features, ["clip", "text"], &|| true);
         let seconds = began.elapsed().as_secs_f64();
         let found = found.expect("features are finite");
         let retrieval = Retrieval::of(&found, TEXTS);

@@ -22,10 +22,11 @@ use serde::{Deserialize, Serialize};
 use super::super::classify;
 use super::VideoTextTask;
 use super::programs::decoder_tokens;
-use crate::config::MOST_CONFIG_BYTES;
 use crate::engine::step::{Step, Stored};
 use crate::error::TrainError;
-use crate::export::model_files::{SHARD_BYTES, unsaved};
+use crate::export::model_files::{
+    SHARD_BYTES, exported, exported_tensors, read_beside, unsaved, write_beside,
+};
 use crate::run_folder::folder::{failed, write_whole};
 use crate::tasks::generation::{GENERATION_CONFIG, generation_config_json};
 
@@ -47,18 +48,8 @@ pub(super) struct SavedTexts {
 impl SavedTexts {
     /// Reads `texts.json`; `None` without that file.
     pub fn read(folder: &Path) -> Result<Option<SavedTexts>, TrainError> {
-        let path = folder.join(TEXTS_FILE);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
-        let text = text.map_err(failed(&path, "read"))?;
-        serde_json::from_slice(&text).map(Some).map_err(|cause| {
-            TrainError::Config(format!(
-                "{}: {cause}\nhint: expected what training writes there; leave the file out to do without",
-                path.display()
-            ))
-        })
+        let hint = "expected what training writes there; leave the file out to do without";
+        read_beside(folder, TEXTS_FILE, hint)
     }
 }
 
@@ -78,19 +69,12 @@ pub(super) fn save(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(
         text_tokens: task.num_text_tokens,
         caption_tokens: task.num_caption_tokens,
     };
-    let texts = format!("{:#}\n", serde_json::json!(texts));
-    write_whole(&folder.join(TEXTS_FILE), texts.as_bytes())?;
+    write_beside(folder, TEXTS_FILE, &texts)?;
     if !task.heads.is_empty() {
         classify::save_targets(&task.heads, folder)?;
     }
     save_parts(task, step, folder)?;
     save_weights(task, step, folder, Some(SHARD_BYTES)).map_err(|cause| unsaved(&cause))
-}
-
-fn weight_of<'a>(step: &'a Step, name: &str) -> Stored<'a> {
-    let mut parameters = step.parameters().iter();
-    let parameter = parameters.find(|parameter| parameter.name == name);
-    step.exported_weight(parameter.expect("the graph has every tensor of the state dict: tested"))
 }
 
 /// Writes `config.json`, `model.safetensors` (in shards beyond `shard_bytes`) and the heads.
@@ -100,20 +84,12 @@ pub fn save_weights(
     folder: &Path,
     shard_bytes: Option<u64>,
 ) -> Result<(), TrainError> {
-    let tensors: Vec<NamedTensor<Stored<'_>>> = task
-        .model
-        .tensors()
-        .into_iter()
-        .map(|(name, shape)| {
-            let values = weight_of(step, &name);
-            (name, shape, values)
-        })
-        .collect();
+    let tensors = exported_tensors(step, task.model.tensors());
     let head = if task.heads.is_empty() {
         None
     } else {
         let [weight, bias] = classify::CLASSIFIER.map(|name| {
-            let mut values = weight_of(step, name).read()?.into_owned();
+            let mut values = exported(step, name).read()?.into_owned();
             classify::restore(&task.heads, name, &mut values);
             Ok::<Vec<f32>, TrainError>(values)
         });
@@ -143,7 +119,7 @@ fn save_parts(task: &VideoTextTask, step: &Step, folder: &Path) -> Result<(), Tr
             .tensors
             .into_iter()
             .map(|tensor| {
-                let values = weight_of(step, &tensor.whole_name);
+                let values = exported(step, &tensor.whole_name);
                 (tensor.name, tensor.shape, values)
             })
             .collect();

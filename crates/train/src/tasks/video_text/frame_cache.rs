@@ -52,6 +52,15 @@ struct CachedList {
     is_training: bool,
 }
 
+/// The file of a list, if it is complete.
+struct FoundList<'a> {
+    list: &'a CachedList,
+    header: RowsHeader,
+    file: Option<RowsFile>,
+    /// Bytes that are still to be written.
+    missing_bytes: u64,
+}
+
 impl FrameCache {
     /// Creates the cache if the config asks for it; an error unless frames are the same in every epoch and the tower is frozen.
     pub(super) fn new(
@@ -165,33 +174,8 @@ impl FrameCache {
         task: &VideoTextTask,
         mut storing: Storing<'_>,
     ) -> Result<Option<RowFormat>, TrainError> {
-        let shared = self.shared_parts(task, storing.device)?;
-        let mut found = Vec::new();
-        let mut missing_bytes = 0;
-        for list in &self.lists {
-            let mut made_of = shared.clone();
-            made_of.push(("clips".to_owned(), digest_of_clips(&list.samples)));
-            let header = self.header(task, list, made_of);
-            let path = self.path(list);
-            let file = match RowsFile::find(&path, &header)? {
-                FoundRows::Whole(file) => Some(file),
-                FoundRows::Nothing => None,
-                FoundRows::Unusable(why) => {
-                    (storing.tell)(&format!(
-                        "Frame tokens of {}: {} is not used and made again: {why}",
-                        list.name,
-                        path.display()
-                    ));
-                    None
-                }
-            };
-            if file.is_none() {
-                let beside = std::fs::metadata(holdall_files::partial(&path));
-                let there = beside.map_or(0, |file| file.len());
-                missing_bytes += header.file_bytes().saturating_sub(there);
-            }
-            found.push((list, header, file));
-        }
+        let found = self.find(task, &mut storing)?;
+        let missing_bytes: u64 = found.iter().map(|one| one.missing_bytes).sum();
         if missing_bytes > 0 {
             create_folders(&self.folder).map_err(failed(&self.folder, "created"))?;
             self.check_disk(missing_bytes)?;
@@ -206,7 +190,10 @@ impl FrameCache {
         }
         let mut encoder = None;
         let mut lists = Vec::new();
-        for (list, header, file) in found {
+        for FoundList {
+            list, header, file, ..
+        } in found
+        {
             let file = match file {
                 Some(file) => {
                     let clips = counted(thousands(file.num_rows()), "clip");
@@ -241,6 +228,48 @@ impl FrameCache {
         }
         let rows = StoredRows::new(self.framing.clone(), lists);
         Ok(Some(RowFormat::Stored(Arc::new(rows))))
+    }
+
+    /// Looks for the file of every list; says why one that is there is not used.
+    fn find(
+        &self,
+        task: &VideoTextTask,
+        storing: &mut Storing<'_>,
+    ) -> Result<Vec<FoundList<'_>>, TrainError> {
+        let shared = self.shared_parts(task, storing.device)?;
+        let mut found = Vec::new();
+        for list in &self.lists {
+            let mut made_of = shared.clone();
+            made_of.push(("clips".to_owned(), digest_of_clips(&list.samples)));
+            let header = self.header(task, list, made_of);
+            let path = self.path(list);
+            let file = match RowsFile::find(&path, &header)? {
+                FoundRows::Whole(file) => Some(file),
+                FoundRows::Nothing => None,
+                FoundRows::Unusable(why) => {
+                    (storing.tell)(&format!(
+                        "Frame tokens of {}: {} is not used and made again: {why}",
+                        list.name,
+                        path.display()
+                    ));
+                    None
+                }
+            };
+            let missing_bytes = if file.is_none() {
+                let beside = std::fs::metadata(holdall_files::partial(&path));
+                let there = beside.map_or(0, |file| file.len());
+                header.file_bytes().saturating_sub(there)
+            } else {
+                0
+            };
+            found.push(FoundList {
+                list,
+                header,
+                file,
+                missing_bytes,
+            });
+        }
+        Ok(found)
     }
 
     fn check_disk(&self, missing_bytes: u64) -> Result<(), TrainError> {
@@ -342,7 +371,7 @@ impl FrameCache {
         let (began, mut told) = (Instant::now(), Instant::now());
         let mut loaded = Loaded::default();
         loop {
-            loader.next_unless(storing.stop, batch, &mut loaded);
+            loader.next_interruptible(storing.stop, batch, &mut loaded);
             if storing.stop.load(std::sync::atomic::Ordering::Relaxed) {
                 return Ok(None);
             }

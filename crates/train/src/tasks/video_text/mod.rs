@@ -85,6 +85,23 @@ pub enum ClipInput {
     FrameTokens(DType),
 }
 
+/// Contrastive loss and caption loss.
+#[derive(Clone)]
+pub struct LossSettings {
+    pub contrastive_weight: f64,
+    /// Tile size of the contrastive loss; the batch size or more computes it in one piece.
+    pub contrastive_tile: usize,
+    /// Role of clips with equal texts in the contrastive loss.
+    pub same_text: SameText,
+    pub caption_weight: f64,
+    /// Label smoothing of caption tokens.
+    pub caption_smoothing: f64,
+    /// Weight of each vocabulary token as a target; empty if all are 1.
+    pub token_weights: Vec<f32>,
+    /// Rows of logits computed at a time in the caption loss.
+    pub vocabulary_tile: usize,
+}
+
 /// A video-text model with its losses.
 #[derive(Clone)]
 pub struct VideoTextTask {
@@ -102,22 +119,9 @@ pub struct VideoTextTask {
     pub clip_input: ClipInput,
     /// Whether clips may lack frames, which are then masked.
     pub masks_frames: bool,
-    /// Weight of the contrastive loss.
-    pub contrastive_weight: f64,
-    /// Weight of the caption loss.
-    pub caption_weight: f64,
-    /// Label smoothing of caption tokens.
-    pub caption_smoothing: f64,
-    /// Weight of each vocabulary token as a target; empty if all are 1.
-    pub token_weights: Vec<f32>,
-    /// Role of clips with equal texts in the contrastive loss.
-    pub same_text: SameText,
-    /// Tile size of the contrastive loss; the batch size or more computes it in one piece.
-    pub contrastive_tile: usize,
+    pub loss: LossSettings,
     /// Length that the texts of a micro-batch are padded to.
     pub padding: Padding,
-    /// Rows of logits computed at a time in the caption loss.
-    pub vocabulary_tile: usize,
     /// Whether the device adds gradients of equal token ids in sorted order.
     pub sorted_ids: bool,
     /// Dropout rate of the text tower.
@@ -128,7 +132,7 @@ pub struct VideoTextTask {
     pub generation: GenerationSection,
     /// Number of captions that an evaluation generates, and the seed of their selection.
     pub evaluation: EvaluationSection,
-    weights: Option<Arc<StartingPoint>>,
+    weights: Arc<StartingPoint>,
     /// Texts and labels of the data, if it was read.
     data: Option<Arc<VideoTextData>>,
     /// Cache of frame tokens, if enabled.
@@ -147,7 +151,15 @@ impl VideoTextTask {
     pub fn new(model: VideoTextConfig, heads: Vec<Head>) -> VideoTextTask {
         let decoder = model.decoder.as_ref();
         VideoTextTask {
-            vocabulary_tile: vocabulary_tile(decoder.map_or(1, |one| one.vocab_size)),
+            loss: LossSettings {
+                contrastive_weight: 1.0,
+                contrastive_tile: CONTRASTIVE_TILE,
+                same_text: SameText::Negative,
+                caption_weight: 0.5,
+                caption_smoothing: 0.0,
+                token_weights: Vec::new(),
+                vocabulary_tile: vocabulary_tile(decoder.map_or(1, |one| one.vocab_size)),
+            },
             num_text_tokens: model.max_text_tokens(),
             num_caption_tokens: decoder.map_or(0, |one| one.max_positions),
             model,
@@ -155,19 +167,13 @@ impl VideoTextTask {
             pixels: DType::U8,
             clip_input: ClipInput::Pixels,
             masks_frames: false,
-            contrastive_weight: 1.0,
-            caption_weight: 0.5,
-            caption_smoothing: 0.0,
-            token_weights: Vec::new(),
-            same_text: SameText::Negative,
-            contrastive_tile: CONTRASTIVE_TILE,
             padding: Padding::ToTheLongest,
             sorted_ids: false,
             dropout: 0.0,
             seed: 0,
             generation: GenerationSection::default(),
             evaluation: EvaluationSection::default(),
-            weights: None,
+            weights: Arc::default(),
             data: None,
             frame_cache: None,
         }
@@ -188,7 +194,7 @@ impl VideoTextTask {
 
     /// Weight of a token as a target of captions.
     pub fn token_weight(&self, id: i64) -> f32 {
-        let weight = usize::try_from(id).map(|id| self.token_weights.get(id));
+        let weight = usize::try_from(id).map(|id| self.loss.token_weights.get(id));
         match weight {
             Err(_) => 0.0,
             Ok(weight) => weight.copied().unwrap_or(1.0),
@@ -239,8 +245,8 @@ impl VideoTextTask {
 }
 
 impl Task for VideoTextTask {
-    fn complete(&self, columns: &mut Batch) {
-        if self.same_text == SameText::Positive {
+    fn fill_whole_batch_columns(&self, columns: &mut Batch) {
+        if self.loss.same_text == SameText::Positive {
             batch::set_shares(columns);
         }
     }
@@ -252,12 +258,12 @@ impl Task for VideoTextTask {
     fn losses(&self) -> Vec<Loss> {
         let mut losses = vec![Loss {
             name: "contrastive".to_owned(),
-            weight: self.contrastive_weight,
+            weight: self.loss.contrastive_weight,
             chance: Chance::LogSamples,
         }];
         losses.extend(self.decoder().map(|decoder| Loss {
             name: "caption".to_owned(),
-            weight: self.caption_weight,
+            weight: self.loss.caption_weight,
             chance: Chance::Log(decoder.vocab_size),
         }));
         losses.extend(classify::losses_of(&self.heads));
@@ -299,10 +305,10 @@ impl Task for VideoTextTask {
             self.num_caption_tokens,
             self.pixels,
             self.masks_frames,
-            self.same_text,
+            self.loss.same_text,
             self.padding,
-            self.contrastive_tile,
-            self.vocabulary_tile,
+            self.loss.contrastive_tile,
+            self.loss.vocabulary_tile,
             self.sorted_ids,
             self.drops(),
         )
@@ -313,14 +319,11 @@ impl Task for VideoTextTask {
     }
 
     fn has_random_weights(&self) -> bool {
-        self.weights.as_deref().is_none_or(StartingPoint::is_random)
+        self.weights.are_random()
     }
 
     fn describe_weights(&self) -> String {
-        match &self.weights {
-            Some(weights) => weights.describe(),
-            None => "Weights: RANDOM".to_owned(),
-        }
+        self.weights.describe()
     }
 
     fn smaller_batch_note(&self) -> &'static str {
@@ -329,8 +332,11 @@ impl Task for VideoTextTask {
 
     fn as_reference(&self) -> Arc<dyn Task> {
         Arc::new(VideoTextTask {
-            contrastive_tile: usize::MAX,
-            vocabulary_tile: usize::MAX,
+            loss: LossSettings {
+                contrastive_tile: usize::MAX,
+                vocabulary_tile: usize::MAX,
+                ..self.loss.clone()
+            },
             padding: Padding::Full,
             ..self.clone()
         })

@@ -12,8 +12,8 @@ use std::path::Path;
 use holdall_data::decode::ImageProcessor;
 use holdall_data::loader::ClipFraming;
 use holdall_files::counted;
+use holdall_models::ModelError;
 use holdall_models::clip::config::ClipConfig;
-use holdall_models::config::Normalization;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_models::init::Start;
@@ -24,6 +24,7 @@ use holdall_models::video_text::config::{
 use holdall_models::video_text::weights::{Origin, WeightSources};
 
 use super::super::classify;
+use super::super::opened_model::{no_such_model, normalization_of, open_folder};
 use super::VideoTextTask;
 use crate::config::{DecoderChoice, DecoderSection, PoolingName, RunConfig, VideoTextSection};
 use crate::engine::task::FillWeights;
@@ -36,14 +37,15 @@ const USUAL_TEMPORAL_LAYERS: usize = 4;
 /// Default queries of attention pooling.
 const USUAL_QUERIES: usize = 64;
 
-/// Sources of the initial weights.
+/// Sources of the initial weights; without a folder, they are random.
+#[derive(Default)]
 pub(super) struct StartingPoint {
     /// A checked model folder.
     pub model: Option<ModelFolder>,
     /// A checked BERT folder for the text tower.
     pub text_model: Option<ModelFolder>,
     /// Without a folder: the preset that the sizes are from.
-    preset: String,
+    preset: Option<String>,
     /// Log lines about the source of each part.
     summary: Vec<String>,
     /// Whether the folder's heads are for other targets.
@@ -53,16 +55,25 @@ pub(super) struct StartingPoint {
 impl StartingPoint {
     /// Log lines about the weights.
     pub fn describe(&self) -> String {
-        if self.model.is_some() || self.text_model.is_some() {
-            self.summary.join("\n")
+        if self.are_random() {
+            describe_random(self.preset.as_deref())
         } else {
-            describe_random(&self.preset)
+            self.summary.join("\n")
         }
     }
 
     /// Whether all weights are random.
-    pub fn is_random(&self) -> bool {
+    pub fn are_random(&self) -> bool {
         self.model.is_none() && self.text_model.is_none()
+    }
+
+    /// The source of every tensor of a model.
+    fn sources<'a>(
+        &'a self,
+        model: &'a VideoTextConfig,
+        seed: u64,
+    ) -> Result<WeightSources<'a>, ModelError> {
+        WeightSources::new(model, self.model.as_ref(), self.text_model.as_ref(), seed)
     }
 
     /// Folder of the text tower's tokenizer.
@@ -73,7 +84,7 @@ impl StartingPoint {
 }
 
 /// A model from folders or a preset.
-pub(super) struct OpenedModel {
+pub(super) struct OpenedVideoText {
     /// Sizes, and the mean and deviation that normalise frames. The token ids of a new decoder are set later, from its tokenizer.
     pub model: VideoTextConfig,
     pub weights: StartingPoint,
@@ -82,7 +93,7 @@ pub(super) struct OpenedModel {
     pub has_new_decoder: bool,
 }
 
-impl OpenedModel {
+impl OpenedVideoText {
     /// Warns that the config's sizes discard trained layers, and about the random layers in their place.
     pub fn warning_of_lost_layers(&self, section: &VideoTextSection) -> Option<String> {
         let folder = self.weights.model.as_ref()?;
@@ -116,63 +127,20 @@ impl OpenedModel {
 
     /// Updates the summary of weight sources after a change of sizes.
     pub fn summarize(&mut self) -> Result<(), TrainError> {
-        let StartingPoint {
-            model, text_model, ..
-        } = &self.weights;
-        let sources = WeightSources::new(&self.model, model.as_ref(), text_model.as_ref(), 0)?;
-        let summary = sources.summary();
-        self.weights.summary = summary;
+        self.weights.summary = self.weights.sources(&self.model, 0)?.summary();
         Ok(())
     }
 }
 
 /// Opens the model of the config.
-pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> {
+pub(super) fn open_model(config: &RunConfig) -> Result<OpenedVideoText, TrainError> {
     let name = config.model.as_str();
     let folder = starting_folder(config)
-        .map(|path| -> Result<ModelFolder, TrainError> {
-            let folder = ModelFolder::open(&path)?;
-            folder.check()?;
-            Ok(folder)
-        })
+        .map(|path| open_folder(&path))
         .transpose()?;
-    let frames = config.data.frames.map(|frames| frames as usize);
-    let of_clip = |clip: &ClipConfig| {
-        VideoTextConfig::of_clip(clip, frames.unwrap_or(ClipFraming::DEFAULT_FRAMES))
-    };
-    let mut model = match folder.as_ref().map(ModelFolder::config) {
-        Some(ModelConfig::VideoText(model)) => model.clone(),
-        Some(ModelConfig::Clip(clip)) => of_clip(clip),
-        Some(other) => {
-            let hint = match other {
-                ModelConfig::Bert(_) => format!(
-                    "a BERT reads text, not pictures: beside a CLIP it is the text tower, --set video_text.text_model={name}"
-                ),
-                _ => format!(
-                    "a CLIP folder, a folder that `holdall train --task video-text` wrote, or a preset: {}",
-                    VideoTextConfig::PRESETS.join(", ")
-                ),
-            };
-            return Err(TrainError::Config(format!(
-                "model `{name}`: expected a CLIP or a video-text model, found {}\nhint: {hint}",
-                other.describe()
-            )));
-        }
-        None => match VideoTextConfig::preset(name) {
-            Some(model) => model,
-            None => match ClipConfig::preset(name) {
-                Some(clip) => of_clip(&clip),
-                None => {
-                    return Err(TrainError::Config(format!(
-                        "model `{name}`: expected a folder with config.json and model.safetensors, a name in the local \
-                         Hugging Face cache, or a preset; found none\nhint: presets are {}, and those of CLIP: {}{}",
-                        VideoTextConfig::PRESETS.join(", "),
-                        ClipConfig::PRESETS.join(", "),
-                        hub_cache::hint_for(name)
-                    )));
-                }
-            },
-        },
+    let mut model = match &folder {
+        Some(folder) => model_of_folder(config, folder.config())?,
+        None => model_of_preset(config)?,
     };
     let saved = folder
         .as_ref()
@@ -186,7 +154,7 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
             saved.path().display()
         )));
     }
-    if let Some((_, ModelConfig::Bert(bert))) = text_model.as_ref().map(|one| (one, one.config())) {
+    if let Some(ModelConfig::Bert(bert)) = text_model.as_ref().map(ModelFolder::config) {
         model.text = TextTower::Bert(bert.clone());
     }
     set_frames(&mut model, config, saved)?;
@@ -199,18 +167,15 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
         Some(folder) => ImageProcessor::read(folder.path(), size)?,
         None => ImageProcessor::clip(size),
     };
-    model.vision.normalization = Normalization {
-        mean: processor.mean,
-        std: processor.std,
-    };
+    model.vision.normalization = normalization_of(&processor);
     model
         .validate(Path::new("video_text"))
         .map_err(TrainError::from)?;
-    let mut opened = OpenedModel {
+    let mut opened = OpenedVideoText {
         weights: StartingPoint {
             model: folder,
             text_model,
-            preset: name.to_owned(),
+            preset: Some(name.to_owned()),
             summary: Vec::new(),
             new_heads: true,
         },
@@ -220,6 +185,43 @@ pub(super) fn open_model(config: &RunConfig) -> Result<OpenedModel, TrainError> 
     };
     opened.summarize()?;
     Ok(opened)
+}
+
+/// A CLIP over the frames that the config asks for.
+fn model_of_clip(config: &RunConfig, clip: &ClipConfig) -> VideoTextConfig {
+    let frames = config.data.frames.map(|frames| frames as usize);
+    VideoTextConfig::of_clip(clip, frames.unwrap_or(ClipFraming::DEFAULT_FRAMES))
+}
+
+fn model_of_folder(config: &RunConfig, found: &ModelConfig) -> Result<VideoTextConfig, TrainError> {
+    let name = config.model.as_str();
+    let hint = match found {
+        ModelConfig::VideoText(model) => return Ok(model.clone()),
+        ModelConfig::Clip(clip) => return Ok(model_of_clip(config, clip)),
+        ModelConfig::Bert(_) => format!(
+            "a BERT reads text, not pictures: beside a CLIP it is the text tower, --set video_text.text_model={name}"
+        ),
+        _ => format!(
+            "a CLIP folder, a folder that `holdall train --task video-text` wrote, or a preset: {}",
+            VideoTextConfig::PRESETS.join(", ")
+        ),
+    };
+    Err(TrainError::Config(format!(
+        "model `{name}`: expected a CLIP or a video-text model, found {}\nhint: {hint}",
+        found.describe()
+    )))
+}
+
+fn model_of_preset(config: &RunConfig) -> Result<VideoTextConfig, TrainError> {
+    let name = config.model.as_str();
+    let of_clip = || Some(model_of_clip(config, &ClipConfig::preset(name)?));
+    VideoTextConfig::preset(name)
+        .or_else(of_clip)
+        .ok_or_else(|| {
+            let own = VideoTextConfig::PRESETS.join(", ");
+            let of_clip = ClipConfig::PRESETS.join(", ");
+            no_such_model(name, &format!("{own}, and those of CLIP: {of_clip}"))
+        })
 }
 
 fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, TrainError> {
@@ -240,8 +242,7 @@ fn open_text_model(section: &VideoTextSection) -> Result<Option<ModelFolder>, Tr
             )
         )));
     };
-    let folder = ModelFolder::open(&path)?;
-    folder.check()?;
+    let folder = open_folder(&path)?;
     match folder.config() {
         ModelConfig::Bert(_) => Ok(Some(folder)),
         other => Err(TrainError::Config(format!(
@@ -350,11 +351,10 @@ fn set_decoder(model: &mut VideoTextConfig, choice: &DecoderChoice) {
 /// only.
 pub(super) fn new_parameters(task: &VideoTextTask) -> Vec<String> {
     let mut new = classify::CLASSIFIER.map(str::to_owned).to_vec();
-    let Some(start) = task.weights.as_deref().filter(|start| !start.is_random()) else {
+    if task.weights.are_random() {
         return new;
-    };
-    let folders = [start.model.as_ref(), start.text_model.as_ref()];
-    let Ok(sources) = WeightSources::new(&task.model, folders[0], folders[1], 0) else {
+    }
+    let Ok(sources) = task.weights.sources(&task.model, 0) else {
         return new;
     };
     let names = task.model.tensors().into_iter().map(|(name, _)| name);
@@ -364,20 +364,15 @@ pub(super) fn new_parameters(task: &VideoTextTask) -> Vec<String> {
 
 /// The function that fills weights: from their sources, or drawn.
 pub(super) fn weights(task: &VideoTextTask, seed: u64) -> Result<FillWeights<'_>, TrainError> {
-    let start = task.weights.as_deref();
-    let [model, text_model] = match start {
-        Some(start) => [start.model.as_ref(), start.text_model.as_ref()],
-        None => [None, None],
-    };
-    let sources = WeightSources::new(&task.model, model, text_model, seed)?;
-    let keeps_heads = start.is_some_and(|start| !start.new_heads);
-    let head = match model {
-        Some(folder) if keeps_heads && !task.heads.is_empty() => folder.read_head()?,
+    let start = &task.weights;
+    let sources = start.sources(&task.model, seed)?;
+    let head = match &start.model {
+        Some(folder) if !start.new_heads && !task.heads.is_empty() => folder.read_head()?,
         _ => None,
     };
     // As for CLIP: on random towers, the rows of a new head are as long as the contrastive loss's factor of features, so that the
     // label loss has a noticeable gradient.
-    let gain = if start.is_none_or(StartingPoint::is_random) {
+    let gain = if start.are_random() {
         task.model.logit_scale_init.exp()
     } else {
         1.0

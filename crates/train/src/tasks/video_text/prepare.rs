@@ -6,12 +6,13 @@ use std::sync::Arc;
 use holdall_data::config::{LABEL, ShortClips};
 use holdall_data::loader::{ClipFraming, RowFormat};
 use holdall_data::samples::{self, Captions, DataSet, Samples, Target, TargetKind};
+use holdall_data::text::TextEncoder;
 use holdall_models::video_text::config::{Pooling, TextTower, VideoTextConfig};
 
 use super::super::classify::{self, Head};
 use super::frame_cache::FrameCache;
-use super::opened_model::{OpenedModel, open_model};
-use super::{ClipInput, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
+use super::opened_model::{OpenedVideoText, open_model};
+use super::{ClipInput, LossSettings, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
 use crate::config::{RunConfig, SameText};
 use crate::engine::similarity::unique_texts;
 use crate::error::TrainError;
@@ -69,12 +70,12 @@ fn weigh_label(config: &RunConfig, heads: &mut [Head]) {
 fn task(
     config: &RunConfig,
     site: Site<'_>,
-    opened: OpenedModel,
+    opened: OpenedVideoText,
     heads: Vec<Head>,
     tokens: usize,
     notes: &mut Vec<String>,
 ) -> Result<VideoTextTask, TrainError> {
-    let OpenedModel {
+    let OpenedVideoText {
         model,
         weights,
         processor,
@@ -93,24 +94,28 @@ fn task(
             "tokens: {tokens}, expected 1 to {positions}, the text tower's positions\nhint: leave `tokens` out"
         )));
     }
-    if !weights.is_random() {
+    if !weights.are_random() {
         notes.push(processor.describe());
     }
     let dropout = dropout(config, &model.text, notes)?;
+    let task = VideoTextTask::new(model, heads);
     Ok(VideoTextTask {
         num_text_tokens: tokens,
         masks_frames: config.data.short_clips == ShortClips::Mask,
-        contrastive_weight: config.losses.contrastive,
-        caption_weight: config.losses.caption.unwrap_or(USUAL_CAPTION_WEIGHT),
-        caption_smoothing: config.losses.caption_smoothing,
-        same_text: config.video_text.same_text,
+        loss: LossSettings {
+            contrastive_weight: config.losses.contrastive,
+            caption_weight: config.losses.caption.unwrap_or(USUAL_CAPTION_WEIGHT),
+            caption_smoothing: config.losses.caption_smoothing,
+            same_text: config.video_text.same_text,
+            ..task.loss
+        },
         sorted_ids: site.wants_sorted_ids(),
         dropout,
         seed: config.seed,
         generation: config.generation.clone(),
         evaluation: config.evaluation.clone(),
-        weights: Some(Arc::new(weights)),
-        ..VideoTextTask::new(model, heads)
+        weights: Arc::new(weights),
+        ..task
     })
 }
 
@@ -164,48 +169,29 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     notes.extend(warning_of_layers(config, &opened.model));
     notes.extend(opened.warning_of_lost_layers(&config.video_text));
 
-    let model = &opened.model;
-    let text_tokens = config.tokens.unwrap_or(model.max_text_tokens());
-    let decoder = model.decoder.as_ref().map(|decoder| {
-        let caption_text = own_caption_text.as_ref().unwrap_or(&text);
-        (caption_text, decoder.max_positions)
-    });
-    let encoded =
-        |samples: &Samples| TokenizedTexts::new(samples.captions(), &text, text_tokens, decoder);
-    let train_texts = encoded(&data.train)?;
-    let validation_texts = data.validation.as_ref().map(encoded).transpose()?;
-    let tables: Vec<&TokenizedTexts> = [Some(&train_texts), validation_texts.as_ref()]
-        .into_iter()
-        .flatten()
-        .collect();
-    let samples = [Some(&data.train), data.validation.as_ref()];
-    let texts: Vec<&[String]> = samples.iter().flatten().map(|one| one.captions()).collect();
-    notes.extend(tokenizers::note_on_long_texts(
-        &texts,
-        &tables,
-        (&text, text_tokens),
-        decoder,
-    )?);
-    let longest = tables.iter().map(|one| one.texts.longest()).max();
-    let longest_caption = tables.iter().filter_map(|one| one.captions.as_ref());
-    let longest_caption = longest_caption.map(|table| table.longest() - 1).max();
-    let tokens = config.tokens.or(longest).unwrap_or(text_tokens);
-    notes.push(note_on_lengths(tokens, longest_caption, model));
+    let caption_text = own_caption_text.as_ref().unwrap_or(&text);
+    let tokenized = tokenize(
+        config,
+        &opened.model,
+        &data,
+        [&text, caption_text],
+        &mut notes,
+    )?;
     notes.extend(note_on_equal_texts(config, &data.train));
 
     let mut setup_notes = Vec::new();
     let processor = opened.processor.clone();
-    let framing = ClipFraming::new(&config.data, processor.framing, model.num_frames);
+    let framing = ClipFraming::new(&config.data, processor.framing, opened.model.num_frames);
+    let tokens = tokenized.num_text_tokens;
     let mut task = task(config, site, opened, heads, tokens, &mut setup_notes)?;
-    task.num_caption_tokens = longest_caption.unwrap_or(0);
-    let caption_text = own_caption_text.as_ref().unwrap_or(&text);
+    task.num_caption_tokens = tokenized.num_caption_tokens;
     tokenizers::weigh_tokens(&mut task, config, caption_text, &mut notes)?;
     let train = Arc::new(data.train);
     let validation = data.validation.map(Arc::new);
     task.data = Some(Arc::new(VideoTextData {
         train: Arc::clone(&train),
-        train_texts,
-        validation_texts,
+        train_texts: tokenized.train,
+        validation_texts: tokenized.validation,
         text,
         own_caption_text,
         caption_template: data.caption_template,
@@ -246,6 +232,52 @@ pub fn prepare(config: &RunConfig, site: Site<'_>) -> Result<Prepared, TrainErro
     })
 }
 
+/// Texts and captions of both sides as token ids, and the lengths that the run is planned for.
+struct TokenizedSides {
+    train: TokenizedTexts,
+    validation: Option<TokenizedTexts>,
+    num_text_tokens: usize,
+    /// 0 without a decoder.
+    num_caption_tokens: usize,
+}
+
+fn tokenize(
+    config: &RunConfig,
+    model: &VideoTextConfig,
+    data: &DataSet,
+    [text, caption_text]: [&TextEncoder; 2],
+    notes: &mut Vec<String>,
+) -> Result<TokenizedSides, TrainError> {
+    let most_tokens = config.tokens.unwrap_or(model.max_text_tokens());
+    let decoder = model.decoder.as_ref();
+    let decoder = decoder.map(|decoder| (caption_text, decoder.max_positions));
+    let sides = [Some(&data.train), data.validation.as_ref()];
+    let texts: Vec<&[String]> = sides.into_iter().flatten().map(Samples::captions).collect();
+    let tables: Result<Vec<TokenizedTexts>, TrainError> = texts
+        .iter()
+        .map(|texts| TokenizedTexts::new(texts, text, most_tokens, decoder))
+        .collect();
+    let mut tables = tables?;
+    notes.extend(tokenizers::note_on_long_texts(
+        &texts,
+        &tables.iter().collect::<Vec<_>>(),
+        (text, most_tokens),
+        decoder,
+    )?);
+    let longest = tables.iter().map(|one| one.texts.longest()).max();
+    let longest_caption = tables.iter().filter_map(|one| one.captions.as_ref());
+    let longest_caption = longest_caption.map(|table| table.longest() - 1).max();
+    let tokens = config.tokens.or(longest).unwrap_or(most_tokens);
+    notes.push(note_on_lengths(tokens, longest_caption, model));
+    let validation = data.validation.as_ref().and_then(|_| tables.pop());
+    Ok(TokenizedSides {
+        train: tables.remove(0),
+        validation,
+        num_text_tokens: tokens,
+        num_caption_tokens: longest_caption.unwrap_or(0),
+    })
+}
+
 /// A head for each target of the data.
 fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
     let mut targets = data.targets.iter();
@@ -277,7 +309,7 @@ fn heads(config: &RunConfig, data: &DataSet) -> Result<Vec<Head>, TrainError> {
 
 /// Whether the folder's heads are for these targets.
 fn has_heads_for(
-    opened: &OpenedModel,
+    opened: &OpenedVideoText,
     targets: &[Target],
     notes: &mut Vec<String>,
 ) -> Result<bool, TrainError> {

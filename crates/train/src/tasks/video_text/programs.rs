@@ -172,7 +172,7 @@ fn write_caption_loss(task: &VideoTextTask, g: &mut Graph, clips: &CachedClips) 
             sample_weights,
             sum,
             0.0,
-            task.vocabulary_tile,
+            task.loss.vocabulary_tile,
         );
     });
 }

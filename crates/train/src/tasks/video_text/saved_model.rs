@@ -15,7 +15,7 @@ use holdall_onnx::Precision;
 
 use super::super::classify::{self, Head};
 use super::export::{CAPTION_TOKENIZER, SavedTexts};
-use super::opened_model::{OpenedModel, open_model};
+use super::opened_model::{OpenedVideoText, open_model};
 use super::{TokenizedTexts, VideoTextData, VideoTextTask, onnx};
 use crate::config::RunConfig;
 use crate::error::TrainError;
@@ -41,7 +41,7 @@ impl SavedVideoText {
             model: resolve(name)?.to_string_lossy().into_owned(),
             ..RunConfig::default()
         };
-        let OpenedModel {
+        let OpenedVideoText {
             model,
             mut weights,
             processor,
@@ -56,7 +56,7 @@ impl SavedVideoText {
         let heads = targets.iter().map(Head::new).collect();
         let mut task = VideoTextTask::new(model, heads);
         task.generation = read_generation_config(folder.path())?.unwrap_or_default();
-        task.weights = Some(Arc::new(weights));
+        task.weights = Arc::new(weights);
         if let Some(texts) = &texts {
             task.num_text_tokens = texts.text_tokens.clamp(1, task.num_text_tokens);
             task.num_caption_tokens = texts.caption_tokens.min(task.num_caption_tokens);
@@ -115,8 +115,7 @@ impl SavedVideoText {
     /// Factor of the similarities in the contrastive loss.
     pub fn logit_scale(&self) -> Result<f32, TrainError> {
         let mut value = [0.0];
-        let weights = self.task.weights.as_deref();
-        if let Some(folder) = weights.and_then(|weights| weights.model.as_ref()) {
+        if let Some(folder) = &self.task.weights.model {
             folder.read_f32("logit_scale", &mut value)?;
         }
         Ok(value[0].exp())
@@ -149,8 +148,7 @@ impl SavedVideoText {
 
 impl SavedModel for SavedVideoText {
     fn path(&self) -> &Path {
-        let weights = self.task.weights.as_deref();
-        let folder = weights.and_then(|weights| weights.model.as_ref());
+        let folder = self.task.weights.model.as_ref();
         folder.expect("opened from a folder").path()
     }
 

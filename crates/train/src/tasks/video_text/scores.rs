@@ -9,6 +9,7 @@ use super::super::classify::{describe_metrics, metrics_of};
 use super::VideoTextTask;
 use crate::engine::scores::{Direction, Scores};
 use crate::engine::similarity::{percent, size_of_evaluation};
+use crate::engine::step::LossSum;
 use crate::error::TrainError;
 
 /// Scores of an evaluation, as in `metrics.jsonl`.
@@ -88,13 +89,14 @@ pub(super) struct CaptionLoss {
 }
 
 impl CaptionLoss {
-    pub(super) fn of((sum, tokens): (f64, usize), vocab_size: usize) -> CaptionLoss {
-        let loss = sum / tokens.max(1) as f64;
+    /// `tokens` has the negative log-likelihoods of all tokens.
+    pub(super) fn of(tokens: LossSum, vocab_size: usize) -> CaptionLoss {
+        let loss = tokens.mean();
         CaptionLoss {
             caption_loss: loss,
             caption_loss_chance: (vocab_size as f64).ln(),
             perplexity: loss.exp(),
-            caption_tokens: tokens,
+            caption_tokens: tokens.count as usize,
         }
     }
 }

@@ -112,8 +112,8 @@ fn write_caption_loss(
         captions.token_weights_bt,
         sample_weights,
         sum,
-        task.caption_smoothing,
-        task.vocabulary_tile,
+        task.loss.caption_smoothing,
+        task.loss.vocabulary_tile,
     );
 }
 
@@ -125,8 +125,8 @@ pub(super) fn write_coupled_losses(task: &VideoTextTask, step: &mut StepWriter<'
     let weights = step.sample_weights();
     let logit_scale = video_text::logit_scale(step.graph);
     let sum = step.coupled_loss(CONTRASTIVE);
-    let tile = task.contrastive_tile;
-    match task.same_text {
+    let tile = task.loss.contrastive_tile;
+    match task.loss.same_text {
         SameText::Negative => {
             step.graph
                 .contrastive_into(features, weights, logit_scale, sum, tile);

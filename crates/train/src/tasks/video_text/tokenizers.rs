@@ -11,7 +11,7 @@ use holdall_models::video_text::config::TextTower;
 use regex::Regex;
 
 use super::export::CAPTION_TOKENIZER;
-use super::opened_model::OpenedModel;
+use super::opened_model::OpenedVideoText;
 use super::{TokenizedTexts, VideoTextTask};
 use crate::config::RunConfig;
 use crate::error::TrainError;
@@ -37,7 +37,7 @@ fn tokenizer_file(key: &str, path: &Path) -> Result<PathBuf, TrainError> {
 /// Opens the tokenizer of the config or of the text tower's folder, or trains one on the texts.
 pub(super) fn text_encoder(
     config: &RunConfig,
-    opened: &mut OpenedModel,
+    opened: &mut OpenedVideoText,
     texts: &[String],
     room: u64,
     notes: &mut Vec<String>,
@@ -76,7 +76,7 @@ pub(super) fn text_encoder(
     let TextTower::Clip(tower) = &mut model.text else {
         return Ok(text);
     };
-    if opened.weights.is_random() {
+    if opened.weights.are_random() {
         // Random weights may pool at this tokenizer's end token.
         tower.pooling = TextPooling::FirstEos(end);
         return Ok(text);
@@ -98,7 +98,7 @@ pub(super) fn text_encoder(
 /// Opens the decoder's own tokenizer, if there is one. A new decoder gets the vocabulary and special tokens of its tokenizer.
 pub(super) fn caption_encoder(
     config: &RunConfig,
-    opened: &mut OpenedModel,
+    opened: &mut OpenedVideoText,
     text: &TextEncoder,
     room: u64,
 ) -> Result<Option<TextEncoder>, TrainError> {
@@ -182,7 +182,7 @@ pub(super) fn weigh_tokens(
     let Some(vocab_size) = task.decoder().map(|decoder| decoder.vocab_size) else {
         return Ok(());
     };
-    task.vocabulary_tile = vocabulary_tile(vocab_size);
+    task.loss.vocabulary_tile = vocabulary_tile(vocab_size);
     let patterns = &config.losses.caption_weights;
     if patterns.is_empty() {
         return Ok(());
@@ -217,7 +217,7 @@ pub(super) fn weigh_tokens(
             "Caption tokens that match `{pattern}`: {count}, each counts {weight}"
         ));
     }
-    task.token_weights = weights
+    task.loss.token_weights = weights
         .into_iter()
         .map(|weight| weight.unwrap_or(1.0))
         .collect();
@@ -250,7 +250,7 @@ mod tests {
         weights.insert("[0-9]".to_owned(), 5.0);
         let mut notes = Vec::new();
         weigh_tokens(&mut task, &config, &text, &mut notes).unwrap();
-        assert_eq!(task.token_weights.len(), 640);
+        assert_eq!(task.loss.token_weights.len(), 640);
         assert!(notes[0].contains("each counts 5"), "{notes:?}");
         let mut ids = [0; 16];
         let length = text.encode_into("moves 12 steps", &mut ids).unwrap();

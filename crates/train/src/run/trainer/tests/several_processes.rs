@@ -323,7 +323,7 @@ fn an_evaluation_by_several_processes_finds_what_one_finds() {
     let mut alone = trainer(folder.path(), "one", change);
     break_picture(&alone, 3);
     run(&mut alone).2.unwrap();
-    let scores = |state: &State| serde_json::to_string(&state.last_scores).unwrap();
+    let scores = |state: &RunState| serde_json::to_string(&state.last_scores).unwrap();
     let expected = scores(&alone.state);
     let samples = |path: &std::path::Path| {
         let text = std::fs::read_to_string(path.join("samples.json")).unwrap();
@@ -389,7 +389,7 @@ fn assert_found_alike(
     };
     let mut alone = trainer(folder, "one", still);
     run(&mut alone).2.unwrap();
-    let scores = |state: &State| serde_json::to_value(&state.last_scores).unwrap();
+    let scores = |state: &RunState| serde_json::to_value(&state.last_scores).unwrap();
     let expected = scores(&alone.state);
     let found = on_each(2, |group| {
         let mut trainer = one_of(folder, "two", &group, still).unwrap();
