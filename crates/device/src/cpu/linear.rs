@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
+use holdall_graph::Write;
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
-use holdall_graph::{Shape, Write};
 use rayon::prelude::*;
 
 use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve, for_rows};
 use super::operands::{Operands, Rows};
-use super::product::{Factor, product, row_product, row_scratch_elements};
+use super::product::{Factor, product};
 use super::real::{Real, vectorised};
 
 /// Elements per strip: half of a common second-level cache in f32.
@@ -27,7 +27,7 @@ pub(super) fn bias_parts_bytes(bias: bool, width: usize) -> usize {
     }
 }
 
-/// Rows per strip: depends on the shape alone. At least 256, or packing would cost more than strips save.
+/// Rows per strip. At least 256, or copying the weight for each strip would cost more than strips save.
 pub(super) fn strip_rows(rows: usize, width: usize) -> usize {
     (STRIP_ELEMENTS / width.max(1)).clamp(256, 2048).min(rows)
 }
@@ -40,25 +40,13 @@ fn strips(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Elements of scratch of the forward products over few rows.
-pub(super) fn forward_scratch_elements(op: &Linear, input: &dyn Fn(usize) -> Shape) -> usize {
-    let weight = input(1);
-    let terms = op
-        .low_rank_terms()
-        .map(|(columns, h)| row_scratch_elements(input(h).width(), columns.len()));
-    let wide = row_scratch_elements(weight.width(), weight.rows());
-    terms.fold(wide, usize::max)
-}
-
 pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
     let (x, weight) = (o.input::<T>(0), o.input::<T>(1));
     let bias = op.bias.then(|| o.input::<T>(2).flat());
     let residual = op.residual.then(|| o.input::<T>(o.num_inputs() - 1));
     let (y, _) = o.result::<T>(0);
     let z = op.activation.and_then(|_| o.output::<T>(1)).map(|(z, _)| z);
-    let scratch_elements = forward_scratch_elements(op, &|index| o.input_place(index).shape);
-    let scratch = o.workspace::<T>(scratch_elements);
-    let packing = o.packing(scratch_elements * size_of::<T>());
+    let panels = o.panels(0);
     for (start, rows) in strips(y.rows, y.width) {
         let y = y.slice(start, rows);
         let z = z.map(|z| z.slice(start, rows));
@@ -66,24 +54,22 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
         // If no node reads z, the product writes to y, and the activation is applied in place.
         let landed = z.unwrap_or(y);
         let x = x.slice(start, rows);
-        row_product(
+        product(
             landed,
             Write::Overwrite,
             1.0,
-            x,
+            Factor::Plain(x),
             Factor::Transposed(weight),
-            scratch,
-            packing,
+            panels,
         );
         for (columns, index) in op.low_rank_terms() {
-            row_product(
+            product(
                 landed.columns(columns.start, columns.len()),
                 Write::Accumulate,
                 op.low_rank_scale(),
-                o.input::<T>(index).slice(start, rows),
+                Factor::Plain(o.input::<T>(index).slice(start, rows)),
                 Factor::Transposed(o.input::<T>(index + 1)),
-                scratch,
-                packing,
+                panels,
             );
         }
         match op.activation {
@@ -145,19 +131,16 @@ fn finish<T: Real>(y: Rows<T>, bias: Option<Rows<T>>, residual: Option<Rows<T>>)
 pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
     let (dz, weight) = (o.input::<T>(0), o.input::<T>(1));
     let (dx, mode) = o.result::<T>(0);
-    let scratch_elements = row_scratch_elements(dz.width, dx.width);
-    let scratch = o.workspace::<T>(scratch_elements);
-    let packing = o.packing(scratch_elements * size_of::<T>());
+    let panels = o.panels(0);
     for (start, rows) in strips(dx.rows, dx.width) {
         let dx = dx.slice(start, rows);
-        row_product(
+        product(
             dx,
             mode,
             op.scale,
-            dz.slice(start, rows),
+            Factor::Plain(dz.slice(start, rows)),
             Factor::Plain(weight),
-            scratch,
-            packing,
+            panels,
         );
         if let Some(activation) = op.activation {
             let z = o.input::<T>(2).slice(start, rows);
@@ -185,8 +168,8 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     if op.weight {
         let (dweight, mode) = o.result::<T>(0);
         let (left, right) = (Factor::Transposed(dz), Factor::Plain(x));
-        let packing = o.packing(bias_parts_bytes(op.bias, dz.width));
-        product(dweight, mode, op.scale, left, right, packing);
+        let panels = o.panels(bias_parts_bytes(op.bias, dz.width));
+        product(dweight, mode, op.scale, left, right, panels);
     }
     if op.bias {
         add_column_sums::<T>(o, usize::from(op.weight), &op.inert_bias);
