@@ -17,6 +17,8 @@ use crate::arguments::Holdall;
 pub struct Understood {
     pub words: Vec<OsString>,
     pub notes: Vec<String>,
+    /// The config that an option of another script named, such as `--base_config FILE`, as an argument.
+    config: Option<String>,
 }
 
 /// Why a command line is refused.
@@ -33,6 +35,7 @@ pub fn understand(words: Vec<OsString>) -> Result<(Holdall, Understood), NotUnde
     let mut understood = Understood {
         words,
         notes: Vec::new(),
+        config: None,
     };
     loop {
         let error = match Holdall::try_parse_from(&understood.words) {
@@ -40,6 +43,12 @@ pub fn understand(words: Vec<OsString>) -> Result<(Holdall, Understood), NotUnde
             Err(error) => error,
         };
         let Some(option) = unknown_option(&error) else {
+            if let (Some(config), ErrorKind::UnknownArgument) = (&understood.config, error.kind()) {
+                return Err(NotUnderstood::Option(format!(
+                    "error: {config}: the config takes the place of the data\n\
+                     hint: holdall train {config} --set data.train=DATA names both"
+                )));
+            }
             return Err(NotUnderstood::Parser(error));
         };
         understood.replace(&option, &error)?;
@@ -93,6 +102,9 @@ impl Understood {
                 } else {
                     format!("{} is {}", old.join(" "), words.join(" "))
                 });
+                if let [config] = &words[..] {
+                    self.config = Some(config.clone());
+                }
                 let words = words.into_iter().map(OsString::from);
                 self.words.splice(position..=last, words);
                 Ok(())
@@ -180,6 +192,9 @@ fn not_there(
     let path = path.trim_end();
     let hint = answer.unwrap_or_else(|| match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(near)) => format!("did you mean {near}?"),
+        _ if (name.as_str(), option) == ("sample", "--out") => {
+            format!("the folder is a word by itself: {path} cars FOLDER")
+        }
         _ if SETS_OF_DATA.contains(&name.as_str()) => {
             format!("{path} --help lists its options; --set data.KEY=VALUE sets keys of the data section")
         }
@@ -230,6 +245,10 @@ mod tests {
                 "holdall train old.yml",
             ),
             (
+                "holdall train a.csv --label make --caption report",
+                "holdall train a.csv --set data.label=make --set data.caption=report",
+            ),
+            (
                 "holdall plan small --accum-freq 4",
                 "holdall plan small --set train.gradient_accumulation=4",
             ),
@@ -273,7 +292,7 @@ mod tests {
                 "holdall data sample cars --out a",
                 [
                     "--out: no such option of holdall data sample\n",
-                    "hint: holdall data sample --help",
+                    "hint: the folder is a word by itself: holdall data sample cars FOLDER",
                 ],
             ),
             (
@@ -288,6 +307,27 @@ mod tests {
                 [
                     "--lr: no such option of holdall data check",
                     "for `holdall train`",
+                ],
+            ),
+            (
+                "holdall train a.csv --base_config old.yml",
+                [
+                    "old.yml: the config takes the place of the data",
+                    "hint: holdall train old.yml --set data.train=DATA",
+                ],
+            ),
+            (
+                "holdall train a.csv --weight_decay",
+                [
+                    "--weight_decay: no such option of holdall train",
+                    "hint: --set train.optimizer.weight_decay=VALUE",
+                ],
+            ),
+            (
+                "holdall train a.csv --label 0.5",
+                [
+                    "--label: no such option of holdall train",
+                    "hint: --set data.label=VALUE, or --set losses.label=VALUE",
                 ],
             ),
             (

@@ -208,7 +208,16 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a message to stderr and to the run's log. A closed stderr must not end a run.
+/// Prints results in sentences and short rows to stdout; a terminal shows them wrapped between words.
+pub fn print_wrapped(text: &str) -> anyhow::Result<()> {
+    if !std::io::stdout().is_terminal() {
+        return print(text);
+    }
+    print(&(wrapped(text.trim_end(), columns()) + "\n"))
+}
+
+/// Prints a message to stderr and to the run's log. A closed stderr must not end a run. The visible bar is suspended here: within
+/// `bar.suspend` this waits for itself, forever.
 pub fn tell(text: &str) {
     if is_quiet() {
         return;

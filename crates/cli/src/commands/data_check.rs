@@ -251,7 +251,7 @@ pub(super) fn watched<T>(
             bar.set_length(num_rows as u64);
         },
         on_progress: &|num_rows| bar.inc(num_rows as u64),
-        on_note: &mut |note| bar.suspend(|| tell(note)),
+        on_note: &mut |note| tell(note),
     });
     bar.finish_and_clear();
     match outcome.map_err(TrainError::from)? {

@@ -36,7 +36,7 @@ use crate::options::{
     ComputeOptions, InferenceOptions, OutputOptions, OverwriteOption, ProcessOptions, TileOptions,
 };
 use crate::processes::{self, Begun};
-use crate::screen::{packed, print, print_json, progress, tell};
+use crate::screen::{packed, print_json, print_wrapped, progress, tell};
 use crate::stop;
 
 #[derive(Args)]
@@ -166,7 +166,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
             Some(side) => format!(" ({})", side.name()),
             None => String::new(),
         };
-        print(&format!(
+        print_wrapped(&format!(
             "{} of {}{side}\n{}\n",
             counted(found.num_samples, found.sample),
             found.csv.display(),

@@ -25,7 +25,7 @@ use crate::commands::plan_chart::{Chart, Point};
 use crate::commands::train::{TrainingOptions, is_yaml};
 use crate::failure;
 use crate::options::{DeviceArgument, RunOptions};
-use crate::screen::{columns, print, print_json, table, tell};
+use crate::screen::{columns, packed, print, print_json, table, tell};
 
 #[derive(Args)]
 #[command(
@@ -595,7 +595,8 @@ pub fn short(planned: &PlannedRun) -> String {
         Some(_) => format!("; {size}"),
         None => String::new(),
     };
-    let mut text = format!("{weights}\n{effective}{size}\n");
+    let lines = packed([&*weights, &format!("{effective}{size}")]);
+    let mut text = lines.join("\n") + "\n";
     let on_host = match chosen.host_bytes {
         0 => String::new(),
         bytes => format!(", {} of state in host memory", show_bytes(bytes)),

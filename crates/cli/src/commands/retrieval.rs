@@ -170,7 +170,7 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         bar.set_length(progress.total);
         bar.set_position(progress.done);
         if let Some(line) = forecast.line(progress, began.elapsed()) {
-            bar.suspend(|| tell(&line));
+            tell(&line);
         }
         true
     };

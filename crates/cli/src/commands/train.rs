@@ -75,7 +75,7 @@ impl TrainRequest {
         if let Some(run) = target.filter(|target| Path::new(target).join("config.yml").is_file()) {
             return Err(TrainError::Config(format!(
                 "{run}: expected a config or data, found the folder of a run\n\
-                 hint: holdall train --resume --out {} goes on with it; holdall train {} runs it again",
+                 hint: holdall train --resume --out {} continues it; holdall train {} runs it again",
                 quoted(Path::new(run)),
                 quoted(&Path::new(run).join("config.yml"))
             ))
@@ -168,8 +168,8 @@ fn run_name(config: &RunConfig, target: Option<&str>) -> String {
 
 fn no_run_named() -> anyhow::Error {
     TrainError::Config(
-        "--resume needs a run: found none named\n\
-         hint: add --out RUN, or --resume to the command that began the run"
+        "--resume needs the folder of a run\n\
+         hint: add --out RUN, or add --resume to the command that began the run"
             .to_owned(),
     )
     .into()
@@ -380,14 +380,14 @@ fn tell_complete(trainer: &Trainer) {
     ));
 }
 
-/// Says where a resumed run goes on.
+/// Says from which step a run resumes.
 fn tell_beginning(trainer: &Trainer, end: End, resume: bool, resumed_step: Option<u64>) {
     match (end, resumed_step) {
         (End::Unfinished(reason), Some(step)) => tell(&format!(
             "All steps were done by step {step}; finishing again: {reason}"
         )),
         (_, Some(step)) => tell(&format!(
-            "Going on after step {step} of {}",
+            "Resuming after step {step} of {}",
             trainer.planned().total_steps()
         )),
         (_, None) if resume => tell("No checkpoint was written yet: beginning at step 0"),

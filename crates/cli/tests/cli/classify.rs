@@ -149,7 +149,7 @@ fn a_list_of_labels_is_a_classification() {
     let lines = [
         "Task: classify (",
         "Head label: one of 8 labels",
-        "Weights: RANDOM (preset vit-demo)\n",
+        "Weights: RANDOM (preset vit-demo); ",
         "Effective batch size: 16 (4 x 4); Batch size: 4 (as asked)\n",
         "forward runs once",
         "Losses at step 1: label ",

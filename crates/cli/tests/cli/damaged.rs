@@ -85,7 +85,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_goes_on_to_the_same_end()
             "last.safetensors: damaged: ",
             named,
             "previous.safetensors, step 1",
-            "Going on after step 1 of 4",
+            "Resuming after step 1 of 4",
         ] {
             assert!(
                 resumed.stderr.contains(part),

@@ -326,3 +326,36 @@ fn a_task_may_be_typed() {
     let answer = data("check", &home.csv(), "--task classify --min-per-label 1").exits(DONE);
     assert!(answer.stdout.contains("Nothing wrong"), "{}", answer.stdout);
 }
+
+/// Notes are printed while the bar is there, and the table is as wide as the terminal.
+#[cfg(unix)]
+#[test]
+fn on_a_terminal_it_ends_and_is_as_wide() {
+    use crate::terminal::Terminal;
+
+    for columns in [80, 140] {
+        let home = Home::with_cars(4);
+        let afternoon = home.path("cars/images/of/one/afternoon");
+        fs::create_dir_all(&afternoon).unwrap();
+        fs::copy(
+            home.path("cars/images/000000.jpg"),
+            afternoon.join("a_copy_of_it.jpg"),
+        )
+        .unwrap();
+        let mut csv = fs::read_to_string(home.csv()).unwrap();
+        let first = csv.lines().nth(1).unwrap().to_owned();
+        csv += &first.replace("000000.jpg", "of/one/afternoon/a_copy_of_it.jpg");
+        fs::write(home.csv(), csv).unwrap();
+        let script = "cd \"$FOLDER\"; \"$HOLDALL\" data check cars/image_labels.csv --set data.validation=none; echo \"ended with $?\"";
+        let name = format!("check-{columns}");
+        let Some(terminal) = Terminal::running(&name, [columns, 40], home.folder(), script) else {
+            return;
+        };
+        let screen = terminal.shows(|screen| screen.contains("ended with"));
+        assert!(screen.contains(&format!("ended with {FOUND}")), "{screen}");
+        let mut lines = screen.lines();
+        let found = lines.find(|line| line.contains("duplicate")).unwrap();
+        let has_path = found.contains("images/of/one/afternoon/a_copy_of_it.jpg");
+        assert_eq!(has_path, columns == 140, "{screen}");
+    }
+}

@@ -469,3 +469,19 @@ fn every_key_changes_what_eval_and_predict_do_or_is_answered() {
     });
     assert!(silent.is_empty(), "{silent:#?}");
 }
+
+/// A terminal is no place for half words.
+#[cfg(unix)]
+#[test]
+fn on_a_terminal_lines_break_between_words() {
+    use crate::terminal::Terminal;
+
+    let home = Home::with_cars(24);
+    home.trained("run", "--effective-batch 8 --epochs 1 --num-threads 2");
+    let script = "\"$HOLDALL\" eval \"$FOLDER/run\" --device cpu; echo \"ended with $?\"";
+    let Some(terminal) = Terminal::running("eval", [80, 40], home.folder(), script) else {
+        return;
+    };
+    let screen = terminal.shows(|screen| screen.contains("ended with"));
+    assert!(screen.contains("\n    top-5 "), "{screen}");
+}

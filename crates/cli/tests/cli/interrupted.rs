@@ -67,7 +67,7 @@ fn ctrl_c_saves_and_says_how_to_go_on() {
         let stopped = format!("Stopped after step {num_steps} of 16");
         assert!(answer.stderr.contains(&stopped), "{}", answer.stderr);
         let resumed = type_hint(&answer).exits(DONE);
-        let going_on = format!("Going on after step {num_steps} of 16");
+        let going_on = format!("Resuming after step {num_steps} of 16");
         assert!(resumed.stderr.contains(&going_on), "{}", resumed.stderr);
         assert_same_lines(&run, &whole);
         assert_same_model(&run, &whole);

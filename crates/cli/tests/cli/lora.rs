@@ -113,7 +113,7 @@ fn adapters_are_trained_written_and_gone_on_with() {
     assert!(
         refused
             .stderr
-            .contains("the run began with train.lora.rank: 4; found 8"),
+            .contains("cannot resume with train.lora.rank: 8; the run has 4"),
         "{}",
         refused.stderr
     );

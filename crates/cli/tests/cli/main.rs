@@ -63,6 +63,8 @@ mod segment;
 #[cfg(target_os = "linux")]
 mod several_processes;
 mod telemetry;
+#[cfg(unix)]
+mod terminal;
 mod training;
 mod translated;
 mod typed;

@@ -164,22 +164,8 @@ mod on_a_terminal {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::typed::{TERMINATED, program};
-
-    /// What takes longer has hung.
-    const LIMIT: Duration = Duration::from_secs(60);
-
-    /// A terminal of its own, gone with the test.
-    struct Terminal {
-        server: String,
-        folder: tempfile::TempDir,
-    }
-
-    impl Drop for Terminal {
-        fn drop(&mut self) {
-            let _ = self.tmux(&["kill-server"]);
-        }
-    }
+    use crate::terminal::{LIMIT, Terminal};
+    use crate::typed::TERMINATED;
 
     impl Terminal {
         /// 80 x 24, with `holdall monitor RUN` running; `None` where there is no tmux.
@@ -189,66 +175,14 @@ mod on_a_terminal {
 
         /// The same, from a shell that does something first.
         fn watching_after(name: &str, shell: &str) -> Option<Terminal> {
-            if Command::new("tmux").arg("-V").output().is_err() {
-                eprintln!("SKIPPED: tmux is not here, so the monitor is not tried on a terminal");
-                return None;
-            }
             let folder = tempfile::tempdir().unwrap();
             run_in(folder.path());
-            let terminal = Terminal {
-                server: format!("holdall-{name}-{}", std::process::id()),
-                folder,
-            };
-            // tmux takes a command as one text; what is in it comes by the environment.
             let script = format!(
-                "stty -a > \"$RUN/before\"; sh -c '{shell}; echo $$ > \"$RUN/pid\"; exec \"$HOLDALL\" monitor \"$RUN\"'; \
-                 echo \"ended with $?\"; stty -a > \"$RUN/after\"; sleep 600"
+                "stty -a > \"$FOLDER/before\"; \
+                 sh -c '{shell}; echo $$ > \"$FOLDER/pid\"; exec \"$HOLDALL\" monitor \"$FOLDER\"'; \
+                 echo \"ended with $?\"; stty -a > \"$FOLDER/after\""
             );
-            let started = Command::new("tmux")
-                .args([
-                    "-L",
-                    &terminal.server,
-                    "-f",
-                    "/dev/null",
-                    "new-session",
-                    "-d",
-                    "-x",
-                    "80",
-                    "-y",
-                    "24",
-                    &script,
-                ])
-                .env("HOLDALL", program())
-                .env("RUN", terminal.folder.path())
-                .env("TERM", "screen-256color")
-                .env("SHELL", "/bin/sh")
-                .status()
-                .unwrap();
-            assert!(started.success());
-            Some(terminal)
-        }
-
-        fn tmux(&self, words: &[&str]) -> String {
-            let mut command = Command::new("tmux");
-            let output = command
-                .args(["-L", &self.server])
-                .args(words)
-                .output()
-                .unwrap();
-            String::from_utf8(output.stdout).unwrap()
-        }
-
-        /// The screen, once it is as expected.
-        fn shows(&self, expected: impl Fn(&str) -> bool) -> String {
-            let started = Instant::now();
-            loop {
-                let screen = self.tmux(&["capture-pane", "-p"]);
-                if expected(&screen) {
-                    return screen;
-                }
-                assert!(started.elapsed() < LIMIT, "hangs at\n{screen}");
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            Terminal::running(name, [80, 24], folder, &script)
         }
 
         /// The monitor's process.

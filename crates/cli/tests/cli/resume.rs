@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model, on};
-use crate::typed::{BAD_INPUT, DONE, holdall, start, start_after};
+use crate::typed::{BAD_INPUT, DOES_NOT_FIT, DONE, holdall, start, start_after};
 
 const TWO_EPOCHS: &str = "--effective-batch 8 --epochs 2 --lr 1e-3";
 const THREE_EPOCHS: &str = "--effective-batch 8 --epochs 3 --lr 1e-3";
@@ -92,26 +92,51 @@ fn another_run_is_not_gone_on_with() {
     let run = home.trained("run", "--effective-batch 8 --epochs 1");
     let before = journal(&run);
     for (options, parts) in [
-        ("--seed 7", ["seed: 0", "found 7"].as_slice()),
-        ("--effective-batch 4", &["effective_batch: 8", "found 4"]),
-        ("--batch-size 2", &["without train.batch_size", "found 2"]),
+        ("--seed 7", ["seed: 7", "has 0"].as_slice()),
+        ("--effective-batch 4", &["effective_batch: 4", "has 8"]),
+        ("--batch-size 2", &["with train.batch_size: 2", "has none"]),
         (
             "--set data.validation=20%",
-            &["data.validation: auto", "found 0.2"],
+            &["data.validation: 0.2", "has auto"],
         ),
-        ("--set losses.label=1", &["losses.label: 0.5", "found 1"]),
-        ("--model openai/clip-vit-base-patch32", &["model: small"]),
+        ("--set losses.label=1", &["losses.label: 1", "has 0.5"]),
+        ("--model openai/clip-vit-base-patch32", &["has small"]),
         (
             "--set data.augment.flip=true",
-            &["data.augment.flip: false", "found true"],
+            &["data.augment.flip: true", "has false"],
         ),
     ] {
         let mut parts = parts.to_vec();
-        parts.extend(["the run began", "--out"]);
+        parts.extend(["cannot resume with", "--out"]);
         run.resume(&format!("--epochs 2 {options}"))
             .refused_with(&parts);
     }
     assert_eq!(journal(&run), before);
+}
+
+/// Advice can be followed: a run that resumes keeps its batch, so a smaller one is not offered.
+#[test]
+fn a_budget_too_small_to_resume_offers_no_other_run() {
+    let home = Home::with_cars(24);
+    let options = "--effective-batch 16 --epochs 1 --num-threads 1 --memory 600MiB";
+    let run = home.trained("run", options);
+    // Half a batch would fit, and so would adapters.
+    let smaller = "--epochs 2 --memory 67MiB";
+    let refused = run.resume(smaller).exits(DOES_NOT_FIT).stderr;
+    let hints: Vec<&str> = refused
+        .lines()
+        .filter_map(|line| line.strip_prefix("hint: "))
+        .collect();
+    let [more] = &hints[..] else {
+        panic!("{refused}");
+    };
+    let (memory, _) = more
+        .strip_prefix("--memory ")
+        .unwrap()
+        .split_once(':')
+        .unwrap();
+    run.resume(&format!("--epochs 2 --memory {memory}"))
+        .exits(DONE);
 }
 
 #[test]
@@ -191,12 +216,12 @@ fn a_folder_without_a_run_is_refused() {
     let home = Home::with_cars(1);
     home.run()
         .resume("")
-        .refused_with(&["run", "expected the folder of a run", "no config.yml"]);
+        .refused_with(&["run", "no run to resume", "no config.yml"]);
     assert!(!home.path("run").exists());
     home.run_named("cars")
         .resume("")
         .refused_with(&["cars", "no config.yml", "--resume"]);
-    holdall("train --resume").refused_with(&["--resume needs a run", "--out RUN"]);
+    holdall("train --resume").refused_with(&["--resume needs the folder of a run", "--out RUN"]);
 }
 
 /// The command that began a run resumes it with `--resume` behind it: data and folders relative to where it is typed, the task and the label

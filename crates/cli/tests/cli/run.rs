@@ -56,7 +56,7 @@ fn the_log_has_the_lines_that_people_look_for() {
     let log = start_after(&here, typed.split(' ')).answer().exits(DONE);
     assert_eq!(log.stdout, "");
     for line in [
-        "Weights: RANDOM (preset small)\n",
+        "Weights: RANDOM (preset small); ",
         "Effective batch size: 8 (4 x 2); Batch size: 4 (as asked)\n",
         "Losses at step 1: contrastive ",
         "(chance 2.079 = ln 8)",

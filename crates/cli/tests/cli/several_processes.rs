@@ -237,7 +237,7 @@ fn a_run_that_is_killed_twenty_times_has_the_same_losses() {
         running.until_said(match (is_begun, run.last().is_file()) {
             (false, _) => "Run folder: ",
             (true, false) => "beginning at step 0",
-            (true, true) => "Going on after step ",
+            (true, true) => "Resuming after step ",
         });
         let lines = run.num_lines() + below(MOST_LINES);
         run.wait_until(&mut running, |run| run.num_lines() >= lines);

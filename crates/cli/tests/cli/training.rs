@@ -33,6 +33,11 @@ impl Home {
         }
     }
 
+    /// The folder itself, without this home.
+    pub fn folder(self) -> TempDir {
+        self.folder
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

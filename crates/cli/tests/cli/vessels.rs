@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::typed::{DONE, holdall, holdall_words};
+use crate::typed::{DONE, holdall, holdall_words, start_after};
 
 #[test]
 fn vessels_are_drawn_in_the_layout_of_fives() {
@@ -24,15 +24,14 @@ fn vessels_are_drawn_in_the_layout_of_fives() {
             assert_eq!(files.count(), count, "{part}/{kind}");
         }
     }
-    // What it is for is seen by its folders.
-    let run = folder.path().join("run");
-    let training = format!(
-        "train {} --model unet-demo --set data.image_size=64 --epochs 1 --effective-batch 4 --device cpu --out {}",
-        path.display(),
-        run.display()
-    );
-    let log = holdall(&training).exits(DONE).stderr;
+    // What it is for is seen by its folders, and said in few lines.
+    let here = format!("cd '{}'", folder.path().display());
+    let training = "train vessels --model unet-demo --epochs 1 --effective-batch 4 --device cpu --num-threads 2";
+    let log = start_after(&here, training.split(' ')).answer().exits(DONE);
+    let log = log.stderr;
     assert!(log.contains("Task: segment ("), "{log}");
+    let (before, _) = log.split_once("Losses at step 1").unwrap();
+    assert!(before.lines().count() <= 8, "{before}");
     // Another set does not take its place.
     holdall(&format!("{drawing} --seed 1")).refused_with(&["another set", "hint:"]);
     let small = format!("data sample vessels {} --size 32", path.display());

@@ -250,6 +250,22 @@ const CLASSES_HINT: &str = "`data: {classes: [background, ...]}` names the class
 const THRESHOLD_HINT: &str = "`data: {binarize: 128}` makes two classes of grey masks; `classes: [...]` takes values as class numbers";
 const COLOURS_HINT: &str = "`data: {colours: {background: \"#000000\", vessel: \"#ff0000\"}}` says which colour is which class";
 
+/// Classes that a hint names one by one.
+const MOST_LISTED: u16 = 8;
+
+/// Config line that names the colours found in masks.
+fn name_colours(histogram: &Histogram) -> String {
+    let black = histogram.values().any(|value| value == 0);
+    let background = black.then(|| "background: \"#000000\"".to_owned());
+    let colours = histogram.colours().iter().enumerate();
+    let colours = colours.map(|(at, colour)| format!("class{}: \"{}\"", at + 1, hex(*colour)));
+    let named: Vec<String> = background.into_iter().chain(colours).collect();
+    format!(
+        "`data: {{colours: {{{}}}}}` says which colour is which class",
+        named.join(", ")
+    )
+}
+
 /// Writes the class of each pixel; fails at the first pixel without a class.
 fn each<P>(
     pixels: impl IntoIterator<Item = P>,
@@ -262,14 +278,19 @@ fn each<P>(
     Ok(())
 }
 
-/// Config line that names as many classes as these mask values have.
+/// Config line that names as many classes as these mask values have; it can be typed as it stands where they are few.
 fn name_classes(values: &[u16]) -> String {
     let ignored = values.contains(&255);
     let most = values.iter().rev().find(|value| **value != 255);
     let most = most.copied().unwrap_or(1);
     let ignore = if ignored { ", ignore: 255" } else { "" };
+    let names = match most {
+        1..=MOST_LISTED => (1..=most).map(|class| format!("class{class}")).collect(),
+        _ => vec!["...".to_owned()],
+    };
     format!(
-        "`data: {{classes: [background, ...]{ignore}}}` names the classes in the order of their numbers, 0 to {most} in these masks"
+        "`data: {{classes: [background, {}]{ignore}}}` names the classes in the order of their numbers, 0 to {most} in these masks",
+        names.join(", ")
     )
 }
 
@@ -316,7 +337,10 @@ pub(super) fn decide(
         ))
     };
     if histogram.is_coloured() {
-        return refused("grey masks, or `colours` for each class", COLOURS_HINT);
+        return refused(
+            "grey masks, or `colours` for each class",
+            &name_colours(histogram),
+        );
     }
     if let Some(least) = asked.binarize {
         let most = values.iter().rev().find(|value| **value != 255);

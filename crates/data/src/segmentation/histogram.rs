@@ -58,6 +58,11 @@ impl Histogram {
         self.num_coloured > 0
     }
 
+    /// The first colours seen.
+    pub(super) fn colours(&self) -> &[[u8; 3]] {
+        &self.colours
+    }
+
     pub(super) fn is_deep(&self) -> bool {
         self.is_deep
     }

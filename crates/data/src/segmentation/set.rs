@@ -130,7 +130,7 @@ impl SegmentationSet {
         )?;
         if let Some(test) = test.as_ref().filter(|test| !test.is_empty()) {
             notes.push(format!(
-                "Test: {} set apart; only `holdall eval RUN --part test` reads them",
+                "Test: {}; only `holdall eval RUN --part test` reads them",
                 counted(test.len(), "pair")
             ));
         }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
-use crate::table::folder::kind_of;
+use crate::table::folder::{entries, folders, kind_of};
+use crate::table::partners::check_readable;
 use crate::table::shards::{self, folder_of_shards};
 use crate::table::{class_folders, pair_layout, picture_folder};
 
@@ -39,6 +40,7 @@ pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
                     || pair_layout::place(path)?.is_some()
                     || !picture_folder::has_pictures(path)? =>
                 {
+                    check_formats_below(path)?;
                     Err(no_table)
                 }
                 None => Ok(Found {
@@ -56,6 +58,18 @@ pub fn find(train: Option<&Path>) -> Result<Found, DataError> {
             path: path.to_owned(),
         }),
     }
+}
+
+/// Refuses subfolders of DICOM files or volumes by that name: they look like class folders, and hold no pictures. Arrays of NumPy may be
+/// clips, which need a table.
+fn check_formats_below(root: &Path) -> Result<(), DataError> {
+    for name in folders(root)? {
+        let folder = root.join(name);
+        let mut names = entries(&folder)?.files;
+        names.retain(|name| !name.ends_with(".npy") && !name.ends_with(".npz"));
+        check_readable(&folder, &names)?;
+    }
+    Ok(())
 }
 
 fn find_in_folders(folders: &[PathBuf]) -> Result<Found, DataError> {
@@ -292,6 +306,20 @@ mod tests {
         assert!(error(&[]).contains("found nothing\n"));
         let nowhere = find(Some(Path::new("/nowhere/cars.csv"))).unwrap_err();
         assert!(matches!(nowhere, DataError::NoFile { .. }));
+    }
+
+    #[test]
+    fn class_folders_of_dicom_files_are_named() {
+        let folder = folder(&[]);
+        for class in ["a", "b"] {
+            std::fs::create_dir(folder.path().join(class)).unwrap();
+            File::create(folder.path().join(class).join("1.dcm")).unwrap();
+        }
+        let error = find(Some(folder.path())).unwrap_err().to_string();
+        assert!(
+            error.contains("found a DICOM file\nhint: `dcmj2pnm"),
+            "{error}"
+        );
     }
 
     #[test]

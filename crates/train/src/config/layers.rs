@@ -87,7 +87,7 @@ pub(super) fn merged(
     };
     for path in files {
         layers.chain.clear();
-        layers.lay_file(path)?;
+        layers.lay_file(path, false)?;
     }
     let merged = merged_over(layers.whole, sets)?;
     Ok((merged, layers.translations))
@@ -115,8 +115,8 @@ struct Layers {
 }
 
 impl Layers {
-    /// Merges a file, after the file that it names as `base`.
-    fn lay_file(&mut self, path: &Path) -> Result<(), TrainError> {
+    /// Merges a file, after the file that it names as `base`. The base of another tool's file is that tool's too, however little it says.
+    fn lay_file(&mut self, path: &Path, is_foreign: bool) -> Result<(), TrainError> {
         let fail = |what: String| TrainError::Config(format!("{}: {what}", path.display()));
         let bytes = holdall_files::read_regular(path, MOST_CONFIG_BYTES).map_err(|error| {
             let hint = match error.kind() {
@@ -130,13 +130,15 @@ impl Layers {
         let text = String::from_utf8(bytes)
             .map_err(|_| fail("is not UTF-8 text\nhint: save it as UTF-8".to_owned()))?;
         let source = Source::File { path, text: &text };
+        let num_translations = self.translations.len();
         let (tree, mut layer) = match check(&text, &source) {
             Ok(checked) => checked,
             Err(wrong) => {
                 // A duplicate key is an error in a file of any tool.
                 let tree = parse::<Option<LocatedValue>>(&text)
                     .map_err(|error| explain(&error, &source, None))?;
-                let translation = tree.and_then(|tree| Translation::of(path, &tree.value()));
+                let translation =
+                    tree.and_then(|tree| Translation::of(path, &tree.value(), is_foreign));
                 let Some(translation) = translation else {
                     return Err(wrong);
                 };
@@ -145,6 +147,7 @@ impl Layers {
                 checked
             }
         };
+        let is_translated = self.translations.len() > num_translations;
         let folder = path.parent().unwrap_or(Path::new(""));
 
         let base = layer.as_object_mut().and_then(|map| map.remove("base"));
@@ -173,7 +176,7 @@ impl Layers {
                 ));
             }
             self.chain.push(found);
-            self.lay_file(&base_path)?;
+            self.lay_file(&base_path, is_translated)?;
         }
         expand_home(&mut layer);
         start_paths_at(folder, &mut layer);

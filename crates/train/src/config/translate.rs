@@ -65,9 +65,9 @@ enum Outcome {
 
 impl Translation {
     /// Translates a file; `None` if it is not a file of another tool.
-    pub(super) fn of(file: &Path, layer: &Value) -> Option<Translation> {
+    pub(super) fn of(file: &Path, layer: &Value, is_known_foreign: bool) -> Option<Translation> {
         let entries = layer.as_object()?;
-        if !is_foreign(entries) {
+        if !is_known_foreign && !is_foreign(entries) {
             return None;
         }
         let is_of_clips = |key: &&String| setting("", key).is_some_and(ForeignSetting::is_of_clips);
@@ -516,7 +516,7 @@ impl Translator {
         let is_again = value_at(&self.config, path).is_some_and(|before| *before != value);
         let keys = self.set_all(vec![(path.to_owned(), value)]);
         if is_again {
-            let reason = "another setting says otherwise, this one counts".to_owned();
+            let reason = format!("instead of what another setting of the file gives `{path}`");
             self.differ(written_path, &written, keys, reason);
         } else {
             self.push(written_path, &written, Outcome::Became(keys));
@@ -620,8 +620,24 @@ pub fn typed_option(option: &str, next: Option<&str>) -> Option<TypedOption> {
     let row = setting("", &key);
     let Some(row) = row else {
         let homes = homes(&key);
-        let [home] = &homes[..] else { return None };
-        let value = next?;
+        // `label` and `caption` are columns under `data:` and weights under `losses:`.
+        let is_number = next.is_some_and(|value| value.parse::<f64>().is_ok());
+        let of_data = homes.iter().find(|home| home.starts_with("data."));
+        let home = match (&homes[..], of_data) {
+            ([], _) => return None,
+            ([home], _) => home,
+            (_, Some(home)) if !is_number => home,
+            _ => {
+                let options: Vec<String> = homes
+                    .iter()
+                    .map(|home| format!("--set {home}=VALUE"))
+                    .collect();
+                return Some(TypedOption::Answer(options.join(", or ")));
+            }
+        };
+        let Some(value) = next else {
+            return Some(TypedOption::Answer(format!("--set {home}=VALUE")));
+        };
         return Some(TypedOption::Means {
             words: vec!["--set".to_owned(), format!("{home}={value}")],
             takes_value: true,

@@ -143,7 +143,7 @@ pub fn resolve(name: &str) -> Result<PathBuf, TrainError> {
     if named == path && path.join("config.yml").is_file() {
         return Err(TrainError::Config(format!(
             "{name}: expected a model, found a run that has saved none yet\n\
-             hint: holdall train --resume --out {} goes on with it",
+             hint: holdall train --resume --out {} continues it",
             quoted(path)
         )));
     }

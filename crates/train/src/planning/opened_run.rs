@@ -270,6 +270,7 @@ fn request_split_of(checkpoint: &Checkpoint, num_processes: usize, prepared: &mu
             split.gradient_accumulation
         ));
     }
+    prepared.setup.is_resumed = true;
     let request = &mut prepared.setup.request;
     request.effective_batch = Some(split.effective_batch);
     request.batch_size = Some(split.batch_size);

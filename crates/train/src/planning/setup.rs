@@ -84,6 +84,8 @@ pub struct Setup {
     pub budget_bytes: Option<u64>,
     /// Seed of all random numbers.
     pub seed: u64,
+    /// Whether the run resumes: a refusal offers nothing that would make it another run.
+    pub(crate) is_resumed: bool,
     /// Whether the effective batch is the default.
     has_default_batch: bool,
     /// Whether the config allows adapters (LoRA): it has none, and nothing that excludes them.
@@ -158,6 +160,7 @@ impl Setup {
         }
         Ok(Setup {
             config: config.clone(),
+            is_resumed: false,
             has_default_batch: written.train.effective_batch.is_none(),
             step,
             rows: RowFormat::from(PictureFormat {
@@ -232,7 +235,11 @@ impl Setup {
         else {
             return error;
         };
-        let steps = self.variants();
+        let steps = if self.is_resumed {
+            Vec::new()
+        } else {
+            self.variants()
+        };
         let builds: Vec<_> = steps
             .iter()
             .map(|(_, _, step)| |shape: &StepShape| write_step(step, shape))
@@ -258,7 +265,12 @@ impl Setup {
             !change.change.starts_with("--memory")
                 || available_bytes.is_none_or(|available| change.process_bytes <= available)
         };
-        changes.retain(is_there);
+        let may_resume = |change: &Change| {
+            ["--memory", "--recompute auto (the same"]
+                .iter()
+                .any(|start| change.change.starts_with(start))
+        };
+        changes.retain(|change| is_there(change) && (!self.is_resumed || may_resume(change)));
         TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,
             smallest_bytes,

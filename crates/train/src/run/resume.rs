@@ -50,23 +50,22 @@ pub fn changes(begun: &RunConfig, now: &RunConfig) -> Result<Vec<String>, TrainE
             let what = match (&before, &after) {
                 (Value::Null, after) => {
                     let after = in_words(&key, after);
-                    match split_of(&key, begun) {
-                        Some(split) => format!("the run began with {split}; found {key}: {after}"),
-                        None => format!("the run began without {key}; found {after}"),
-                    }
+                    let has = split_of(&key, begun).unwrap_or("none".to_owned());
+                    format!("cannot resume with {key}: {after}; the run has {has}")
                 }
                 (before, Value::Null) => format!(
-                    "the run began with {key}: {}; found none",
+                    "cannot resume without {key}; the run has {}",
                     in_words(&key, before)
                 ),
                 (before, after) => format!(
-                    "the run began with {key}: {}; found {}",
-                    in_words(&key, before),
-                    in_words(&key, after)
+                    "cannot resume with {key}: {}; the run has {}",
+                    in_words(&key, after),
+                    in_words(&key, before)
                 ),
             };
+            let keep = if after.is_null() { "keep" } else { "leave out" };
             return Err(TrainError::Config(format!(
-                "{what}\nhint: leave it out to resume; a run with another {key} is a new run, with another --out"
+                "{what}\nhint: {keep} {key} to resume; another {key} is another run, with its own --out"
             )));
         }
         lines.push(format!(
@@ -116,15 +115,15 @@ mod tests {
         );
         now.train.batch_size = Some(16);
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "the run began without train.batch_size; found 16\nhint: ";
+        let expected = "cannot resume with train.batch_size: 16; the run has none\nhint: leave out train.batch_size";
         assert!(error.starts_with(expected), "{error}");
         begun.train.batch_size = Some(1);
         begun.train.gradient_accumulation = Some(16);
         now.train.batch_size = Some(1);
         now.train.effective_batch = Some(8);
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "the run began with train.batch_size: 1 and train.gradient_accumulation: 16; \
-                        found train.effective_batch: 8\nhint: ";
+        let expected = "cannot resume with train.effective_batch: 8; the run has train.batch_size: 1 and \
+                        train.gradient_accumulation: 16\nhint: ";
         assert!(error.starts_with(expected), "{error}");
         for config in [&mut begun, &mut now] {
             config.train.effective_batch = None;
@@ -133,7 +132,7 @@ mod tests {
         }
         now.seed = 7;
         let error = changes(&begun, &now).unwrap_err().to_string();
-        let expected = "the run began with seed: 0; found 7\nhint: leave it out to resume";
+        let expected = "cannot resume with seed: 7; the run has 0\nhint: leave out seed to resume";
         assert!(error.starts_with(expected), "{error}");
         now.seed = 0;
         now.memory = Memory::Bytes(6 << 30);

@@ -43,8 +43,7 @@ impl RunFolder {
         let hint = match contents(path)? {
             None => return Ok(()),
             Some(Contents::Run) => {
-                "another run\nhint: --resume goes on with it; a new one needs another --out"
-                    .to_owned()
+                "another run\nhint: --resume continues it; a new one needs another --out".to_owned()
             }
             Some(Contents::Other(found)) => format!("{found}\nhint: choose another --out"),
         };
@@ -64,8 +63,8 @@ impl RunFolder {
     pub fn open(path: &Path) -> Result<RunFolder, TrainError> {
         if !path.join("config.yml").is_file() {
             return Err(TrainError::Config(format!(
-                "{}: expected the folder of a run, found no config.yml there\n\
-                 hint: --resume goes on with a run; leave it out to begin one",
+                "{}: no run to resume: it has no config.yml\n\
+                 hint: --out names the folder of the run; without --resume a new run begins",
                 path.display()
             )));
         }

@@ -47,9 +47,10 @@ impl Names {
             let stem = path
                 .file_stem()
                 .map_or("picture".into(), |stem| stem.to_string_lossy());
-            // Several channel files of one case share one mask.
+            // As nnU-Net names it: channel files of one case share one mask, and one file for all channels ends in _0000.
             let is_first_of_several = samples.further_image_paths(sample).next().is_some();
-            let stem = match case_of(&stem).filter(|_| is_first_of_several) {
+            let is_case = is_first_of_several || stem.ends_with("_0000");
+            let stem = match case_of(&stem).filter(|_| is_case) {
                 Some(case) => case.to_owned(),
                 None => stem.into_owned(),
             };
@@ -258,4 +259,27 @@ fn unwritten(path: &Path, cause: &std::io::Error) -> TrainError {
         "{}: {cause}\nhint: choose another folder for --out",
         path.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use holdall_data::segmentation::without_masks;
+
+    use super::*;
+
+    #[test]
+    fn masks_are_named_after_pictures_and_cases() {
+        let names = |files: &[&str], channel_files| {
+            let files: Vec<String> = files.iter().map(|&file| file.to_owned()).collect();
+            let samples = without_masks("in".into(), &files, channel_files).unwrap();
+            Names::of(&[Arc::new(samples)]).0.remove(0)
+        };
+        assert_eq!(
+            names(&["a.png", "b/a.png", "x_0001.png"], 1),
+            ["a", "a-2", "x_0001"]
+        );
+        assert_eq!(names(&["a_0000.png", "a_0001.png"], 2), ["a"]);
+        // nnU-Net's pictures of one file with all channels.
+        assert_eq!(names(&["a_0000.png", "b_0000.png"], 1), ["a", "b"]);
+    }
 }

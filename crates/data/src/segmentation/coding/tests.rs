@@ -144,6 +144,20 @@ fn what_masks_hold_is_decided_by_their_values() {
         decide(&asked, Path::new("set"), &histogram, 1)
     };
     let nothing = Asked::default;
+    let coloured = |pixels: &[u8]| {
+        let mut histogram = Histogram::default();
+        histogram.add(
+            pixels,
+            Native::upright(pixels.len() as u32 / 3, 1, 3, PixelDepth::Eight),
+        );
+        decide(&nothing(), Path::new("set"), &histogram, 1)
+            .unwrap_err()
+            .to_string()
+    };
+    let colours = coloured(&[0, 0, 0, 128, 0, 0, 0, 128, 0]);
+    let hint =
+        "`data: {colours: {background: \"#000000\", class1: \"#800000\", class2: \"#008000\"}}`";
+    assert!(colours.contains(hint), "{colours}");
     assert_eq!(
         decided(&[0, 255], nothing()).unwrap(),
         MaskCoding::pair(255)
@@ -157,7 +171,10 @@ fn what_masks_hold_is_decided_by_their_values() {
             && grey.contains("binarize: 128"),
         "{grey}"
     );
-    assert!(error(&[0, 1, 2], nothing()).contains("hint: `data: {classes: "));
+    assert!(
+        error(&[0, 1, 2], nothing())
+            .contains("hint: `data: {classes: [background, class1, class2]}` names")
+    );
     // Palette indices are class numbers, not greys to threshold.
     let indexed = |values: &[u8], asked: &Asked| {
         let mut histogram = Histogram::default();

@@ -57,7 +57,7 @@ fn a_share_is_held_out_of_each_condition_and_test_is_left_alone() {
     let notes = set.notes.join("\n");
     for note in [
         "Data: 42 pairs in ",
-        "Test: 2 pairs set apart; only `holdall eval RUN --part test`",
+        "Test: 2 pairs; only `holdall eval RUN --part test`",
     ] {
         assert!(notes.contains(note), "{notes}");
     }

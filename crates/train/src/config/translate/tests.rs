@@ -146,7 +146,7 @@ fn a_multitask_file_names_every_tower_and_loss_that_is_another() {
         "{said:?}"
     );
     assert!(
-        of("loss_weights").contains("without the losses masked_modeling"),
+        of("loss_weights").contains("no losses masked_modeling"),
         "{said:?}"
     );
     // Every setting of the file is accounted for.
@@ -286,6 +286,18 @@ fn a_base_of_another_tool_is_translated_too() {
     assert_eq!(
         (config.train.lr, config.train.clip_norm),
         (Some(2e-4), Some(0.5))
+    );
+    // By itself this base could be a config of Holdall with keys in the wrong place.
+    let base = folder.path().join("base.yml");
+    std::fs::write(&base, "epochs: 3\n").unwrap();
+    let (config, _) = RunConfig::load_translated(Some(&path), &[]).unwrap();
+    assert_eq!(config.train.epochs, Some(3));
+    let alone = RunConfig::load_translated(Some(&base), &[]).unwrap_err();
+    assert!(
+        alone
+            .to_string()
+            .contains("`epochs` belongs under `train:`"),
+        "{alone}"
     );
 }
 

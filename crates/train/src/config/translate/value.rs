@@ -109,7 +109,7 @@ pub(super) fn convert(
                 }
             }
             if !others.is_empty() {
-                difference = Some(format!("without the losses {}", others.join(", ")));
+                difference = Some(format!("there are no losses {} here", others.join(", ")));
             }
             keys
         }

@@ -167,7 +167,8 @@ pub(super) fn protocol(task: &SegmentTask, pooled: &PooledScores, samples: &Samp
     if task.mirror {
         words.push("mean of four mirrorings".to_owned());
     }
-    words.push("scored at their own size".to_owned());
+    let whose = if pooled.images() == 1 { "its" } else { "their" };
+    words.push(format!("scored at {whose} own size"));
     if (0..samples.len()).any(|sample| samples.field_of_view_path(sample).is_some()) {
         words.push("inside the field of view".to_owned());
     }
