@@ -31,8 +31,9 @@ pub(super) const RUN: usize = 256;
 const STRIP_PANELS: usize = 6;
 /// Rows below which copying a right factor with contiguous columns costs more than it saves.
 const FEW_ROWS: usize = 48;
-/// Least rows of a block: each block copies its own panels.
-const BLOCK_ROWS: usize = 128;
+/// Least and most rows of a block. Each block copies its own panels; more rows of a strip than this would leave the second-level cache
+/// before [`Finish`] reads them.
+const BLOCK_ROWS: [usize; 2] = [128, 512];
 /// Blocks per thread, so that no thread waits long for another.
 const BLOCKS_PER_THREAD: usize = 3;
 /// Products with fewer multiplications stay on the calling thread.
@@ -160,6 +161,10 @@ pub(super) fn scratch_bytes(
     each.next_multiple_of(ALIGNMENT) * num_threads + ALIGNMENT
 }
 
+/// What follows a product: called once for each block of rows and columns of the result, on the thread that has just computed it, while
+/// it is in the cache.
+pub(super) type Finish<'f> = &'f (dyn Fn([Range<usize>; 2]) + Sync);
+
 /// Computes a product on all threads of the pool.
 pub(super) fn product<T: Real>(
     y: Rows<T>,
@@ -169,18 +174,28 @@ pub(super) fn product<T: Real>(
     right: Factor<T>,
     panels: Panels,
 ) {
+    product_then(y, mode, alpha, left, right, panels, &|_| ());
+}
+
+/// Like [`product`], with element-wise work on the result.
+pub(super) fn product_then<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    alpha: f64,
+    left: Factor<T>,
+    right: Factor<T>,
+    panels: Panels,
+    finish: Finish<'_>,
+) {
     let whole = Product::new(y, mode, alpha, left, right, panels);
     let grid = Grid::new(&whole, rayon::current_num_threads());
     if grid.num_blocks() == 1 {
-        return whole.block(0..y.rows, 0..y.width);
+        return whole.block([0..y.rows, 0..y.width], finish);
     }
     (0..grid.num_blocks())
         .into_par_iter()
         .with_max_len(1)
-        .for_each(|index| {
-            let [rows, columns] = grid.block(index);
-            whole.block(rows, columns);
-        });
+        .for_each(|index| whole.block(grid.block(index), finish));
 }
 
 /// Like [`product`], on the calling thread alone.
@@ -192,7 +207,7 @@ pub(super) fn small_product<T: Real>(
     right: Factor<T>,
     panels: Panels,
 ) {
-    Product::new(y, mode, alpha, left, right, panels).block(0..y.rows, 0..y.width);
+    Product::new(y, mode, alpha, left, right, panels).block([0..y.rows, 0..y.width], &|_| ());
 }
 
 /// Like [`small_product`], without scratch: the right factor's width is a multiple of sixteen.
@@ -252,18 +267,21 @@ impl<T: Real> Product<T> {
     }
 
     /// Computes a block of the result on the calling thread.
-    fn block(&self, rows: Range<usize>, columns: Range<usize>) {
-        if self.terms == 0 && !self.adds {
-            for row in rows {
-                self.y.row_mut(row)[columns.clone()].fill(T::ZERO);
+    fn block(&self, [rows, columns]: [Range<usize>; 2], finish: Finish<'_>) {
+        if self.terms == 0 {
+            if !self.adds {
+                for row in rows.clone() {
+                    self.y.row_mut(row)[columns.clone()].fill(T::ZERO);
+                }
             }
-            return;
+            return finish([rows, columns]);
         }
         pulp::Arch::new().dispatch(Block {
             product: self,
             rows,
             columns,
             panels: self.panels.of_thread(),
+            finish,
         });
     }
 }
@@ -285,13 +303,14 @@ impl Grid {
             block_rows: rows.max(1),
             block_columns: columns.max(1),
         };
-        if num_threads == 1 || rows * columns * product.terms < SMALL_PRODUCT {
+        if rows * columns * product.terms < SMALL_PRODUCT {
             return grid;
         }
         let wanted = BLOCKS_PER_THREAD * num_threads;
-        grid.block_rows = rows.div_ceil(wanted).max(BLOCK_ROWS).next_multiple_of(8);
+        let [least, most] = BLOCK_ROWS;
+        grid.block_rows = rows.div_ceil(wanted).clamp(least, most).next_multiple_of(8);
         let missing = wanted.div_ceil(rows.div_ceil(grid.block_rows));
-        if missing > 1 {
+        if missing > 1 && num_threads > 1 {
             grid.block_columns = columns.div_ceil(missing).next_multiple_of(48);
         }
         grid
@@ -319,6 +338,7 @@ struct Block<'p, T> {
     rows: Range<usize>,
     columns: Range<usize>,
     panels: Panels,
+    finish: Finish<'p>,
 }
 
 impl<T: Real> WithSimd for Block<'_, T> {
@@ -333,6 +353,7 @@ impl<T: Real> WithSimd for Block<'_, T> {
                 let terms = term..self.product.terms.min(term + RUN);
                 self.strip(simd, columns.clone(), terms);
             }
+            (self.finish)([self.rows.clone(), columns]);
         }
     }
 }

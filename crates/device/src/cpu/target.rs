@@ -65,17 +65,15 @@ impl CpuTarget {
         match &node.node.op {
             Op::Linear(op) => {
                 let (x, weight) = (node.input(0), node.input(1));
-                let rows = linear::strip_rows(x.rows(), weight.rows());
-                let wide = [rows, x.width(), weight.rows()];
+                let wide = [x.rows(), x.width(), weight.rows()];
                 let terms = op
                     .low_rank_terms()
-                    .map(|(columns, h)| [rows, node.input(h).width(), columns.len()]);
+                    .map(|(columns, h)| [x.rows(), node.input(h).width(), columns.len()]);
                 Demand::scratch(0).with_products(std::iter::once(wide).chain(terms))
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
-                let rows = linear::strip_rows(dz.rows(), weight.width());
-                Demand::scratch(0).with_products([[rows, dz.width(), weight.width()]])
+                Demand::scratch(0).with_products([[dz.rows(), dz.width(), weight.width()]])
             }
             Op::LinearWeightGrad(op) => {
                 let (dz, x) = (node.input(0), node.input(1));
