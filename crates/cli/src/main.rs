@@ -18,14 +18,13 @@ mod watch;
 use std::process::ExitCode;
 
 use holdall_buffers::KeepingAllocator;
-use holdall_device::cpu::PackingAllocator;
 
 use arguments::{BenchCommand, Command, ConfigCommand, DataCommand, ModelCommand};
 use foreign_options::{NotUnderstood, understand};
 
-/// The matrix library packs into memory that the plan has counted; reader threads keep their decoders' memory between pictures.
+/// Reader threads keep their decoders' memory between pictures.
 #[global_allocator]
-static ALLOCATOR: PackingAllocator<KeepingAllocator> = PackingAllocator::before(KeepingAllocator);
+static ALLOCATOR: KeepingAllocator = KeepingAllocator;
 
 fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();

@@ -343,10 +343,7 @@ impl Machine {
         cpu::give_back_freed();
         let kind = match device.gpu() {
             Some(gpu) => Backend::Cuda(Box::new(CudaMachine::new(gpu, plan, arithmetic)?)),
-            None => {
-                device.cpu().touch_slabs(plan.packing_bytes);
-                Backend::Cpu(Arena::new(plan.arena_bytes)?)
-            }
+            None => Backend::Cpu(Arena::new(plan.arena_bytes)?),
         };
         Ok(Machine {
             kind,

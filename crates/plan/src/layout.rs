@@ -82,7 +82,7 @@ pub struct StepPlan {
     /// Whether a loss needs features of the whole effective batch before the backward pass.
     pub coupled: bool,
     /// Upper bound of the product library's memory beside the arena.
-    pub packing_bytes: u64,
+    pub library_bytes: u64,
     /// Map of the arena for reports.
     pub memory_map: MemoryMap,
     persistent: Placed,
@@ -235,10 +235,10 @@ impl Layout {
             accumulation,
             kept,
             coupled: lifetimes.coupled,
-            packing_bytes: lifetimes
+            library_bytes: lifetimes
                 .locals
                 .iter()
-                .map(|locals| locals.packing_bytes)
+                .map(|locals| locals.library_bytes)
                 .max()
                 .unwrap_or(0),
             memory_map: self.memory_map(kept, accumulation, &regions),

@@ -34,7 +34,7 @@ pub(crate) struct Locals {
     /// Time of each node, run alone.
     pub(crate) times: Vec<f64>,
     pub(crate) largest_scratch: u64,
-    pub(crate) packing_bytes: u64,
+    pub(crate) library_bytes: u64,
     pub(crate) replay_bytes: u64,
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn lifetimes_of_rewritten(
             )
         })
         .collect();
-    let packing_bytes = locals.iter().map(|l| l.packing_bytes).max().unwrap_or(0);
+    let library_bytes = locals.iter().map(|l| l.library_bytes).max().unwrap_or(0);
     Lifetimes {
         coupled: !rewritten.first_pass.is_empty(),
         reduces: !rewritten.nodes(Stage::Reduce).is_empty(),
@@ -175,7 +175,7 @@ pub(crate) fn lifetimes_of_rewritten(
         slot,
         slot_bytes,
         spacing,
-        overhead_bytes: target.overhead_bytes(packing_bytes)
+        overhead_bytes: target.overhead_bytes(library_bytes)
             + target.shorter_bytes(rewritten.graph.shorter().len()),
         page_bytes: target.page_bytes(),
         rewritten,
@@ -217,7 +217,7 @@ fn locals_of(
         let seconds = target.seconds(view);
         lanes.takes(moment, seconds, target.busy(view));
         locals.times.push(seconds);
-        locals.packing_bytes = locals.packing_bytes.max(target.packing_bytes(view));
+        locals.library_bytes = locals.library_bytes.max(target.library_bytes(view));
         locals.replay_bytes += target.replay_bytes(view);
         let scratch = target.workspace_bytes(view);
         locals.largest_scratch = locals.largest_scratch.max(scratch);

@@ -71,7 +71,7 @@ impl Shorter {
                     });
                 if target.workspace_bytes(view) > target.workspace_bytes(full_view)
                     || target.replay_bytes(view) > target.replay_bytes(full_view)
-                    || target.packing_bytes(view) > target.packing_bytes(full_view)
+                    || target.library_bytes(view) > target.library_bytes(full_view)
                 {
                     return None;
                 }

@@ -42,7 +42,7 @@ pub trait Target: Sync {
     }
 
     /// Memory of the process beside the arena: code, context, the product library's own buffers.
-    fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64;
+    fn overhead_bytes(&self, largest_library_bytes: u64) -> u64;
 
     /// Memory that the device loads for programs over shorter texts, beside the full programs.
     fn shorter_bytes(&self, _num_lengths: usize) -> u64 {
@@ -63,5 +63,5 @@ pub trait Target: Sync {
     fn page_bytes(&self) -> u64;
 
     /// Memory that the product library keeps outside of the arena after the node has run.
-    fn packing_bytes(&self, node: NodeView<'_>) -> u64;
+    fn library_bytes(&self, node: NodeView<'_>) -> u64;
 }

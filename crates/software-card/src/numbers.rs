@@ -1,6 +1,7 @@
 //! Number formats, and the product of two matrices in f32.
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 
 use crate::foreign::{slice, slice_mut};
 
@@ -100,36 +101,30 @@ pub fn product(rows: usize, columns: usize, inner: usize, left: Matrix, right: M
         right.last(inner, columns) < right.values.len(),
         "right of a product"
     );
-    const PARALLEL_FLOPS: usize = 1 << 22;
-    let parallelism = if rows * columns * inner >= PARALLEL_FLOPS {
-        gemm::Parallelism::Rayon(0)
-    } else {
-        gemm::Parallelism::None
+    const BLOCK_ROWS: usize = 64;
+    let block = |first: usize, result: &mut [f32]| {
+        // SAFETY: strides and extents stay within the three slices, as checked above.
+        unsafe {
+            matrixmultiply::sgemm(
+                result.len() / columns,
+                inner,
+                columns,
+                1.0,
+                left.values.as_ptr().add(first * left.row_stride),
+                left.row_stride as isize,
+                left.column_stride as isize,
+                right.values.as_ptr(),
+                right.row_stride as isize,
+                right.column_stride as isize,
+                0.0,
+                result.as_mut_ptr(),
+                columns as isize,
+                1,
+            );
+        }
     };
-    // SAFETY: strides and extents stay within the three slices, as checked above.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            result.as_mut_ptr(),
-            1,
-            columns as isize,
-            false,
-            left.values.as_ptr(),
-            left.column_stride as isize,
-            left.row_stride as isize,
-            right.values.as_ptr(),
-            right.column_stride as isize,
-            right.row_stride as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
+    let blocks = result.par_chunks_mut(BLOCK_ROWS * columns).enumerate();
+    blocks.for_each(|(index, result)| block(index * BLOCK_ROWS, result));
     result
 }
 

@@ -7,8 +7,7 @@ use rayon::prelude::*;
 
 use super::cross_attention;
 use super::operands::{Operands, Rows};
-use super::packing::Packing;
-use super::product::{Factor, small_product};
+use super::product::{Factor, Panels, small_product};
 use super::real::{Real, dot, exp_in_place, largest, sum, vectorised};
 
 /// Queries per tile.
@@ -123,13 +122,13 @@ pub(super) fn backward_matrices(op: &Attention) -> usize {
     }
 }
 
-/// Scratch of the thread that runs this task: matrices of scores (the last is repeated if there are fewer), and the scratch that its
-/// products pack into.
+/// Scratch of the thread that runs this task: matrices of scores (the last is repeated if there are fewer), and the scratch of its
+/// products.
 fn thread_scratch<T: Real>(
     o: &Operands<'_>,
     num_matrices: usize,
     keys: usize,
-) -> ([Rows<T>; 3], Packing) {
+) -> ([Rows<T>; 3], Panels) {
     let (thread, num_threads) = (
         rayon::current_thread_index().unwrap_or(0),
         rayon::current_num_threads(),
@@ -137,10 +136,10 @@ fn thread_scratch<T: Real>(
     let all = o.workspace::<T>(keys);
     let matrix = |index| all.slice((thread * num_matrices + index) * QUERY_TILE, QUERY_TILE);
     let elements = scratch_elements(num_threads, num_matrices, keys);
-    let packing = o.packing(elements * size_of::<T>());
+    let panels = o.panels(elements * size_of::<T>());
     (
         [0, 1, 2].map(|index: usize| matrix(index.min(num_matrices - 1))),
-        packing.share(thread, num_threads),
+        panels,
     )
 }
 
@@ -159,7 +158,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
         .into_par_iter()
         .for_each(|task| {
             let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-            let ([scores, ..], packing) = thread_scratch::<T>(o, 1, heads.keys);
+            let ([scores, ..], panels) = thread_scratch::<T>(o, 1, heads.keys);
             let length =
                 lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
             let q = heads.of(q, sample, index, heads.queries);
@@ -175,7 +174,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Plain(q),
                     Factor::Transposed(k),
-                    packing,
+                    panels,
                 );
                 vectorised(|| {
                     for row in 0..rows {
@@ -210,7 +209,7 @@ pub(super) fn forward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     1.0,
                     Factor::Plain(scores),
                     Factor::Plain(v),
-                    packing,
+                    panels,
                 );
             }
         });
@@ -255,7 +254,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
         .into_par_iter()
         .for_each(|task| {
             let (sample, index) = (task / heads.num_heads, task % heads.num_heads);
-            let ([p, dp, left], packing) = thread_scratch::<T>(o, num_matrices, heads.keys);
+            let ([p, dp, left], panels) = thread_scratch::<T>(o, num_matrices, heads.keys);
             let length =
                 lengths.map_or(heads.keys, |lengths| lengths.row(0)[sample].max(0) as usize);
             let of_queries = |all| heads.of(all, sample, index, heads.queries);
@@ -277,7 +276,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Plain(q),
                     Factor::Transposed(k),
-                    packing,
+                    panels,
                 );
                 small_product(
                     dp,
@@ -285,7 +284,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     1.0,
                     Factor::Plain(dout),
                     Factor::Transposed(v),
-                    packing,
+                    panels,
                 );
                 vectorised(|| {
                     for row in 0..rows {
@@ -314,7 +313,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     1.0,
                     Factor::Transposed(shares),
                     Factor::Plain(dout),
-                    packing,
+                    panels,
                 );
                 vectorised(|| {
                     for row in 0..rows {
@@ -330,7 +329,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Plain(dp),
                     Factor::Plain(k),
-                    packing,
+                    panels,
                 );
                 small_product(
                     dk,
@@ -338,7 +337,7 @@ pub(super) fn backward<T: Real>(op: &Attention, o: &Operands<'_>) {
                     heads.scale,
                     Factor::Transposed(dp),
                     Factor::Plain(q),
-                    packing,
+                    panels,
                 );
             }
         });

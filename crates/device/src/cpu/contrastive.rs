@@ -12,8 +12,7 @@ use rayon::prelude::*;
 
 use super::elements::for_rows;
 use super::operands::{Operands, Rows};
-use super::packing::Packing;
-use super::product::{Factor, product};
+use super::product::{Factor, Panels, product};
 use super::real::{Real, exp_in_place, largest, sum, vectorised};
 
 /// Columns per thread at a time.
@@ -33,7 +32,7 @@ struct Scratch<T> {
     row_sum: Rows<T>,
     column_peak: Rows<T>,
     column_sum: Rows<T>,
-    packing: Packing,
+    panels: Panels,
 }
 
 fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
@@ -50,7 +49,7 @@ fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
         row_sum: vector(2),
         column_peak: vector(3),
         column_sum: vector(4),
-        packing: o.packing(elements * size_of::<T>()),
+        panels: o.panels(elements * size_of::<T>()),
     }
 }
 
@@ -85,7 +84,7 @@ fn scores<T: Real>(
         scale,
         Factor::Plain(image.slice(i, rows)),
         Factor::Transposed(text.slice(j, columns)),
-        s.packing,
+        s.panels,
     );
     tile
 }
@@ -343,7 +342,7 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
                     scale,
                     Factor::Plain(gradient),
                     Factor::Plain(features[1].slice(j, num_columns)),
-                    s.packing,
+                    s.panels,
                 );
             }
             if own_columns {
@@ -353,7 +352,7 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
                     scale,
                     Factor::Transposed(gradient),
                     Factor::Plain(features[0].slice(i, num_rows)),
-                    s.packing,
+                    s.panels,
                 );
             }
         }

@@ -11,9 +11,8 @@ use holdall_graph::{Shape, Write};
 use rayon::prelude::*;
 
 use super::attention::Masks;
-use super::direct_product::direct_product;
 use super::operands::{Operands, Rows};
-use super::product::Factor;
+use super::product::{Factor, direct_product};
 use super::real::{Real, vectorised};
 use super::vectors::UNIT;
 

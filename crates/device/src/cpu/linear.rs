@@ -1,20 +1,18 @@
-//! `y = activation(x W^T + b + low rank) + residual` and its gradients, in strips of rows that stay in the cache between the product and
-//! the element-wise work on its result.
+//! `y = activation(x W^T + b + low rank) + residual` and its gradients. Element-wise work on a product follows each of its blocks, while
+//! that is in the cache.
 
 use std::ops::Range;
 
+use holdall_graph::Write;
 use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
-use holdall_graph::{Shape, Write};
 use rayon::prelude::*;
 
-use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve, for_rows};
+use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve};
 use super::operands::{Operands, Rows};
-use super::product::{Factor, product, row_product, row_scratch_elements};
+use super::product::{Factor, Finish, product, product_then};
 use super::real::{Real, vectorised};
 
-/// Elements per strip: half of a common second-level cache in f32.
-const STRIP_ELEMENTS: usize = 1 << 18;
 /// Partial sums of a bias gradient.
 const BIAS_PARTS: usize = 16;
 
@@ -27,155 +25,133 @@ pub(super) fn bias_parts_bytes(bias: bool, width: usize) -> usize {
     }
 }
 
-/// Rows per strip: depends on the shape alone. At least 256, or packing would cost more than strips save.
-pub(super) fn strip_rows(rows: usize, width: usize) -> usize {
-    (STRIP_ELEMENTS / width.max(1)).clamp(256, 2048).min(rows)
-}
-
-fn strips(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
-    let strip = strip_rows(rows, width).max(1);
-    (0..rows.div_ceil(strip)).map(move |index| {
-        let start = index * strip;
-        (start, strip.min(rows - start))
-    })
-}
-
-/// Elements of scratch of the forward products over few rows.
-pub(super) fn forward_scratch_elements(op: &Linear, input: &dyn Fn(usize) -> Shape) -> usize {
-    let weight = input(1);
-    let terms = op
-        .low_rank_terms()
-        .map(|(columns, h)| row_scratch_elements(input(h).width(), columns.len()));
-    let wide = row_scratch_elements(weight.width(), weight.rows());
-    terms.fold(wide, usize::max)
-}
-
 pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
     let (x, weight) = (o.input::<T>(0), o.input::<T>(1));
     let bias = op.bias.then(|| o.input::<T>(2).flat());
     let residual = op.residual.then(|| o.input::<T>(o.num_inputs() - 1));
     let (y, _) = o.result::<T>(0);
     let z = op.activation.and_then(|_| o.output::<T>(1)).map(|(z, _)| z);
-    let scratch_elements = forward_scratch_elements(op, &|index| o.input_place(index).shape);
-    let scratch = o.workspace::<T>(scratch_elements);
-    let packing = o.packing(scratch_elements * size_of::<T>());
-    for (start, rows) in strips(y.rows, y.width) {
-        let y = y.slice(start, rows);
-        let z = z.map(|z| z.slice(start, rows));
-        let residual = residual.map(|residual| residual.slice(start, rows));
-        // If no node reads z, the product writes to y, and the activation is applied in place.
-        let landed = z.unwrap_or(y);
-        let x = x.slice(start, rows);
-        row_product(
-            landed,
-            Write::Overwrite,
-            1.0,
-            x,
-            Factor::Transposed(weight),
-            scratch,
-            packing,
-        );
-        for (columns, index) in op.low_rank_terms() {
-            row_product(
-                landed.columns(columns.start, columns.len()),
-                Write::Accumulate,
-                op.low_rank_scale(),
-                o.input::<T>(index).slice(start, rows),
-                Factor::Transposed(o.input::<T>(index + 1)),
-                scratch,
-                packing,
-            );
-        }
+    let panels = o.panels(0);
+    // If no node reads z, the product writes to y, and the activation is applied in place.
+    let landed = z.unwrap_or(y);
+    let finish: Finish<'_> = &|[rows, columns]| {
+        let part = |matrix: Rows<T>| {
+            matrix
+                .slice(rows.start, rows.len())
+                .columns(columns.start, columns.len())
+        };
+        let (y, z) = (part(y), part(landed));
+        let bias = bias.map(|bias| bias.columns(columns.start, columns.len()));
         match op.activation {
             Some(activation) => {
                 let bias = bias.expect("an activated product has a bias");
                 match activation {
-                    Activation::QuickGelu => activate::<T, QuickCurve>(y, landed, bias),
-                    Activation::Gelu => activate::<T, ErfCurve>(y, landed, bias),
-                    Activation::Relu => activate::<T, ReluCurve>(y, landed, bias),
-                    Activation::LeakyRelu => activate::<T, LeakyCurve>(y, landed, bias),
+                    Activation::QuickGelu => activate::<T, QuickCurve>(y, z, bias),
+                    Activation::Gelu => activate::<T, ErfCurve>(y, z, bias),
+                    Activation::Relu => activate::<T, ReluCurve>(y, z, bias),
+                    Activation::LeakyRelu => activate::<T, LeakyCurve>(y, z, bias),
                 }
             }
-            None => finish(y, bias, residual),
+            None => add(y, bias, residual.map(part)),
         }
+    };
+    let (left, right) = (Factor::Plain(x), Factor::Transposed(weight));
+    let mut terms = op.low_rank_terms().peekable();
+    if terms.peek().is_none() {
+        return product_then(landed, Write::Overwrite, 1.0, left, right, panels, finish);
     }
+    product(landed, Write::Overwrite, 1.0, left, right, panels);
+    for (columns, index) in terms {
+        product(
+            landed.columns(columns.start, columns.len()),
+            Write::Accumulate,
+            op.low_rank_scale(),
+            Factor::Plain(o.input::<T>(index)),
+            Factor::Transposed(o.input::<T>(index + 1)),
+            panels,
+        );
+    }
+    for_row_blocks(y.rows, |rows| finish([rows, 0..y.width]));
+}
+
+/// Runs `work` on blocks of rows, on all threads.
+fn for_row_blocks(rows: usize, work: impl Fn(Range<usize>) + Sync) {
+    const BLOCK: usize = 64;
+    (0..rows.div_ceil(BLOCK))
+        .into_par_iter()
+        .for_each(|block| work(block * BLOCK..rows.min((block + 1) * BLOCK)));
 }
 
 /// `z += bias`, `y = activation(z)`; `z` and `y` may be the same matrix.
 fn activate<T: Real, C: Curve>(y: Rows<T>, z: Rows<T>, bias: Rows<T>) {
-    if y.pointer() == z.pointer() {
-        for_rows(y.rows, |row| {
-            for (y, &b) in y.row_mut(row).iter_mut().zip(bias.row(0)) {
-                *y = C::value(*y + b);
+    let is_in_place = y.pointer() == z.pointer();
+    vectorised(|| {
+        for row in 0..y.rows {
+            if is_in_place {
+                for (y, &b) in y.row_mut(row).iter_mut().zip(bias.row(0)) {
+                    *y = C::value(*y + b);
+                }
+            } else {
+                let sums = z.row_mut(row).iter_mut().zip(bias.row(0));
+                for (y, (z, &b)) in y.row_mut(row).iter_mut().zip(sums) {
+                    *z += b;
+                    *y = C::value(*z);
+                }
             }
-        });
-    } else {
-        for_rows(y.rows, |row| {
-            let sums = z.row_mut(row).iter_mut().zip(bias.row(0));
-            for (y, (z, &b)) in y.row_mut(row).iter_mut().zip(sums) {
-                *z += b;
-                *y = C::value(*z);
-            }
-        });
-    }
+        }
+    });
 }
 
-fn finish<T: Real>(y: Rows<T>, bias: Option<Rows<T>>, residual: Option<Rows<T>>) {
-    match (bias, residual) {
-        (None, None) => {}
-        (Some(bias), None) => for_rows(y.rows, |row| {
-            for (y, &b) in y.row_mut(row).iter_mut().zip(bias.row(0)) {
-                *y += b;
+/// `y += bias + residual`, where there are any.
+fn add<T: Real>(y: Rows<T>, bias: Option<Rows<T>>, residual: Option<Rows<T>>) {
+    vectorised(|| {
+        for row in 0..y.rows {
+            let numbers = y.row_mut(row).iter_mut();
+            match (bias, residual) {
+                (None, None) => {}
+                (Some(bias), None) => numbers.zip(bias.row(0)).for_each(|(y, &b)| *y += b),
+                (None, Some(residual)) => {
+                    numbers.zip(residual.row(row)).for_each(|(y, &r)| *y += r);
+                }
+                (Some(bias), Some(residual)) => {
+                    let added = bias.row(0).iter().zip(residual.row(row));
+                    numbers.zip(added).for_each(|(y, (&b, &r))| *y = *y + b + r);
+                }
             }
-        }),
-        (None, Some(residual)) => for_rows(y.rows, |row| {
-            for (y, &r) in y.row_mut(row).iter_mut().zip(residual.row(row)) {
-                *y += r;
-            }
-        }),
-        (Some(bias), Some(residual)) => for_rows(y.rows, |row| {
-            let added = bias.row(0).iter().zip(residual.row(row));
-            for (y, (&b, &r)) in y.row_mut(row).iter_mut().zip(added) {
-                *y = *y + b + r;
-            }
-        }),
-    }
+        }
+    });
 }
 
 pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
     let (dz, weight) = (o.input::<T>(0), o.input::<T>(1));
     let (dx, mode) = o.result::<T>(0);
-    let scratch_elements = row_scratch_elements(dz.width, dx.width);
-    let scratch = o.workspace::<T>(scratch_elements);
-    let packing = o.packing(scratch_elements * size_of::<T>());
-    for (start, rows) in strips(dx.rows, dx.width) {
-        let dx = dx.slice(start, rows);
-        row_product(
-            dx,
-            mode,
-            op.scale,
-            dz.slice(start, rows),
-            Factor::Plain(weight),
-            scratch,
-            packing,
-        );
-        if let Some(activation) = op.activation {
-            let z = o.input::<T>(2).slice(start, rows);
-            match activation {
-                Activation::QuickGelu => through::<T, QuickCurve>(dx, z),
-                Activation::Gelu => through::<T, ErfCurve>(dx, z),
-                Activation::Relu => through::<T, ReluCurve>(dx, z),
-                Activation::LeakyRelu => through::<T, LeakyCurve>(dx, z),
-            }
+    let finish: Finish<'_> = &|[rows, columns]| {
+        let Some(activation) = op.activation else {
+            return;
+        };
+        let [dx, z] = [dx, o.input::<T>(2)].map(|matrix| {
+            matrix
+                .slice(rows.start, rows.len())
+                .columns(columns.start, columns.len())
+        });
+        match activation {
+            Activation::QuickGelu => through::<T, QuickCurve>(dx, z),
+            Activation::Gelu => through::<T, ErfCurve>(dx, z),
+            Activation::Relu => through::<T, ReluCurve>(dx, z),
+            Activation::LeakyRelu => through::<T, LeakyCurve>(dx, z),
         }
-    }
+    };
+    let (left, right) = (Factor::Plain(dz), Factor::Plain(weight));
+    product_then(dx, mode, op.scale, left, right, o.panels(0), finish);
 }
 
 /// `dx *= activation'(z)`.
 fn through<T: Real, C: Curve>(dx: Rows<T>, z: Rows<T>) {
-    for_rows(dx.rows, |row| {
-        for (dx, &z) in dx.row_mut(row).iter_mut().zip(z.row(row)) {
-            *dx *= C::slope(z);
+    vectorised(|| {
+        for row in 0..dx.rows {
+            for (dx, &z) in dx.row_mut(row).iter_mut().zip(z.row(row)) {
+                *dx *= C::slope(z);
+            }
         }
     });
 }
@@ -185,8 +161,8 @@ pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {
     if op.weight {
         let (dweight, mode) = o.result::<T>(0);
         let (left, right) = (Factor::Transposed(dz), Factor::Plain(x));
-        let packing = o.packing(bias_parts_bytes(op.bias, dz.width));
-        product(dweight, mode, op.scale, left, right, packing);
+        let panels = o.panels(bias_parts_bytes(op.bias, dz.width));
+        product(dweight, mode, op.scale, left, right, panels);
     }
     if op.bias {
         add_column_sums::<T>(o, usize::from(op.weight), &op.inert_bias);

@@ -1,4 +1,4 @@
-//! The CPU device: `gemm` for products, rayon for threads, kernels that the compiler vectorises.
+//! The CPU device: rayon for threads, products of our own (`product`), kernels that the compiler vectorises.
 //!
 //! The result has the same bits for any number of threads: work is cut into pieces whose number depends on shapes alone, each piece is
 //! computed by one thread, and partial sums are added in a fixed order.
@@ -11,7 +11,6 @@ mod contrastive;
 mod convolution;
 mod cross_attention;
 pub mod digits;
-mod direct_product;
 mod dropout;
 mod elements;
 mod embedding;
@@ -23,11 +22,10 @@ mod losses;
 mod memory;
 mod operands;
 mod overlap;
-mod packing;
 mod pictures;
 mod pixel_loss;
 mod positions;
-pub mod product;
+mod product;
 mod real;
 mod target;
 mod tokens;
@@ -45,7 +43,6 @@ pub use limits::{Bound, HostMemory, available_bytes, host_memory, total_bytes};
 pub use memory::{
     give_back_freed, peak_resident_bytes, resident_bytes, resident_bytes_exactly, steady_allocator,
 };
-pub use packing::PackingAllocator;
 pub use target::{CODE_BYTES, CpuTarget};
 
 pub use real::Element;
@@ -92,12 +89,6 @@ impl Cpu {
 
     pub fn num_threads(&self) -> usize {
         self.pool.current_num_threads()
-    }
-
-    /// Makes the memory that a plan counts for the product library's slabs resident, before step 0.
-    pub(crate) fn touch_slabs(&self, packing_bytes: u64) {
-        let each = packing_bytes as usize / self.num_threads();
-        self.pool.broadcast(|_| packing::touch_slab(each));
     }
 
     /// Runs `work` on the pool. Programs inside `work` do not pass through the pool's queue again, so they allocate nothing.

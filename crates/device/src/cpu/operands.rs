@@ -8,7 +8,7 @@ use holdall_graph::Write;
 use holdall_plan::{Instruction, Place};
 
 use super::arena::ArenaPointer;
-use super::packing::Packing;
+use super::product::Panels;
 use super::real::Element;
 
 /// A matrix whose rows are contiguous and evenly spaced.
@@ -26,6 +26,20 @@ unsafe impl<T: Send> Send for Rows<T> {}
 unsafe impl<T: Sync> Sync for Rows<T> {}
 
 impl<T: Element> Rows<T> {
+    /// A matrix outside of an arena, for tests.
+    ///
+    /// # Safety
+    /// The memory holds the matrix as long as it is used, and is written through it alone, if at all.
+    #[cfg(test)]
+    pub unsafe fn at(pointer: *mut T, rows: usize, width: usize, stride: usize) -> Rows<T> {
+        Rows {
+            pointer,
+            rows,
+            width,
+            stride,
+        }
+    }
+
     pub fn row(&self, row: usize) -> &[T] {
         debug_assert!(row < self.rows);
         // SAFETY: within the arena (checked when the operand was created); no other thread writes this row now.
@@ -268,12 +282,13 @@ impl<'a> Operands<'a> {
             stride: width,
         }
     }
-    /// The scratch after the first `own_bytes`, which the kernel itself uses: for its products to pack into.
-    pub fn packing(&self, own_bytes: usize) -> Packing {
+
+    /// The scratch after the first `own_bytes`, which the kernel itself uses: for the panels of its products.
+    pub fn panels(&self, own_bytes: usize) -> Panels {
         let all = self.workspace::<u8>(1);
         assert!(own_bytes <= all.rows, "scratch as planned");
         // SAFETY: within the arena, as checked; the plan gives the scratch to this instruction alone, and the kernel uses only the first
         // `own_bytes`.
-        unsafe { Packing::new(all.pointer.add(own_bytes), all.rows - own_bytes) }
+        unsafe { Panels::new(all.pointer.add(own_bytes), all.rows - own_bytes) }
     }
 }

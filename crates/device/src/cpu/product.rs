@@ -1,28 +1,45 @@
-//! Matrix products by the `gemm` crate.
+//! Matrix products: `y = alpha * left right`, or `y += alpha * left right`.
 //!
-//! `gemm` packs operands into buffers that it requests from the allocator on every call: `packing` serves them from scratch of the
-//! arena, and [`is_running`] lets a test count other allocations.
+//! Each number of the result is a sum over the terms in order, in runs of [`RUN`]: a run is summed in a register by fused
+//! multiply-adds, and added to `y` with the factor `alpha`. Neither the number of rows and columns nor the number of threads changes
+//! that order, so a row of the result has the same bits in every batch and every split.
+//!
+//! ```text
+//! blocks of the result, one thread each                                       Grid
+//!   strips of columns x runs of terms: right factor -> panels                 panels::copy_right
+//!     rows of a tile x panels of the strip: summed in registers               Tile
+//! ```
+//!
+//! Panels lie in scratch of the operation, whose size [`scratch_bytes`] tells the plan.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod panels;
+mod tile;
 
-use gemm::Parallelism;
+use std::ops::Range;
+
 use holdall_graph::Write;
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
 
 use super::operands::Rows;
-use super::packing::Packing;
 use super::real::Real;
+use tile::{Tile, TileSize};
 
-static PARALLEL_PRODUCTS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static PRODUCTS: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whether this thread is inside the product library (or a product is running on all threads).
-pub fn is_running() -> bool {
-    PARALLEL_PRODUCTS.load(Ordering::Relaxed) > 0 || PRODUCTS.with(|count| count.get() > 0)
-}
+/// Terms that are summed in a register before they are added to the result.
+pub(super) const RUN: usize = 256;
+/// Panels of a strip: with runs of 256 they take a quarter of a second-level cache of 1 MiB.
+const STRIP_PANELS: usize = 6;
+/// Rows below which copying a right factor with contiguous columns costs more than it saves.
+const FEW_ROWS: usize = 48;
+/// Least and most rows of a block. Each block copies its own panels; more rows of a strip than this would leave the second-level cache
+/// before [`Finish`] reads them.
+const BLOCK_ROWS: [usize; 2] = [128, 512];
+/// Blocks per thread, so that no thread waits long for another.
+const BLOCKS_PER_THREAD: usize = 3;
+/// Products with fewer multiplications stay on the calling thread.
+const SMALL_PRODUCT: usize = 1 << 16;
+/// Panels begin at a multiple of this.
+const ALIGNMENT: usize = 64;
 
 /// A matrix, or the transpose of one.
 #[derive(Clone, Copy)]
@@ -32,123 +49,382 @@ pub(super) enum Factor<T> {
 }
 
 impl<T: Real> Factor<T> {
-    /// Rows, columns, row stride, column stride, pointer.
-    pub fn parts(&self) -> (usize, usize, isize, isize, *const T) {
+    /// Rows and columns.
+    fn sizes(&self) -> [usize; 2] {
         match self {
-            Factor::Plain(m) => (m.rows, m.width, m.stride as isize, 1, m.pointer()),
-            Factor::Transposed(m) => (m.width, m.rows, 1, m.stride as isize, m.pointer()),
+            Factor::Plain(matrix) => [matrix.rows, matrix.width],
+            Factor::Transposed(matrix) => [matrix.width, matrix.rows],
+        }
+    }
+
+    fn strided(&self) -> Strided<T> {
+        let (matrix, is_transposed) = match self {
+            Factor::Plain(matrix) => (matrix, false),
+            Factor::Transposed(matrix) => (matrix, true),
+        };
+        let stride = matrix.stride as isize;
+        Strided {
+            first: matrix.pointer(),
+            strides: if is_transposed {
+                [1, stride]
+            } else {
+                [stride, 1]
+            },
         }
     }
 }
 
-/// `y = alpha * left right` (or `y +=`) on all threads of the pool.
+/// A factor by its first element and the elements between neighbouring rows and columns.
+#[derive(Clone, Copy)]
+struct Strided<T> {
+    first: *const T,
+    strides: [isize; 2],
+}
+
+impl<T> Strided<T> {
+    fn at(&self, row: usize, column: usize) -> *const T {
+        let [by_row, by_column] = self.strides;
+        self.first
+            .wrapping_offset(row as isize * by_row + column as isize * by_column)
+    }
+}
+
+/// Scratch for the panels of products.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panels {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: an address and a size; each thread writes its own share.
+unsafe impl Send for Panels {}
+// SAFETY: as above.
+unsafe impl Sync for Panels {}
+
+impl Panels {
+    const NONE: Panels = Panels {
+        start: std::ptr::null_mut(),
+        bytes: 0,
+    };
+
+    /// # Safety
+    /// The `bytes` after `start` belong to the caller alone until all products that use the scratch are done.
+    pub unsafe fn new(start: *mut u8, bytes: usize) -> Panels {
+        let skipped = start.align_offset(ALIGNMENT).min(bytes);
+        Panels {
+            start: start.wrapping_add(skipped),
+            bytes: bytes - skipped,
+        }
+    }
+
+    /// The share of the calling thread.
+    fn of_thread(self) -> Panels {
+        let num_threads = rayon::current_num_threads();
+        let thread = rayon::current_thread_index().unwrap_or(0);
+        let bytes = self.bytes / num_threads / ALIGNMENT * ALIGNMENT;
+        Panels {
+            start: self.start.wrapping_add(thread * bytes),
+            bytes,
+        }
+    }
+}
+
+/// Scratch of a product of `m x k` by `k x n` on a pool of `num_threads`; smaller products need no more.
+pub(super) fn scratch_bytes(
+    [m, k, n]: [usize; 3],
+    element_bytes: usize,
+    num_threads: usize,
+) -> usize {
+    struct StripColumns {
+        element_bytes: usize,
+    }
+
+    impl WithSimd for StripColumns {
+        type Output = usize;
+
+        fn with_simd<S: Simd>(self, _: S) -> usize {
+            if self.element_bytes == size_of::<f64>() {
+                STRIP_PANELS * TileSize::<f64, S>::COLUMNS
+            } else {
+                STRIP_PANELS * TileSize::<f32, S>::COLUMNS
+            }
+        }
+    }
+
+    if m == 0 || k == 0 || n == 0 {
+        return 0;
+    }
+    let strip = pulp::Arch::new().dispatch(StripColumns { element_bytes });
+    // Columns are filled up to whole vectors, of at most sixteen numbers.
+    let columns = n.next_multiple_of(16).min(strip);
+    let each = k.min(RUN) * columns * element_bytes;
+    each.next_multiple_of(ALIGNMENT) * num_threads + ALIGNMENT
+}
+
+/// What follows a product: called once for each block of rows and columns of the result, on the thread that has just computed it, while
+/// it is in the cache.
+pub(super) type Finish<'f> = &'f (dyn Fn([Range<usize>; 2]) + Sync);
+
+/// Computes a product on all threads of the pool.
 pub(super) fn product<T: Real>(
     y: Rows<T>,
     mode: Write,
     alpha: f64,
     left: Factor<T>,
     right: Factor<T>,
-    packing: Packing,
+    panels: Panels,
 ) {
-    PARALLEL_PRODUCTS.fetch_add(1, Ordering::Relaxed);
-    packing.offer(|| run(y, mode, alpha, left, right, Parallelism::Rayon(0)));
-    PARALLEL_PRODUCTS.fetch_sub(1, Ordering::Relaxed);
+    product_then(y, mode, alpha, left, right, panels, &|_| ());
 }
 
-/// Like [`product`], on this thread alone, for small products inside a parallel loop.
+/// Like [`product`], with element-wise work on the result.
+pub(super) fn product_then<T: Real>(
+    y: Rows<T>,
+    mode: Write,
+    alpha: f64,
+    left: Factor<T>,
+    right: Factor<T>,
+    panels: Panels,
+    finish: Finish<'_>,
+) {
+    let whole = Product::new(y, mode, alpha, left, right, panels);
+    let grid = Grid::new(&whole, rayon::current_num_threads());
+    if grid.num_blocks() == 1 {
+        return whole.block([0..y.rows, 0..y.width], finish);
+    }
+    (0..grid.num_blocks())
+        .into_par_iter()
+        .with_max_len(1)
+        .for_each(|index| whole.block(grid.block(index), finish));
+}
+
+/// Like [`product`], on the calling thread alone.
 pub(super) fn small_product<T: Real>(
     y: Rows<T>,
     mode: Write,
     alpha: f64,
     left: Factor<T>,
     right: Factor<T>,
-    packing: Packing,
+    panels: Panels,
 ) {
-    PRODUCTS.with(|count| count.set(count.get() + 1));
-    packing.offer(|| run(y, mode, alpha, left, right, Parallelism::None));
-    PRODUCTS.with(|count| count.set(count.get() - 1));
+    Product::new(y, mode, alpha, left, right, panels).block([0..y.rows, 0..y.width], &|_| ());
 }
 
-/// Rows below which `gemm` may use another path (dot products, matrix times vector) with another order of summation. Products with
-/// fewer rows are padded, so that a row's result does not depend on the number of rows.
-pub(super) fn least_rows(width: usize) -> usize {
-    const LARGEST_SHORT_CUT: usize = 16 * 16;
-    (LARGEST_SHORT_CUT / width.max(1) + 1).max(4)
-}
-
-/// Elements of scratch that [`row_product`] needs: any strip may end in a tail of a few rows.
-pub(super) fn row_scratch_elements(inner: usize, width: usize) -> usize {
-    least_rows(width) * (inner + width)
-}
-
-/// `y = alpha * left right` (or `y +=`) with few or many rows; a row's bits do not depend on the other rows.
-pub(super) fn row_product<T: Real>(
-    y: Rows<T>,
-    mode: Write,
-    alpha: f64,
-    left: Rows<T>,
-    right: Factor<T>,
-    scratch: Rows<T>,
-    packing: Packing,
-) {
-    let least = least_rows(y.width);
-    if y.rows >= least {
-        return product(y, mode, alpha, Factor::Plain(left), right, packing);
-    }
-    let (inner, width) = (left.width, y.width);
-    let scratch = scratch.flat();
-    let padded_left = scratch.columns(0, least * inner).reshape(inner);
-    let padded_y = scratch.columns(least * inner, least * width).reshape(width);
-    for row in 0..least {
-        if row < y.rows {
-            padded_left.row_mut(row).copy_from_slice(left.row(row));
-            padded_y.row_mut(row).copy_from_slice(y.row(row));
-        } else {
-            padded_left.row_mut(row).fill(T::ZERO);
-            padded_y.row_mut(row).fill(T::ZERO);
-        }
-    }
-    let left = Factor::Plain(padded_left);
-    product(padded_y, mode, alpha, left, right, packing);
-    for row in 0..y.rows {
-        y.row_mut(row).copy_from_slice(padded_y.row(row));
-    }
-}
-
-fn run<T: Real>(
+/// Like [`small_product`], without scratch: the right factor's width is a multiple of sixteen.
+pub(super) fn direct_product<T: Real>(
     y: Rows<T>,
     mode: Write,
     alpha: f64,
     left: Factor<T>,
-    right: Factor<T>,
-    parallelism: Parallelism,
+    right: Rows<T>,
 ) {
-    let (m, k, left_row, left_column, left_pointer) = left.parts();
-    let (k2, n, right_row, right_column, right_pointer) = right.parts();
-    assert_eq!((y.rows, y.width, k), (m, n, k2), "product of shapes");
-    // SAFETY: pointers, extents and strides describe matrices within the arena, checked when the operands were created; the result
-    // overlaps neither factor, since all three are alive now and the plan keeps them apart.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            y.pointer(),
-            1,
-            y.stride as isize,
-            mode == Write::Accumulate,
-            left_pointer,
-            left_column,
-            left_row,
-            right_pointer,
-            right_column,
-            right_row,
-            T::ONE,
-            T::of(alpha),
-            false,
-            false,
-            false,
-            parallelism,
+    assert!(right.width.is_multiple_of(16), "whole vectors");
+    small_product(y, mode, alpha, left, Factor::Plain(right), Panels::NONE);
+}
+
+/// Operands of a product, their shapes checked.
+#[derive(Clone, Copy)]
+struct Product<T> {
+    y: Rows<T>,
+    /// Whether the product is added to `y`.
+    adds: bool,
+    alpha: T,
+    left: Strided<T>,
+    right: Strided<T>,
+    terms: usize,
+    panels: Panels,
+}
+
+// SAFETY: addresses and shapes; blocks of the result are written by one thread each.
+unsafe impl<T: Send> Send for Product<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Product<T> {}
+
+impl<T: Real> Product<T> {
+    fn new(
+        y: Rows<T>,
+        mode: Write,
+        alpha: f64,
+        left: Factor<T>,
+        right: Factor<T>,
+        panels: Panels,
+    ) -> Product<T> {
+        let ([rows, terms], [right_terms, columns]) = (left.sizes(), right.sizes());
+        assert_eq!(
+            [y.rows, y.width, terms],
+            [rows, columns, right_terms],
+            "product of shapes"
         );
+        Product {
+            y,
+            adds: mode == Write::Accumulate,
+            alpha: T::of(alpha),
+            left: left.strided(),
+            right: right.strided(),
+            terms,
+            panels,
+        }
+    }
+
+    /// Computes a block of the result on the calling thread.
+    fn block(&self, [rows, columns]: [Range<usize>; 2], finish: Finish<'_>) {
+        if self.terms == 0 {
+            if !self.adds {
+                for row in rows.clone() {
+                    self.y.row_mut(row)[columns.clone()].fill(T::ZERO);
+                }
+            }
+            return finish([rows, columns]);
+        }
+        pulp::Arch::new().dispatch(Block {
+            product: self,
+            rows,
+            columns,
+            panels: self.panels.of_thread(),
+            finish,
+        });
     }
 }
+
+/// How a product is cut into blocks. Only speed depends on it.
+struct Grid {
+    rows: usize,
+    columns: usize,
+    block_rows: usize,
+    block_columns: usize,
+}
+
+impl Grid {
+    fn new<T: Real>(product: &Product<T>, num_threads: usize) -> Grid {
+        let (rows, columns) = (product.y.rows, product.y.width);
+        let mut grid = Grid {
+            rows,
+            columns,
+            block_rows: rows.max(1),
+            block_columns: columns.max(1),
+        };
+        if rows * columns * product.terms < SMALL_PRODUCT {
+            return grid;
+        }
+        let wanted = BLOCKS_PER_THREAD * num_threads;
+        let [least, most] = BLOCK_ROWS;
+        grid.block_rows = rows.div_ceil(wanted).clamp(least, most).next_multiple_of(8);
+        let missing = wanted.div_ceil(rows.div_ceil(grid.block_rows));
+        if missing > 1 && num_threads > 1 {
+            grid.block_columns = columns.div_ceil(missing).next_multiple_of(48);
+        }
+        grid
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.rows.div_ceil(self.block_rows) * self.columns.div_ceil(self.block_columns)
+    }
+
+    /// Rows and columns of a block. Neighbouring blocks have the same columns.
+    fn block(&self, index: usize) -> [Range<usize>; 2] {
+        let down = self.rows.div_ceil(self.block_rows);
+        let span =
+            |index: usize, size: usize, all: usize| index * size..all.min((index + 1) * size);
+        [
+            span(index % down, self.block_rows, self.rows),
+            span(index / down, self.block_columns, self.columns),
+        ]
+    }
+}
+
+/// A block of a product, for one thread.
+struct Block<'p, T> {
+    product: &'p Product<T>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    panels: Panels,
+    finish: Finish<'p>,
+}
+
+impl<T: Real> WithSimd for Block<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let strip = STRIP_PANELS * TileSize::<T, S>::COLUMNS;
+        for start in self.columns.clone().step_by(strip) {
+            let columns = start..self.columns.end.min(start + strip);
+            for term in (0..self.product.terms).step_by(RUN) {
+                let terms = term..self.product.terms.min(term + RUN);
+                self.strip(simd, columns.clone(), terms);
+            }
+            (self.finish)([self.rows.clone(), columns]);
+        }
+    }
+}
+
+/// Cuts `0..count` into as few parts of at most `largest` as there can be, all of about the same size.
+fn parts(count: usize, largest: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let num_parts = count.div_ceil(largest);
+    (0..num_parts).map(move |part| part * count / num_parts..(part + 1) * count / num_parts)
+}
+
+impl<T: Real> Block<'_, T> {
+    /// One run of terms of a strip of columns.
+    #[inline(always)]
+    fn strip<S: Simd>(&self, simd: S, columns: Range<usize>, terms: Range<usize>) {
+        let Product { y, left, right, .. } = *self.product;
+        let lanes = TileSize::<T, S>::LANES;
+        let num_terms = terms.len();
+        let has_whole_vectors = right.strides[1] == 1 && columns.len().is_multiple_of(lanes);
+        let copied_bytes = columns.len().next_multiple_of(lanes) * num_terms * size_of::<T>();
+        let has_room = copied_bytes <= self.panels.bytes;
+        assert!(has_room || has_whole_vectors, "scratch as planned");
+        let is_right_copied = has_room && (!has_whole_vectors || self.rows.len() > FEW_ROWS);
+        let right_panels = self.panels.start.cast::<T>();
+        // Of whole vectors, but for the last.
+        let vectors = columns.len().div_ceil(lanes);
+        let panels = parts(vectors, TileSize::<T, S>::VECTORS)
+            .map(|part| part.start * lanes..columns.len().min(part.end * lanes));
+        if is_right_copied {
+            for panel in panels.clone() {
+                let factor = Strided {
+                    first: right.at(terms.start, columns.start + panel.start),
+                    ..right
+                };
+                let width = panel.len().next_multiple_of(lanes);
+                // SAFETY: the columns lie within the factor, and there is scratch for all panels, as checked.
+                unsafe {
+                    let to = right_panels.add(num_terms * panel.start);
+                    panels::copy_right(simd, factor, [num_terms, panel.len()], to, width);
+                }
+            }
+        }
+        for rows in parts(self.rows.len(), TileSize::<T, S>::ROWS) {
+            let row = self.rows.start + rows.start;
+            for panel in panels.clone() {
+                let column = columns.start + panel.start;
+                let (right, right_stride) = if is_right_copied {
+                    let from = right_panels.wrapping_add(num_terms * panel.start);
+                    (from.cast_const(), panel.len().next_multiple_of(lanes))
+                } else {
+                    (right.at(terms.start, column), right.strides[0] as usize)
+                };
+                let tile = Tile {
+                    y: y.pointer().wrapping_add(row * y.stride + column),
+                    y_stride: y.stride,
+                    rows: rows.len(),
+                    columns: panel.len(),
+                    alpha: self.product.alpha,
+                    adds: self.product.adds || terms.start > 0,
+                    left: left.at(row, terms.start),
+                    left_strides: left.strides,
+                    right,
+                    right_stride,
+                    terms: num_terms,
+                };
+                // SAFETY: shapes were compared when the product began; the right factor has whole vectors of columns, its own or those
+                // of its panels; this thread alone writes the block.
+                unsafe { tile.compute(simd) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

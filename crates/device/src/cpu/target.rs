@@ -5,7 +5,6 @@ use holdall_graph::{NodeView, Op, Shape};
 use holdall_plan::{Spacing, Target};
 
 use super::attention::{self, QUERY_TILE};
-use super::packing::{self, Form, Packed, Threads};
 use super::{
     cached_attention, contrastive, convolution, cross_attention, elements, group_norm, layer_norm,
     linear, memory, overlap, pixel_loss, product, update, vocabulary_loss,
@@ -61,80 +60,61 @@ impl CpuTarget {
     }
 
     /// Scratch and products of a node. One match answers for every operation.
-    fn demand(&self, node: NodeView<'_>, strip: Strip) -> Demand {
+    fn demand(&self, node: NodeView<'_>) -> Demand {
         let element = node.graph.compute().bytes();
         match &node.node.op {
             Op::Linear(op) => {
                 let (x, weight) = (node.input(0), node.input(1));
-                let rows = strip_rows(x.rows(), weight.rows(), strip);
-                let wide = [rows, x.width(), weight.rows()];
-                let terms = op.low_rank_terms().map(|(columns, h)| {
-                    let rows = rows.max(product::least_rows(columns.len()));
-                    [rows, node.input(h).width(), columns.len()]
-                });
-                let sizes = std::iter::once(wide).chain(terms);
-                let scratch = linear::forward_scratch_elements(op, &|index| node.input(index));
-                Demand::scratch(scratch * element)
-                    .with_products(sizes.map(|sizes| (Form::RightTransposed, sizes)))
+                let wide = [x.rows(), x.width(), weight.rows()];
+                let terms = op
+                    .low_rank_terms()
+                    .map(|(columns, h)| [x.rows(), node.input(h).width(), columns.len()]);
+                Demand::scratch(0).with_products(std::iter::once(wide).chain(terms))
             }
             Op::LinearInputGrad(_) => {
                 let (dz, weight) = (node.input(0), node.input(1));
-                let rows = strip_rows(dz.rows(), weight.width(), strip);
-                let scratch = product::row_scratch_elements(weight.rows(), weight.width());
-                Demand::scratch(scratch * element)
-                    .with_products([(Form::Plain, [rows, dz.width(), weight.width()])])
+                Demand::scratch(0).with_products([[dz.rows(), dz.width(), weight.width()]])
             }
             Op::LinearWeightGrad(op) => {
                 let (dz, x) = (node.input(0), node.input(1));
-                Demand::scratch(linear::bias_parts_bytes(op.bias, dz.width()))
-                    .with_products([(Form::LeftTransposed, [dz.width(), dz.rows(), x.width()])])
+                Demand::scratch(linear::bias_parts_bytes(op.bias, dz.width())).with_products([[
+                    dz.width(),
+                    dz.rows(),
+                    x.width(),
+                ]])
             }
             Op::Contrastive(op) => {
                 let image = node.input(0);
-                let scratch = contrastive::scratch_elements(image.rows(), op.tile);
-                let tiles = tile_sizes(image.rows(), op.tile, strip).into_iter();
-                let product = |(i, j)| (Form::RightTransposed, [i, image.width(), j]);
-                Demand::scratch(scratch * element).with_products(tiles.map(product))
+                let (rows, tile) = (image.rows(), op.tile.min(image.rows()));
+                Demand::scratch(contrastive::scratch_elements(rows, op.tile) * element)
+                    .with_products([[tile, image.width(), tile]])
             }
             Op::ContrastiveGrad(op) => {
                 let image = node.input(1);
-                let scratch = contrastive::scratch_elements(image.rows(), op.tile);
-                let tiles = tile_sizes(image.rows(), op.tile, strip).into_iter();
-                let products = |(i, j)| {
-                    [
-                        (Form::RightTransposed, [i, image.width(), j]),
-                        (Form::Plain, [i, j, image.width()]),
-                        (Form::LeftTransposed, [j, i, image.width()]),
-                    ]
-                };
-                Demand::scratch(scratch * element).with_products(tiles.flat_map(products))
+                let (rows, tile) = (image.rows(), op.tile.min(image.rows()));
+                Demand::scratch(contrastive::scratch_elements(rows, op.tile) * element)
+                    .with_products([[tile, image.width(), tile], [tile, tile, image.width()]])
             }
             Op::VocabularyLoss(op) => {
                 let sizes = vocabulary_sizes(node.input(0), node.input(1));
                 Demand::scratch(vocabulary_loss::scratch_bytes(sizes, op.tile, element))
-                    .with_products(vocabulary_products(sizes, op.tile, false, strip))
+                    .with_products(vocabulary_loss::products(sizes, op.tile, false))
             }
             Op::VocabularyLossGrad(op) => {
                 let sizes = vocabulary_sizes(node.input(1), node.input(2));
                 Demand::scratch(vocabulary_loss::scratch_bytes(sizes, op.tile, element))
-                    .with_products(vocabulary_products(sizes, op.tile, true, strip))
+                    .with_products(vocabulary_loss::products(sizes, op.tile, true))
             }
             Op::Attention(op) => {
                 let shapes = [node.input(0), node.input(1)];
-                Demand {
-                    threads: Threads::One,
-                    ..Demand::scratch(self.attention_elements(op, shapes, 1) * element)
-                        .with_products(attention_products(op, shapes, strip))
-                }
+                Demand::scratch(self.attention_elements(op, shapes, 1) * element)
+                    .with_products(attention_products(op, shapes))
             }
             Op::AttentionGrad(op) => {
                 let (op, shapes) = (&op.forward, [node.input(1), node.input(2)]);
                 let matrices = attention::backward_matrices(op);
-                Demand {
-                    threads: Threads::One,
-                    ..Demand::scratch(self.attention_elements(op, shapes, matrices) * element)
-                        .with_products(attention_products(op, shapes, strip))
-                }
+                Demand::scratch(self.attention_elements(op, shapes, matrices) * element)
+                    .with_products(attention_products(op, shapes))
             }
             Op::CachedAttention(op) => {
                 let ancestors = node.input(3);
@@ -199,70 +179,35 @@ impl CpuTarget {
         }
     }
 
-    /// Bytes that the node's products pack, and how many threads pack panels at a time.
-    fn packed(&self, node: NodeView<'_>) -> (Packed, usize) {
+    /// Bytes of scratch for the panels of a node's products, which follow each other.
+    fn panel_bytes(&self, node: NodeView<'_>, demand: &Demand) -> usize {
         let element = node.graph.compute().bytes();
-        let strips = [Strip::Whole, Strip::Last].map(|strip| self.demand(node, strip));
-        let threads = strips[0].threads;
-        let at_a_time = match threads {
-            Threads::One => self.num_threads,
-            Threads::All => 1,
-        };
-        let products = strips.iter().flat_map(|demand| &demand.products);
-        let each = products.map(|&(form, sizes)| Packed::new(form, sizes, element, threads));
-        (each.fold(Packed::default(), Packed::max), at_a_time)
+        let products = demand.products.iter();
+        let each = products.map(|&sizes| product::scratch_bytes(sizes, element, self.num_threads));
+        each.max().unwrap_or(0)
     }
 }
 
 /// Scratch and products of one operation.
 struct Demand {
     scratch_bytes: usize,
-    /// Threads that compute one product together.
-    threads: Threads,
-    /// Form and sizes of the products, `m x k` by `k x n`.
-    products: Vec<(Form, [usize; 3])>,
+    /// Sizes of the largest product of each form, `m x k` by `k x n`.
+    products: Vec<[usize; 3]>,
 }
 
 impl Demand {
     fn scratch(bytes: usize) -> Demand {
         Demand {
             scratch_bytes: bytes,
-            threads: Threads::All,
             products: Vec::new(),
         }
     }
 
-    fn with_products(self, products: impl IntoIterator<Item = (Form, [usize; 3])>) -> Demand {
+    fn with_products(self, products: impl IntoIterator<Item = [usize; 3]>) -> Demand {
         Demand {
             products: products.into_iter().collect(),
             ..self
         }
-    }
-}
-
-/// Which strip or tile of rows is meant: more rows do not always mean more bytes that `gemm` packs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Strip {
-    Whole,
-    Last,
-}
-
-/// Rows of a strip; the last strip may be filled up if it has few.
-fn strip_rows(rows: usize, width: usize, strip: Strip) -> usize {
-    let whole = linear::strip_rows(rows, width);
-    match strip {
-        Strip::Whole => whole,
-        Strip::Last => (rows % whole.max(1)).max(product::least_rows(width)),
-    }
-}
-
-/// Rows and columns of a tile of scores.
-fn tile_sizes(rows: usize, tile: usize, strip: Strip) -> Vec<(usize, usize)> {
-    let tile = tile.min(rows).max(1);
-    let last = rows % tile;
-    match strip {
-        Strip::Whole => vec![(tile, tile)],
-        Strip::Last => vec![(tile, last), (last, tile), (last, last)],
     }
 }
 
@@ -271,35 +216,17 @@ fn vocabulary_sizes(x: Shape, weight: Shape) -> [usize; 3] {
     [x.rows(), x.width(), weight.rows()]
 }
 
-/// [`Strip::Whole`]: the products of a whole tile of rows. [`Strip::Last`]: also those of shorter tiles, whose size depends on data.
-fn vocabulary_products(
-    sizes: [usize; 3],
-    tile: usize,
-    is_backward: bool,
-    strip: Strip,
-) -> Vec<(Form, [usize; 3])> {
-    let mut products = vocabulary_loss::products(sizes, tile, is_backward);
-    if strip == Strip::Whole {
-        products.truncate(if is_backward { 3 } else { 1 });
-    }
-    products
-}
-
-/// The small products of an attention, one per thread at a time.
-fn attention_products(op: &Attention, [q, k]: [Shape; 2], strip: Strip) -> Vec<(Form, [usize; 3])> {
+/// The products of an attention, one per thread at a time.
+fn attention_products(op: &Attention, [q, k]: [Shape; 2]) -> Vec<[usize; 3]> {
     if cross_attention::takes(op, [q, k]) {
         return Vec::new();
     }
-    let (queries, keys) = (q.dims()[1], k.dims()[1]);
-    let queries = match strip {
-        Strip::Whole => queries.min(QUERY_TILE),
-        Strip::Last => queries % QUERY_TILE,
-    };
+    let (queries, keys) = (q.dims()[1].min(QUERY_TILE), k.dims()[1]);
     let width = q.width() / op.num_heads;
     vec![
-        (Form::RightTransposed, [queries, width, keys]),
-        (Form::Plain, [queries, keys, width]),
-        (Form::LeftTransposed, [keys, queries, width]),
+        [queries, width, keys],
+        [queries, keys, width],
+        [keys, queries, width],
     ]
 }
 
@@ -309,20 +236,15 @@ impl Target for CpuTarget {
     }
 
     fn workspace_bytes(&self, node: NodeView<'_>) -> u64 {
-        let bytes = self.demand(node, Strip::Whole).scratch_bytes;
-        let panels = match self.packed(node) {
-            (Packed { panel_bytes: 0, .. }, _) => 0,
-            // Scratch may begin at any address: aligning it skips up to one alignment.
-            (packed, at_a_time) => packed.panel_bytes * at_a_time + packing::ALIGNMENT,
-        };
-        (bytes + panels) as u64
+        let demand = self.demand(node);
+        (demand.scratch_bytes + self.panel_bytes(node, &demand)) as u64
     }
 
     fn seconds(&self, node: NodeView<'_>) -> f64 {
         let cost = node.graph.cost(node.node);
         let threads = self.num_threads as f64;
-        let Demand { products, .. } = self.demand(node, Strip::Whole);
-        let smallest = products.iter().flat_map(|(_, sizes)| sizes).min();
+        let Demand { products, .. } = self.demand(node);
+        let smallest = products.iter().flatten().min();
         let smallest = smallest.copied().unwrap_or(64) as f64;
         let speed = self.flops_per_second * smallest / (smallest + HALF_SPEED_ROWS);
         cost.product_flops as f64 / (speed * threads)
@@ -331,22 +253,16 @@ impl Target for CpuTarget {
             + SECONDS_PER_NODE
     }
 
-    fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
+    fn overhead_bytes(&self, largest_library_bytes: u64) -> u64 {
         let threads = self.num_threads as u64 * THREAD_BYTES;
-        self.baseline_bytes + largest_packing_bytes + CODE_BYTES + threads
+        self.baseline_bytes + largest_library_bytes + CODE_BYTES + threads
     }
 
     fn page_bytes(&self) -> u64 {
         4096
     }
 
-    fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
-        let (packed, _) = self.packed(node);
-        // The allocator may place a slab anywhere in a page.
-        let pages = match packed.slab_bytes {
-            0 => 0,
-            bytes => bytes.next_multiple_of(4096) + 4096,
-        };
-        (pages * self.num_threads) as u64
+    fn library_bytes(&self, _: NodeView<'_>) -> u64 {
+        0
     }
 }

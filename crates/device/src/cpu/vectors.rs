@@ -19,7 +19,32 @@ pub(super) trait Vectors: Copy {
         b: Self::Vector<S>,
         c: Self::Vector<S>,
     ) -> Self::Vector<S>;
+
+    /// Transposes a square of [`TRANSPOSED`] rows.
+    ///
+    /// # Safety
+    /// The square can be read and written with rows that are so many elements apart; the two do not overlap.
+    #[inline(always)]
+    unsafe fn transpose<S: Simd>(
+        _: S,
+        from: *const Self,
+        from_stride: usize,
+        to: *mut Self,
+        to_stride: usize,
+    ) {
+        for row in 0..TRANSPOSED {
+            for column in 0..TRANSPOSED {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    *to.add(column * to_stride + row) = *from.add(row * from_stride + column)
+                };
+            }
+        }
+    }
 }
+
+/// Rows and columns of a square that [`Vectors::transpose`] takes.
+pub(super) const TRANSPOSED: usize = 8;
 
 impl Vectors for f32 {
     type Vector<S: Simd> = S::f32s;
@@ -37,6 +62,50 @@ impl Vectors for f32 {
     #[inline(always)]
     fn multiply_add<S: Simd>(simd: S, a: S::f32s, b: S::f32s, c: S::f32s) -> S::f32s {
         simd.mul_add_e_f32s(a, b, c)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn transpose<S: Simd>(
+        _: S,
+        from: *const f32,
+        from_stride: usize,
+        to: *mut f32,
+        to_stride: usize,
+    ) {
+        use std::arch::x86_64::*;
+        let square = |row: usize, column: usize| from.wrapping_add(row * from_stride + column);
+        if size_of::<S::f32s>() < size_of::<__m256>() {
+            for row in 0..TRANSPOSED {
+                for column in 0..TRANSPOSED {
+                    // SAFETY: the caller's promise.
+                    unsafe { *to.add(column * to_stride + row) = *square(row, column) };
+                }
+            }
+            return;
+        }
+        // SAFETY: vectors of this size have AVX; the rest is the caller's promise.
+        unsafe {
+            // Rows r and r + 4 side by side, four columns at a time: then each 4 x 4 block is transposed within its half.
+            for column in [0, 4] {
+                let pair = |row: usize| {
+                    let low = _mm256_castps128_ps256(_mm_loadu_ps(square(row, column)));
+                    _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(square(row + 4, column)))
+                };
+                let [a, b, c, d] = [pair(0), pair(1), pair(2), pair(3)];
+                let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+                let rows = [
+                    _mm256_shuffle_ps::<0x44>(ab_low, cd_low),
+                    _mm256_shuffle_ps::<0xee>(ab_low, cd_low),
+                    _mm256_shuffle_ps::<0x44>(ab_high, cd_high),
+                    _mm256_shuffle_ps::<0xee>(ab_high, cd_high),
+                ];
+                for (index, row) in rows.into_iter().enumerate() {
+                    _mm256_storeu_ps(to.add((column + index) * to_stride), row);
+                }
+            }
+        }
     }
 }
 
@@ -86,4 +155,17 @@ pub(super) unsafe fn load<T: Vectors, S: Simd>(from: *const T) -> T::Vector<S> {
 pub(super) unsafe fn store<T: Vectors, S: Simd>(to: *mut T, vector: T::Vector<S>) {
     // SAFETY: the caller's promise; vectors are plain numbers.
     unsafe { to.cast::<T::Vector<S>>().write_unaligned(vector) }
+}
+
+/// Asks for the cache line at an address that need not exist.
+#[inline(always)]
+pub(super) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint; every x86-64 has it, and no address makes it fail.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }

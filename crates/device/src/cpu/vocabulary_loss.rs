@@ -9,24 +9,19 @@ use holdall_graph::ops::vocabulary_loss::{VocabularyLoss, VocabularyLossGrad};
 
 use super::elements::for_rows;
 use super::operands::{Operands, Rows};
-use super::packing::{Form, Packing};
-use super::product::{Factor, product};
+use super::product::{Factor, Panels, product};
 use super::real::{Real, exp_in_place, largest, sum};
 
 /// Maximum number of rows per tile.
 const MOST_ROWS: usize = 512;
-/// Tiles are padded with rows of zeros to a multiple of this. The number of rows that count depends on data, but the row counts of
-/// products must be known when their scratch is planned.
-const ROW_BLOCK: usize = 64;
 /// Tokens per chunk: the logits of a chunk and a whole tile are two megabytes in f32.
 const CHUNK: usize = 1024;
 /// Numbers per row that are kept between chunks: the largest logit, the sum of exponentials, the label's logit, the sum of logits.
 const STATISTICS: usize = 4;
 
-/// Maximum number of rows per tile, and that number with padding.
-fn tile_rows(rows: usize, tile: usize) -> (usize, usize) {
-    let most = tile.min(MOST_ROWS).min(rows).max(1);
-    (most, most.next_multiple_of(ROW_BLOCK))
+/// Maximum number of rows per tile.
+fn tile_rows(rows: usize, tile: usize) -> usize {
+    tile.min(MOST_ROWS).min(rows).max(1)
 }
 
 fn chunks(vocabulary: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -40,32 +35,24 @@ pub(super) fn scratch_bytes(
     tile: usize,
     element: usize,
 ) -> usize {
-    let (_, rows) = tile_rows(rows, tile);
+    let rows = tile_rows(rows, tile);
     let each = 2 * width + vocabulary.min(CHUNK) + STATISTICS;
     rows * (size_of::<i64>() + each * element)
 }
 
-/// Every product that a tile may need, as its form and `m x k` by `k x n`, the largest first.
+/// The largest products of a tile, `m x k` by `k x n`.
 pub(super) fn products(
     [rows, width, vocabulary]: [usize; 3],
     tile: usize,
     is_backward: bool,
-) -> Vec<(Form, [usize; 3])> {
-    let (_, most) = tile_rows(rows, tile);
-    let mut products = Vec::new();
-    for rows in (1..=most / ROW_BLOCK)
-        .rev()
-        .map(|blocks| blocks * ROW_BLOCK)
-    {
-        for columns in [vocabulary.min(CHUNK), vocabulary % CHUNK] {
-            products.push((Form::RightTransposed, [rows, width, columns]));
-            if is_backward {
-                products.push((Form::Plain, [rows, columns, width]));
-                products.push((Form::LeftTransposed, [columns, rows, width]));
-            }
-        }
+) -> Vec<[usize; 3]> {
+    let (rows, columns) = (tile_rows(rows, tile), vocabulary.min(CHUNK));
+    let logits = [rows, width, columns];
+    if is_backward {
+        vec![logits, [rows, columns, width], [columns, rows, width]]
+    } else {
+        vec![logits]
     }
-    products
 }
 
 struct Tile<T> {
@@ -75,8 +62,7 @@ struct Tile<T> {
     dx: Rows<T>,
     logits: Rows<T>,
     statistics: Rows<T>,
-    packing: Packing,
-    most: usize,
+    panels: Panels,
 }
 
 /// Operands of the forward and the backward pass.
@@ -94,7 +80,7 @@ impl<T: Real> Loss<T> {
     fn new(o: &Operands<'_>, first: usize, tile: usize) -> Loss<T> {
         let (x, weight) = (o.input::<T>(first), o.input::<T>(first + 1));
         let shape = [x.rows, x.width, weight.rows];
-        let (most, rows) = tile_rows(x.rows, tile);
+        let rows = tile_rows(x.rows, tile);
         let bytes = scratch_bytes(shape, tile, size_of::<T>());
         let all = o.workspace::<T>(bytes / size_of::<T>()).slice(0, 1);
         let mut start = rows * size_of::<i64>() / size_of::<T>();
@@ -113,8 +99,7 @@ impl<T: Real> Loss<T> {
                 dx: part(x.width),
                 logits: part(weight.rows.min(CHUNK)),
                 statistics: part(STATISTICS),
-                packing: o.packing(bytes),
-                most,
+                panels: o.panels(bytes),
             },
             x,
             weight,
@@ -142,12 +127,10 @@ impl<T: Real> Loss<T> {
 
     /// Gathers the next rows that count, from `cursor` on, and returns their number: zero at the end.
     fn gather(&self, cursor: &mut usize) -> usize {
-        let Tile {
-            numbers, x, most, ..
-        } = &self.tile;
+        let Tile { numbers, x, .. } = &self.tile;
         let numbers = numbers.row_mut(0);
         let mut count = 0;
-        while count < *most && *cursor < self.x.rows {
+        while count < x.rows && *cursor < self.x.rows {
             if self.label_of(*cursor).is_some() {
                 numbers[count] = *cursor as i64;
                 count += 1;
@@ -155,13 +138,9 @@ impl<T: Real> Loss<T> {
             *cursor += 1;
         }
         let numbers = &*numbers;
-        for_rows(filled(count), |row| {
-            if row < count {
-                x.row_mut(row)
-                    .copy_from_slice(self.x.row(numbers[row] as usize))
-            } else {
-                x.row_mut(row).fill(T::ZERO)
-            }
+        for_rows(count, |row| {
+            x.row_mut(row)
+                .copy_from_slice(self.x.row(numbers[row] as usize))
         });
         count
     }
@@ -175,15 +154,10 @@ impl<T: Real> Loss<T> {
             1.0,
             Factor::Plain(self.tile.x.slice(0, rows)),
             Factor::Transposed(self.weight.slice(start, columns)),
-            self.tile.packing,
+            self.tile.panels,
         );
         logits
     }
-}
-
-/// Rows of a tile of `count` rows with padding.
-fn filled(count: usize) -> usize {
-    count.next_multiple_of(ROW_BLOCK)
 }
 
 pub(super) fn forward<T: Real>(op: &VocabularyLoss, o: &Operands<'_>) {
@@ -207,7 +181,7 @@ pub(super) fn forward<T: Real>(op: &VocabularyLoss, o: &Operands<'_>) {
                 .copy_from_slice(&[T::NEG_INFINITY, T::ZERO, T::ZERO, T::ZERO]);
         }
         for (start, columns) in chunks(vocabulary) {
-            let logits = loss.logits(filled(count), (start, columns));
+            let logits = loss.logits(count, (start, columns));
             for_rows(count, |row| {
                 let logits = logits.row_mut(row);
                 let [peak, total, own, all] = statistics.row_mut(row) else {
@@ -257,7 +231,7 @@ pub(super) fn backward<T: Real>(op: &VocabularyLossGrad, o: &Operands<'_>) {
         numbers,
         x,
         dx: dx_rows,
-        packing,
+        panels,
         ..
     } = loss.tile;
     let mut cursor = 0;
@@ -267,15 +241,10 @@ pub(super) fn backward<T: Real>(op: &VocabularyLossGrad, o: &Operands<'_>) {
             break;
         }
         let numbers = numbers.row(0);
-        let rows = filled(count);
         for (start, columns) in chunks(vocabulary) {
-            let logits = loss.logits(rows, (start, columns));
-            for_rows(rows, |row| {
+            let logits = loss.logits(count, (start, columns));
+            for_rows(count, |row| {
                 let gradients = logits.row_mut(row);
-                if row >= count {
-                    gradients.fill(T::ZERO);
-                    return;
-                }
                 let number = numbers[row] as usize;
                 let (scale, shift) = (seed * loss.weight_of(number), lse.row(0)[number]);
                 let spread = scale * T::of(op.smoothing / vocabulary as f64);
@@ -295,13 +264,13 @@ pub(super) fn backward<T: Real>(op: &VocabularyLossGrad, o: &Operands<'_>) {
                 };
                 let (left, right) = (logits, loss.weight.slice(start, columns));
                 let (left, right) = (Factor::Plain(left), Factor::Plain(right));
-                product(dx_rows.slice(0, rows), mode, 1.0, left, right, packing);
+                product(dx_rows.slice(0, count), mode, 1.0, left, right, panels);
             }
             if let Some(dweight) = dweight {
-                let (left, right) = (logits, x.slice(0, rows));
+                let (left, right) = (logits, x.slice(0, count));
                 let (left, right) = (Factor::Transposed(left), Factor::Plain(right));
                 let dweight = dweight.slice(start, columns);
-                product(dweight, Write::Accumulate, 1.0, left, right, packing);
+                product(dweight, Write::Accumulate, 1.0, left, right, panels);
             }
         }
         if let Some((dx, _)) = dx {

@@ -209,12 +209,12 @@ impl Target for CudaTarget {
         host_bytes / PINNED_PER_BYTE
     }
 
-    fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
+    fn overhead_bytes(&self, largest_library_bytes: u64) -> u64 {
         let less = match self.arithmetic {
             Arithmetic::F32 => F32_LESS_BYTES,
             _ => 0,
         };
-        self.held_bytes + RESERVE_BYTES - less + largest_packing_bytes
+        self.held_bytes + RESERVE_BYTES - less + largest_library_bytes
     }
 
     fn shorter_bytes(&self, num_lengths: usize) -> u64 {
@@ -244,7 +244,7 @@ impl Target for CudaTarget {
         launches * REPLAY_BYTES
     }
 
-    fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
+    fn library_bytes(&self, node: NodeView<'_>) -> u64 {
         if self.demand(node).is_convolution() {
             self.cudnn_bytes
         } else {

@@ -46,16 +46,16 @@ impl Target for Apart<'_> {
         self.0.seconds(node)
     }
 
-    fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
-        self.0.overhead_bytes(largest_packing_bytes)
+    fn overhead_bytes(&self, largest_library_bytes: u64) -> u64 {
+        self.0.overhead_bytes(largest_library_bytes)
     }
 
     fn page_bytes(&self) -> u64 {
         self.0.page_bytes()
     }
 
-    fn packing_bytes(&self, node: NodeView<'_>) -> u64 {
-        self.0.packing_bytes(node)
+    fn library_bytes(&self, node: NodeView<'_>) -> u64 {
+        self.0.library_bytes(node)
     }
 }
 

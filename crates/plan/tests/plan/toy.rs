@@ -330,15 +330,15 @@ impl Target for ToyDevice {
         host_bytes / 100
     }
 
-    fn overhead_bytes(&self, largest_packing_bytes: u64) -> u64 {
-        1000 + largest_packing_bytes
+    fn overhead_bytes(&self, largest_library_bytes: u64) -> u64 {
+        1000 + largest_library_bytes
     }
 
     fn page_bytes(&self) -> u64 {
         64
     }
 
-    fn packing_bytes(&self, _: NodeView<'_>) -> u64 {
+    fn library_bytes(&self, _: NodeView<'_>) -> u64 {
         0
     }
 }
