@@ -28,6 +28,7 @@ static ALLOCATOR: KeepingAllocator = KeepingAllocator;
 
 fn main() -> ExitCode {
     holdall_device::cpu::steady_allocator();
+    limit_reading_to_free_memory();
     stop::listen();
     let _leaving = processes::Leaving;
     let holdall = match understand(std::env::args_os().collect()) {
@@ -87,5 +88,13 @@ fn main() -> ExitCode {
             processes::fail(&format!("{error:#}"));
             failure::report(&error)
         }
+    }
+}
+
+/// Bounds readers of tables, texts and headers by the memory that is free now; commands with a budget set a smaller limit.
+fn limit_reading_to_free_memory() {
+    if let Some(free) = holdall_device::cpu::available_bytes() {
+        let held = holdall_files::resident_bytes().unwrap_or(0);
+        holdall_files::set_memory_limit(held.saturating_add(free));
     }
 }

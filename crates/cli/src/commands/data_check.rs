@@ -26,9 +26,9 @@ use serde::Serialize;
 
 use crate::commands::data_pairs;
 use crate::commands::next_command::Typed;
-use crate::commands::train::is_yaml;
 use crate::config_file::{self, Differences};
 use crate::failure;
+use crate::options::is_yaml;
 use crate::options::{OutputOptions, TaskArgument, seed};
 use crate::screen::{columns, print, print_json, progress, tell};
 use crate::stop;

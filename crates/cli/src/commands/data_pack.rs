@@ -18,10 +18,10 @@ use holdall_train::tasks;
 
 use crate::commands::data_check::{allowance, watched};
 use crate::commands::next_command::Typed;
-use crate::commands::train::is_yaml;
 use crate::config_file::{self, Differences};
 use crate::failure;
 use crate::invocation::{program, quoted};
+use crate::options::is_yaml;
 use crate::options::{OutputOptions, at_least_one};
 use crate::screen::{print, print_json, tell};
 use crate::stop;

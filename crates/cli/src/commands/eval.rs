@@ -22,7 +22,7 @@ use holdall_train::export::saved_model::{
     self, Evaluated, EvaluationData, HELD_NOTHING_OUT, Pictures, ReadyModel, SavedModel,
 };
 use holdall_train::planning::loader_budget::Reading;
-use holdall_train::planning::plan_together::agree_on_samples;
+use holdall_train::planning::plan_together::{agree_on_samples, agree_on_weights};
 use holdall_train::planning::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
 use holdall_train::planning::site::Site;
 use holdall_train::run_folder::skipped::{SkippedPicture, refused};
@@ -267,6 +267,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         note,
     } = opened;
     note.iter().for_each(|note| tell(note));
+    agree_on_weights(device.group(), &arguments.model, || model.weights_hash())?;
     tell(&format!(
         "Weights: pretrained from {}",
         saved.path().display()

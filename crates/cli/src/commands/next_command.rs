@@ -4,9 +4,9 @@ use std::path::Path;
 
 use holdall_train::config::TaskName;
 
-use crate::commands::train::is_yaml;
 use crate::invocation::{program, quoted};
 use crate::options::TaskArgument;
+use crate::options::is_yaml;
 
 /// The data options that the user typed.
 pub(super) struct Typed<'a> {

@@ -8,6 +8,7 @@ use clap::Args;
 use holdall_data::table::is_data;
 use holdall_device::cuda::cards::{self, CARDS, Card};
 use holdall_plan::{Candidate, Choice, HostState, Plan, PlanError, WeightCopies, knee};
+use holdall_processes::Group;
 use holdall_train::TrainError;
 use holdall_train::config::RunConfig;
 use holdall_train::config::budget::{show_bytes, show_time};
@@ -22,9 +23,9 @@ use holdall_train::planning::site::Site;
 
 use crate::commands::open_device;
 use crate::commands::plan_chart::{Chart, Point};
-use crate::commands::train::{TrainingOptions, is_yaml};
+use crate::commands::train::TrainingOptions;
 use crate::failure;
-use crate::options::{DeviceArgument, RunOptions};
+use crate::options::{DeviceArgument, RunOptions, is_yaml};
 use crate::screen::{columns, packed, print, print_json, table, tell};
 
 #[derive(Args)]
@@ -120,12 +121,10 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         ))
         .into());
     }
-    let training = &arguments.training;
-    let config = arguments
-        .options
-        .config_and(target, |config| training.lay_over(config))?;
+    let mut config = arguments.options.config(target)?;
+    arguments.training.lay_over(&mut config);
     if let Some(card) = card {
-        return for_card(&arguments, &config, card);
+        return for_card(&arguments, config, card);
     }
     // One process plans for all, with its share of threads and memory.
     config.validate()?;
@@ -138,6 +137,7 @@ pub fn run(arguments: PlanArguments) -> Result<ExitCode> {
         _ => device.with_sharers(count),
     };
     limit_reading(&device, resolve_budget(config.memory, &device)?);
+    RunOptions::guess_label(target, device.group(), &mut config)?;
     let kind = device.kind();
     // With data, the plan is the one that `train` would make; without data, it is for a model and given numbers.
     if config.data.train.is_some() && count == 1 {
@@ -176,13 +176,15 @@ fn num_threads_each(config: &RunConfig, count: usize) -> Option<usize> {
 /// Plans for a card that this machine does not have.
 fn for_card(
     arguments: &PlanArguments,
-    config: &RunConfig,
+    mut config: RunConfig,
     card: &'static Card,
 ) -> Result<ExitCode> {
     config.validate()?;
     let json = arguments.options.output.json;
     let site = Site::Card(card);
     limit_reading(site, None);
+    RunOptions::guess_label(&arguments.target, &Group::alone(), &mut config)?;
+    let config = &config;
     if config.data.train.is_some() {
         let mut prepared = Prepared::new(config, site)?;
         let among = Among::new(arguments, &mut prepared.setup)?;

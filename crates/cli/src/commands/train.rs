@@ -28,6 +28,7 @@ use holdall_train::tasks;
 
 use crate::commands::{Opened, open_device_for, plan, report, tell_of_other_cards};
 use crate::invocation::quoted;
+use crate::options::is_yaml;
 use crate::run_log;
 use crate::screen::{packed, print, print_json, tell};
 use crate::stop;
@@ -193,11 +194,6 @@ impl TrainRequest {
         }
         Ok(())
     }
-}
-
-pub(super) fn is_yaml(target: &str) -> bool {
-    let extension = Path::new(target).extension();
-    extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
 /// Plans and trains; of several processes, only rank 0 writes files and messages.

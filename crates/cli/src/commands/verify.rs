@@ -61,6 +61,7 @@ pub fn run(arguments: VerifyArguments) -> Result<ExitCode> {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };
+    RunOptions::guess_label(&arguments.target, device.group(), &mut config)?;
     // With data, the certificate covers the heads and tokens that `train` computes.
     let setup = match config.data.train {
         Some(_) => Prepared::new(&config, &device)?.setup,

@@ -10,7 +10,7 @@ use holdall_files::Existing;
 use holdall_train::TrainError;
 use holdall_train::config::budget::Memory;
 
-pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, set};
+pub use self::run_options::{PrecisionArgument, RunOptions, TaskArgument, is_yaml, set};
 
 /// Where to compute.
 #[derive(Args, Clone)]

@@ -8,6 +8,7 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use holdall_data::table::is_data;
+use holdall_processes::Group;
 use holdall_train::config::budget::Memory;
 use holdall_train::config::{
     Freeze, Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers,
@@ -165,35 +166,30 @@ impl From<PrecisionArgument> for Precision {
 }
 
 impl RunOptions {
-    /// The config that `target` names, overridden by these options.
+    /// The config that `target` names, overridden by these options. No data is read yet.
     pub fn config(&self, target: &str) -> Result<RunConfig> {
-        self.config_and(target, |_| ())
-    }
-
-    /// Like [`RunOptions::config`], with `lay_over` applied before targets are detected in the data.
-    pub fn config_and(
-        &self,
-        target: &str,
-        lay_over: impl FnOnce(&mut RunConfig),
-    ) -> Result<RunConfig> {
         let path = Path::new(target);
-        let is_config = path
-            .extension()
-            .is_some_and(|extension| extension == "yml" || extension == "yaml");
+        let is_config = is_yaml(target);
         let mut config = self.over(is_config.then_some(path))?;
-        lay_over(&mut config);
         let sets_model = |set: &String| set.split('=').next().map(str::trim) == Some("model");
         if !is_config && is_data(path) {
             config.data.train = Some(path.to_owned());
-        }
-        if config.data.train.is_some() && tasks::may_guess_label(&config, is_config) {
-            let note = tasks::guess_label(&mut config)?;
-            note.iter().for_each(|note| tell(note));
         }
         if !is_config && !is_data(path) && !self.sets.iter().any(sets_model) {
             config.model = target.to_owned();
         }
         Ok(config)
+    }
+
+    /// Guesses the label column where `target` and these options name none. It reads the data, so a command limits its reading to the
+    /// budget first.
+    pub fn guess_label(target: &str, group: &Group, config: &mut RunConfig) -> Result<()> {
+        let is_config = is_yaml(target);
+        if config.data.train.is_some() && tasks::may_guess_label(config, is_config) {
+            let note = tasks::guess_label_together(group, config)?;
+            note.iter().for_each(|note| tell(note));
+        }
+        Ok(())
     }
 
     /// The config in `file`, or the defaults, overridden by these options.
@@ -249,6 +245,12 @@ impl RunOptions {
         config.tokens = self.tokens.or(config.tokens);
         config.num_threads = self.compute.num_threads.or(config.num_threads);
     }
+}
+
+/// Whether a target is a config file.
+pub fn is_yaml(target: &str) -> bool {
+    let extension = Path::new(target).extension();
+    extension.is_some_and(|extension| extension == "yml" || extension == "yaml")
 }
 
 pub fn set<T>(target: &mut T, given: Option<T>) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, holdall_words};
+use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, FOUND, holdall_words};
 
 const LIMITS: &str = "--model small --device cpu --num-threads 1 --memory 120MiB --effective-batch 4 --set train.max_steps=1";
 
@@ -114,6 +114,88 @@ fn a_header_of_many_tensors_is_refused_unread() {
         DOES_NOT_FIT,
         &["f.safetensors: its header of 4.4 MiB", "the budget leaves"],
     );
+}
+
+/// `plan` and `verify` look for a label column before they plan, within the budget too: beyond it, they would read on to the end of the
+/// file and miss the quote.
+#[test]
+fn a_label_is_searched_within_the_budget() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("quote.csv");
+    let text = "some text, and more\n".repeat(600_000);
+    fs::write(&path, format!("{}1.png,\"{text}", rows())).unwrap();
+    for command in ["plan", "verify"] {
+        let mut words: Vec<OsString> = vec![command.into(), path.clone().into()];
+        words.extend(
+            "--model small --device cpu --memory 120MiB"
+                .split(' ')
+                .map(OsString::from),
+        );
+        holdall_words(words).ends_with(
+            DOES_NOT_FIT,
+            &["quote.csv, row 5: the first bytes of this row take more"],
+        );
+    }
+}
+
+/// `inputs.json` beside a model is a page of settings.
+#[test]
+fn a_file_of_inputs_of_many_megabytes_is_refused_unread() {
+    let home = tempfile::tempdir().unwrap();
+    let run = home.path().join("run");
+    let table = home.path().join("photos.csv");
+    image::RgbImage::new(32, 32)
+        .save(home.path().join("1.png"))
+        .unwrap();
+    fs::write(&table, rows()).unwrap();
+    train(home.path(), "photos.csv").exits(DONE);
+    fs::remove_file(run.join("model/holdall.json")).unwrap();
+    fs::write(run.join("model/inputs.json"), vec![b' '; 5 << 20]).unwrap();
+    let words: [OsString; 3] = ["predict".into(), run.join("model").into(), table.into()];
+    holdall_words(words).ends_with(
+        FOUND,
+        &[
+            "inputs.json cannot be read: expected at most ",
+            "hint: the file was probably overwritten",
+        ],
+    );
+}
+
+/// A page of a column is held whole, unpacked: 10 KiB of a file may be 96 MiB.
+#[test]
+fn a_page_of_parquet_is_bounded_before_it_is_unpacked() {
+    let home = tempfile::tempdir().unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../data/tests/fixtures/parquet/large/page.parquet");
+    fs::copy(file, home.path().join("cars.parquet")).unwrap();
+    let parts = [
+        "cars.parquet: a page of one column takes 96.0 MiB to read, and the budget leaves",
+        "hint: write it again with smaller pages",
+    ];
+    train(home.path(), "cars.parquet").ends_with(DOES_NOT_FIT, &parts);
+}
+
+/// Captions of `retrieval` are counted while they are read: ten bytes a line are many times that as a table of texts.
+#[test]
+fn a_list_of_captions_is_bounded_while_it_is_read() {
+    let home = tempfile::tempdir().unwrap();
+    let lines: String = (0..1_000_000).map(|line| format!("{line}\n")).collect();
+    let list = home.path().join("captions.txt");
+    fs::write(&list, lines).unwrap();
+    let features = home.path().join("f.npy");
+    let header =
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }                      \n";
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend([0; 8]);
+    fs::write(&features, file).unwrap();
+    let mut words: Vec<OsString> = vec!["retrieval".into(), "--queries".into()];
+    words.extend([features.clone().into(), "--gallery".into(), features.into()]);
+    words.extend(["--captions".into(), list.into()]);
+    words.extend("--device cpu --memory 60MiB".split(' ').map(OsString::from));
+    let parts = ["captions.txt: the first ", "the budget leaves", "hint: "];
+    holdall_words(words).ends_with(DOES_NOT_FIT, &parts);
 }
 
 /// A line is tokenized whole, and a file is held with its lines.

@@ -77,3 +77,21 @@ fn what_does_not_fit_the_limit_is_refused_whatever_the_budget() {
     }
     assert!(!stderr.contains("hint: --memory"), "{stderr}");
 }
+
+/// `data check` has no budget: what is free bounds it, and it says where it stopped.
+#[test]
+fn a_table_beyond_the_limit_is_refused_by_row() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("line.csv");
+    std::fs::write(
+        &path,
+        format!("image,caption\n1.png,{}", "x".repeat(100 << 20)),
+    )
+    .unwrap();
+    let typed = format!("data check {}", path.display());
+    let (_, stderr) = answer(limited(500 << 10, &typed), DOES_NOT_FIT);
+    assert!(
+        stderr.contains("line.csv, row 2: the first bytes of this row take more"),
+        "{stderr}"
+    );
+}

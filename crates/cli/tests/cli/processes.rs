@@ -1,8 +1,10 @@
 //! `--processes`, and the variables of launchers.
 
+use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 
-use crate::typed::{Answer, BAD_INPUT, DONE, FOUND, holdall, holdall_with};
+use crate::typed::{Answer, BAD_INPUT, DONE, FOUND, holdall, holdall_in, holdall_with};
 
 const STEP: &str = "bench clip --small --steps 1 --effective-batch 8";
 
@@ -29,12 +31,18 @@ fn launchers_that_contradict_are_refused() {
 
 /// Two processes of one job, as torchrun would start them.
 fn started_together(lines: [&'static str; 2]) -> [Answer; 2] {
+    started_in([Path::new("."); 2], lines)
+}
+
+/// The same, each in its own folder: two machines with their own files.
+fn started_in(folders: [&Path; 2], lines: [&'static str; 2]) -> [Answer; 2] {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     // Rank 0 listens on the port after this one.
     let port = (free.local_addr().unwrap().port() - 1).to_string();
     drop(free);
     let processes = [0, 1].map(|rank| {
         let (port, line) = (port.clone(), lines[rank]);
+        let folder = folders[rank].to_owned();
         std::thread::spawn(move || {
             let rank = rank.to_string();
             let variables = [
@@ -45,7 +53,7 @@ fn started_together(lines: [&'static str; 2]) -> [Answer; 2] {
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("MASTER_PORT", &port),
             ];
-            holdall_with(&variables, line)
+            holdall_in(&folder, &variables, line)
         })
     });
     processes.map(|process| process.join().unwrap())
@@ -75,6 +83,50 @@ fn processes_that_were_asked_for_different_things_are_refused_on_both_sides() {
             }
         }
     }
+}
+
+/// The list of samples is the first machine's; its files and the model's weights may be others on the next one.
+#[test]
+fn machines_with_other_pictures_or_weights_are_refused_before_the_first_step() {
+    const TRAIN: &str = "train photos.csv --model small --out run --device cpu --num-threads 1 --memory 300MiB \
+                         --effective-batch 4 --set train.max_steps=2 --set data.validation=none";
+    const EVAL: &str = "eval run photos.csv --device cpu --num-threads 1 --memory 300MiB";
+    let home = tempfile::tempdir().unwrap();
+    let machines = ["a", "b"].map(|name| home.path().join(name));
+    for machine in &machines {
+        fs::create_dir(machine).unwrap();
+        let mut rows = "image,caption\n".to_owned();
+        for number in 0..40u8 {
+            image::RgbImage::from_pixel(32, 32, image::Rgb([number, 90, 200]))
+                .save(machine.join(format!("{number}.png")))
+                .unwrap();
+            rows += &format!("{number}.png,a picture of colour {number}\n");
+        }
+        fs::write(machine.join("photos.csv"), rows).unwrap();
+    }
+    let [first, second] = &machines;
+    holdall_in(first, &[], TRAIN).exits(DONE);
+    holdall_in(second, &[], &format!("{TRAIN} --lr 0.01")).exits(DONE);
+    let together = |line, difference: &str| {
+        for Answer { code, stderr, .. } in started_in([first, second], [line; 2]) {
+            assert!([FOUND, BAD_INPUT].contains(&code), "{stderr}");
+            assert!(
+                stderr.contains(difference),
+                "lacks `{difference}`: {stderr}"
+            );
+        }
+    };
+    together(EVAL, "run has other weights than on rank 0 on ");
+    const GO_ON: &str = "train photos.csv --model run/model --out next --device cpu --num-threads 1 --memory 300MiB \
+                         --effective-batch 4 --set train.max_steps=2 --set data.validation=none";
+    together(GO_ON, "run/model has other weights than on rank 0 on ");
+    // One picture that is not among every few.
+    image::RgbImage::new(32, 48)
+        .save(second.join("17.png"))
+        .unwrap();
+    together(GO_ON, ": 17.png is ");
+    together(EVAL, ": 17.png is ");
+    assert!(!first.join("next/metrics.jsonl").exists());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use image::{GrayImage, Luma, Rgb, RgbImage};
 use serde_json::Value;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
-use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, holdall_words, start};
+use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, bytes, holdall_words, start};
 
 /// Bright disks on a dark ground, each picture its own: `images/N.png` and `masks/N.png`.
 pub fn with_disks(count: u32, size: [u32; 2]) -> (Home, PathBuf) {
@@ -299,6 +299,25 @@ fn a_model_of_patches_looks_at_tiles_and_memory_changes_nothing() {
         "{}",
         answer.stderr
     );
+}
+
+/// Of large pictures, almost all memory is that of pixels, masks, probabilities and scores: what is planned is what is held.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn an_evaluation_of_large_pictures_plans_what_it_holds() {
+    let (home, folder) = with_disks(4, [2000, 1800]);
+    let options = "--epochs 1 --set data.image_size=64 --set data.validation=50%";
+    train(&folder, &home.path("run"), options).exits(DONE);
+    let answer = typed(
+        "eval",
+        &[&home.path("run"), &folder],
+        "--json --num-threads 2",
+    )
+    .exits(DONE)
+    .json();
+    let [planned, held] = ["planned_bytes", "process_bytes"].map(|key| bytes(&answer, key));
+    assert!(held <= planned, "{held} of {planned}");
+    assert!(planned - held <= planned / 20, "{held} of {planned}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,13 @@ pub fn holdall_words<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Ans
 /// Types a command in an environment with these variables.
 pub fn holdall_with(variables: &[(&str, &str)], line: &str) -> Answer {
     start_with(variables, line.split_whitespace()).answer()
+}
+
+/// The same in this folder.
+pub fn holdall_in(folder: &Path, variables: &[(&str, &str)], line: &str) -> Answer {
+    let mut command = Command::new(program());
+    command.current_dir(folder);
+    spawn(command, variables, line.split_whitespace()).answer()
 }
 
 /// A command that has been typed and has not answered yet.

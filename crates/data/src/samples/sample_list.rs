@@ -55,9 +55,12 @@ impl Samples {
         path.push(self.image(sample));
     }
 
-    /// Current size of an image file; `None` where it is no file.
-    pub fn image_bytes(&self, sample: usize) -> Option<u64> {
-        stamp(&self.image_path(sample)).map(|stamp| stamp.num_bytes)
+    /// Current size of a sample's files together, mask and further channels included; `None` where one of them is no file.
+    pub fn file_bytes(&self, sample: usize) -> Option<u64> {
+        let paths = std::iter::once(self.image_path(sample)).chain(self.companion_paths(sample));
+        paths
+            .map(|path| stamp(&path).map(|stamp| stamp.num_bytes))
+            .sum()
     }
 
     pub fn mask_path(&self, sample: usize) -> Option<PathBuf> {

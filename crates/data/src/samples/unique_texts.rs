@@ -5,11 +5,20 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use holdall_files::check_memory;
+
 use crate::error::{DataError, at_row};
 use crate::table::{Table, caption_column};
+use crate::words::counted;
 
 /// Length limit of a caption line.
 const MOST_LINE_BYTES: u64 = 1 << 20;
+
+/// Captions between two looks at the memory limit.
+const CAPTIONS_PER_CHECK: usize = 4096;
+
+/// Memory per distinct text while the table of texts grows to twice its size: an entry and its place, three times over.
+const GROWTH_PER_TEXT_BYTES: u64 = 3 * 40;
 
 /// Distinct texts, numbered in order of appearance.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +72,23 @@ pub struct CaptionList {
     pub notes: Vec<String>,
 }
 
+impl CaptionList {
+    fn push(&mut self, path: &Path, texts: &mut UniqueTexts, text: &str) -> Result<(), DataError> {
+        if self.text_of.len().is_multiple_of(CAPTIONS_PER_CHECK) {
+            let growth = texts.len() as u64 * GROWTH_PER_TEXT_BYTES;
+            check_memory(growth).map_err(|over| DataError::OverBudget {
+                place: path.display().to_string(),
+                what: format!("the first {}", counted(self.text_of.len(), "caption")),
+                over,
+                hint: "check that the file is the list of these queries",
+                is_all: false,
+            })?;
+        }
+        self.text_of.push(texts.number(text));
+        Ok(())
+    }
+}
+
 /// Reads captions: a column of a CSV, named or found by its usual names, or a text file with one caption per line.
 pub fn read_captions(path: &Path, column: Option<&str>) -> Result<CaptionList, DataError> {
     let is_csv = path
@@ -78,16 +104,19 @@ pub fn read_captions(path: &Path, column: Option<&str>) -> Result<CaptionList, D
         };
         let mut rows = table.rows()?;
         while let Some(row) = rows.read()? {
-            list.text_of.push(texts.number(row.cell(column)));
+            list.push(path, &mut texts, row.cell(column))?;
         }
     } else {
-        each_line(path, |line| list.text_of.push(texts.number(line)))?;
+        each_line(path, |line| list.push(path, &mut texts, line))?;
     }
     list.num_texts = texts.len();
     Ok(list)
 }
 
-fn each_line(path: &Path, mut each: impl FnMut(&str)) -> Result<(), DataError> {
+fn each_line(
+    path: &Path,
+    mut each: impl FnMut(&str) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     let failed = |cause: io::Error| DataError::Io {
         path: path.to_owned(),
         action: "read it",
@@ -125,7 +154,7 @@ fn each_line(path: &Path, mut each: impl FnMut(&str)) -> Result<(), DataError> {
             line.strip_prefix('\u{feff}')
                 .filter(|_| row == 1)
                 .unwrap_or(line),
-        );
+        )?;
     }
     Err(DataError::too_many_rows(path))
 }

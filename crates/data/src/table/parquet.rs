@@ -18,6 +18,8 @@ mod thrift;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use holdall_files::OverLimit;
+
 use crate::error::DataError;
 pub(crate) use column::{ColumnReader, Value};
 pub(crate) use footer::{Footer, Leaf, Physical};
@@ -46,6 +48,8 @@ pub(crate) enum ParquetFault {
     Damaged(String),
     /// A feature of the format that is not supported, by its name.
     Unsupported(&'static str),
+    /// A page that takes more memory than the budget leaves.
+    OverBudget(OverLimit),
     Io(std::io::Error),
 }
 
@@ -72,6 +76,13 @@ impl ParquetFault {
                     path.display()
                 ),
             ),
+            ParquetFault::OverBudget(over) => DataError::OverBudget {
+                place: path.display().to_string(),
+                what: "a page of one column".to_owned(),
+                over,
+                hint: "write it again with smaller pages (data_page_size of pyarrow)",
+                is_all: true,
+            },
             ParquetFault::Io(cause) => DataError::Io {
                 path: path.to_owned(),
                 action: "read it",

@@ -22,6 +22,12 @@ pub fn resident_bytes_exactly() -> Option<u64> {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_PAGES_BYTES: libc::c_int = 256 << 10;
 
+/// Memory of one freed buffer that the process may keep: after [`steady_allocator`], larger ones go back to the system.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub const MAX_KEPT_BUFFER_BYTES: u64 = OWN_PAGES_BYTES as u64;
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub const MAX_KEPT_BUFFER_BYTES: u64 = u64::MAX;
+
 /// Makes the system's allocator deterministic; to be called once, before threads start. By default glibc raises the threshold for
 /// allocations with their own pages to the size of the last one freed, up to 32 MiB, and whether each thread's heap keeps its largest
 /// buffer depends on the order of events: memory would differ from run to run. Overrides settings from the environment

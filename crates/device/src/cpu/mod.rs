@@ -41,7 +41,8 @@ use holdall_processes::Group;
 pub use arena::{Arena, ArenaError};
 pub use limits::{Bound, HostMemory, available_bytes, host_memory, total_bytes};
 pub use memory::{
-    give_back_freed, peak_resident_bytes, resident_bytes, resident_bytes_exactly, steady_allocator,
+    MAX_KEPT_BUFFER_BYTES, give_back_freed, peak_resident_bytes, resident_bytes,
+    resident_bytes_exactly, steady_allocator,
 };
 pub use target::{CODE_BYTES, CpuTarget};
 

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use holdall_device::{Device, DeviceError, Machine};
+use holdall_files::{FNV_START, fnv1a};
 use holdall_graph::adapters::module_of_weight;
 use holdall_graph::{DType, Graph, Parameter, Role, Section, ValueId};
 use holdall_plan::{Place, Run, Stage, StepPlan};
@@ -221,6 +222,11 @@ impl Step {
     /// Reads a parameter's elements.
     pub fn weight(&self, parameter: &Parameter) -> Result<Cow<'_, [f32]>, DeviceError> {
         self.stored_weight(parameter).read()
+    }
+
+    /// Hash of the small parameters, which tells models apart.
+    pub fn weights_hash(&self) -> Result<u64, DeviceError> {
+        hash_of_small_parameters(&self.plan, &self.machine)
     }
 
     /// A parameter's elements, to be read later.
@@ -715,6 +721,28 @@ pub(crate) fn on_its_threads<R: Send>(device: &Device, work: impl FnOnce() -> R 
     } else {
         device.cpu().scope(work)
     }
+}
+
+/// Largest parameter, in elements, that counts in [`hash_of_small_parameters`].
+const MAX_HASHED_ELEMENTS: usize = 1 << 14;
+
+/// Hash of a plan's biases, norms and other small parameters. Any training changes them, and they are read in no time.
+pub(crate) fn hash_of_small_parameters(
+    plan: &StepPlan,
+    machine: &Machine,
+) -> Result<u64, DeviceError> {
+    let mut hash = FNV_START;
+    for parameter in plan.graph.parameters() {
+        let place = plan.place(parameter.value);
+        if place.shape.num_elements() > MAX_HASHED_ELEMENTS {
+            continue;
+        }
+        hash = fnv1a(hash, parameter.name.as_bytes());
+        for element in machine.read::<f32>(&place)?.iter() {
+            hash = fnv1a(hash, &element.to_le_bytes());
+        }
+    }
+    Ok(hash)
 }
 
 /// Fills every parameter of a plan, then their copies in the compute format: `fill` gets the name and the elements.

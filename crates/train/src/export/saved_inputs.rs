@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::config::{
-    RunConfig, TaskName, changed_keys, is_within, tasks_that_read, warnings_of_unused_keys,
+    MOST_CONFIG_BYTES, RunConfig, TaskName, changed_keys, is_within, tasks_that_read,
+    warnings_of_unused_keys,
 };
 use crate::error::TrainError;
 use crate::export::saved_model::SavedModel;
@@ -75,8 +76,9 @@ impl SavedInputs {
         if !path.exists() {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(&path).map_err(failed(&path, "read"))?;
-        let inputs: Result<SavedInputs, _> = serde_json::from_str(&text);
+        let text = holdall_files::read_regular(&path, MOST_CONFIG_BYTES);
+        let text = text.map_err(failed(&path, "read"))?;
+        let inputs: Result<SavedInputs, _> = serde_json::from_slice(&text);
         let inputs = inputs.map_err(|cause| {
             TrainError::Config(format!(
                 "{}: {cause}\nhint: expected what training writes there; without the file, data is read with the usual settings",

@@ -2,7 +2,7 @@
 //! take over the choice of rank 0.
 
 use holdall_data::samples::Samples;
-use holdall_device::Device;
+use holdall_device::{Device, DeviceError};
 use holdall_files::{FNV_START, fnv1a};
 use holdall_plan::{Choice, Plan, Request};
 use holdall_processes::Group;
@@ -27,7 +27,7 @@ struct Identity {
     device: String,
     config: Value,
     data_digest: String,
-    /// Some of the pictures with their file sizes: the list comes from the first process, the files may differ.
+    /// Samples with the sizes of their files: the list comes from the first process, the files may differ.
     pictures: Vec<(String, Option<u64>)>,
     /// Checksum of the checkpoint to resume from.
     checkpoint: Option<String>,
@@ -71,19 +71,14 @@ impl Identity {
     }
 }
 
-/// Number of pictures whose files are compared between processes.
-const NUM_COMPARED: usize = 16;
+/// Most samples of a list whose files are compared between processes: all of a small set, evenly spread ones of a large set.
+const MAX_COMPARED: usize = 1024;
 
 fn some_pictures(samples: &Samples) -> Vec<(String, Option<u64>)> {
-    let stride = samples.len().div_ceil(NUM_COMPARED).max(1);
+    let stride = samples.len().div_ceil(MAX_COMPARED).max(1);
     let chosen = (0..samples.len()).step_by(stride);
     chosen
-        .map(|sample| {
-            (
-                samples.image(sample).to_owned(),
-                samples.image_bytes(sample),
-            )
-        })
+        .map(|sample| (samples.image(sample).to_owned(), samples.file_bytes(sample)))
         .collect()
 }
 
@@ -139,10 +134,36 @@ pub(crate) fn agree(
         device: device.kind().to_owned(),
         config,
         data_digest: format!("{:016x}", data_digest(prepared)),
-        pictures: some_pictures(&prepared.train),
+        pictures: prepared
+            .subsets()
+            .flat_map(|(_, samples)| some_pictures(samples))
+            .collect(),
         checkpoint: checkpoint.and_then(Checkpoint::checksum),
     };
     agree_on_run(group, own, own_budget)
+}
+
+/// Refuses processes whose model has other weights, with the same message on every process: a folder, or a model of the hub, may be
+/// another one on another machine.
+pub fn agree_on_weights(
+    group: &Group,
+    model: &str,
+    hash: impl FnOnce() -> Result<u64, DeviceError>,
+) -> Result<(), TrainError> {
+    if group.size() == 1 {
+        return Ok(());
+    }
+    let own = processes::failing(group, || Ok(hash()?))?;
+    let all: Vec<u64> = share(group, &own)?;
+    match all.iter().position(|one| *one != all[0]) {
+        None => Ok(()),
+        Some(rank) => Err(TrainError::Config(format!(
+            "{}: {model} has other weights than on {}\n\
+             hint: all machines must have the same model: copy its folder, or bring it again with `holdall model get`",
+            name_of(group, rank),
+            name_of(group, 0)
+        ))),
+    }
 }
 
 /// Refuses processes that evaluate different samples, with the same message on every process.

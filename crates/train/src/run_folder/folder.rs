@@ -289,6 +289,9 @@ pub(crate) fn failed(path: &Path, done: &'static str) -> impl FnOnce(std::io::Er
     let path = path.to_owned();
     move |cause| {
         let hint = match cause.kind() {
+            std::io::ErrorKind::FileTooLarge if done == "read" => {
+                "the file was probably overwritten with something else; restore it"
+            }
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::FileTooLarge => FREE_SPACE,
             std::io::ErrorKind::PermissionDenied => {
                 "check who may write there, or choose another --out"

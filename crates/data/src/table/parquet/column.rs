@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
+use holdall_files::check_memory;
+
 use super::codec::Codec;
 pub(crate) use super::encodings::Value;
 use super::encodings::{Dictionary, Values};
@@ -10,6 +12,9 @@ use super::footer::{Chunk, Leaf, Physical};
 use super::hybrid::Hybrid;
 use super::thrift::Thrift;
 use super::{Limits, ParquetFault};
+
+/// Growth of the buffers that is not compared with the memory limit: usual pages are of 1 MiB.
+const UNCHECKED_BYTES: u64 = 2 << 20;
 
 /// Iterates over the cells of a column in a row group.
 #[derive(Debug)]
@@ -167,6 +172,16 @@ impl ColumnReader {
         let start = self.at + header.length as u64;
         if start + packed_bytes > self.end {
             return Err(ParquetFault::damaged("a page that is cut short"));
+        }
+        // Buffers are kept from page to page and grow by the difference; a dictionary has its own.
+        let page = match header.kind {
+            DICTIONARY => 0,
+            _ => self.page.capacity(),
+        };
+        let held = (self.packed.capacity() + page) as u64;
+        let grown = (packed_bytes + unpacked_bytes as u64).saturating_sub(held);
+        if grown > UNCHECKED_BYTES {
+            check_memory(grown).map_err(Fault::OverBudget)?;
         }
         self.packed.clear();
         self.packed.reserve_exact(packed_bytes as usize);

@@ -14,6 +14,7 @@ use crate::engine::step::Step;
 use crate::engine::task::best_metric;
 use crate::error::TrainError;
 use crate::planning::digest::data_digest;
+use crate::planning::plan_together::agree_on_weights;
 use crate::planning::planned_run::PlannedRun;
 use crate::run::progress::Passes;
 use crate::run::recorder::Promise;
@@ -48,6 +49,8 @@ impl Trainer {
             }
             None => first_state(&planned, digest, &mut step)?,
         };
+        let group = planned.device.group();
+        agree_on_weights(group, &planned.config.model, || step.weights_hash())?;
         let mut skipped = open_skipped(&planned, folder.as_ref(), &state, is_resumed)?;
         let too_short = check_length(&planned, &state).err();
         let records = match folder.zip(checkpoints) {

@@ -24,6 +24,7 @@ use holdall_data::segmentation::{
     MaskCoding, RowShape, probabilities_to_native, read_whole, resize_pixels,
 };
 use holdall_device::Device;
+use holdall_device::cpu::MAX_KEPT_BUFFER_BYTES;
 use holdall_metrics::segmentation::ImageScorer;
 use holdall_metrics::segmentation::tiles::{Mirror, Tiling};
 use rayon::prelude::*;
@@ -128,15 +129,18 @@ pub(super) fn host_bytes(
         let [resizing, resized] = resize_bytes(task, size(cost));
         resizing.max(resized + work_bytes)
     });
-    // Readers keep their decode buffers.
+    // Freed decode buffers stay with the process where they are small: pixels, mask and resized pixels.
+    let kept = slots().map(|slot| slot.read.min(MAX_KEPT_BUFFER_BYTES.saturating_mul(3)));
     let finishing = largest(slots().map(|slot| slot.read + slot.sums), num_slots)
-        + largest(slots().map(|slot| slot.read), num_threads)
+        + largest(kept, num_threads)
         + largest(work, num_threads)
         + scorers;
+    let heap = ((reading + finishing) / HEAP_SHARE)
+        .min(MAX_KEPT_BUFFER_BYTES.saturating_mul(KEPT_BUFFERS_PER_SLOT * num_slots as u64));
     let row_outputs = task.row.num_pixels() * task.model.num_outputs();
     reading.max(finishing)
         + (row_outputs * size_of::<f32>()) as u64
-        + (reading + finishing) / HEAP_SHARE
+        + heap
         + threads as u64 * THREAD_BYTES
         + HEAP_BYTES
 }
@@ -145,6 +149,8 @@ pub(super) fn host_bytes(
 /// nine.
 const HEAP_BYTES: u64 = 1 << 20;
 const HEAP_SHARE: u64 = 32;
+/// Bound on those buffers: they are small, however large the pictures.
+const KEPT_BUFFERS_PER_SLOT: u64 = 8;
 const THREAD_BYTES: u64 = 128 << 10;
 
 /// Sum of the `count` largest.
