@@ -10,8 +10,8 @@ use super::device::{DeviceLog, PhaseLog};
 use super::finding::{Finding, Severity, Symptom};
 use super::pace::Pace;
 use super::points::{Points, Unit, gains_by_place, of_many_epochs, of_samples, whole_epochs};
-use super::series::Channel;
 use super::trend::{Trend, median, raw_growth, t_975, trend};
+use crate::log::Meaning;
 use crate::words::{counted, percent, show_bytes, show_duration};
 
 /// A slope is reported from 4 standard errors on: about one false alarm in 1,000 healthy logs.
@@ -68,14 +68,14 @@ impl Rate {
 
 pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let primary = log.primary();
-    for channel in primary.into_iter().chain([Channel::HostRss]) {
-        if log.all.count(channel) == 0 {
+    let primary = log.memory.primary();
+    for channel in primary.into_iter().chain([Meaning::HostRss]) {
+        if log.memory.all.count(channel) == 0 {
             continue;
         }
-        if log.all.count(channel) < FEWEST_SAMPLES {
+        if log.memory.all.count(channel) < FEWEST_SAMPLES {
             if Some(channel) == primary {
-                let samples = counted(log.all.count(channel), "sample");
+                let samples = counted(log.memory.all.count(channel), "sample");
                 notes.push(format!(
                     "{samples}: too few to judge growth, which takes {FEWEST_SAMPLES}"
                 ));
@@ -87,12 +87,12 @@ pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
     findings
 }
 
-fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Option<Finding> {
-    let (phase, phase_log) = log.main_phase(channel)?;
+fn of_channel(log: &DeviceLog, channel: Meaning, notes: &mut Vec<String>) -> Option<Finding> {
+    let (phase, phase_log) = log.memory.main_phase(channel)?;
     let pace = Pace::of(phase_log)?;
-    let limit = log.total.filter(|_| channel != Channel::HostRss);
+    let limit = log.total.filter(|_| channel != Meaning::HostRss);
     let least = |level: f64| match (channel, limit) {
-        (Channel::HostRss, _) => LEAST_HOST_BYTES.max(LEAST_OF_HOST * level),
+        (Meaning::HostRss, _) => LEAST_HOST_BYTES.max(LEAST_OF_HOST * level),
         (_, Some(limit)) => LEAST_BYTES.max(LEAST_SHARE * limit),
         (_, None) => LEAST_BYTES.max(LEAST_OF_LEVEL * level),
     };
@@ -109,7 +109,7 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
             let message = format!(
                 "{} rose by about {} per epoch over {}: too few to be sure, at least two more epochs are needed to tell a leak \
                  from warm-up",
-                channel.words(),
+                channel.in_findings(),
                 show_bytes(per_epoch),
                 counted(num_epochs as u64, "whole epoch"),
             );
@@ -119,7 +119,7 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
                 return None;
             }
             Finding::new(Symptom::Growth, Severity::Warning, message, advice(channel))
-                .at_step(log.first.step)
+                .at_step(log.first.step())
                 .with("bytes_per_epoch", per_epoch)
                 .with("points", num_epochs as f64)
         }
@@ -140,7 +140,7 @@ enum Told {
 /// Growth with few or unknown epochs: by epochs if there are enough, else by samples unless the epochs contradict it.
 fn of_few_epochs(
     log: &PhaseLog,
-    channel: Channel,
+    channel: Meaning,
     pace: &Pace,
     least: impl Fn(f64) -> f64,
 ) -> Option<Told> {
@@ -283,7 +283,7 @@ fn from_epoch_to_epoch(
 
 fn finding(
     log: &DeviceLog,
-    channel: Channel,
+    channel: Meaning,
     pace: &Pace,
     rate: &Rate,
     limit: Option<f64>,
@@ -316,11 +316,11 @@ fn finding(
     };
     // Distance along the axis until memory is full.
     let left = limit
-        .zip(log.all.most(channel))
+        .zip(log.memory.most(channel))
         .map(|(limit, most)| (limit - most).max(0.0) / rate.middle);
     let message = format!(
         "{} grows by {}{unit}{beside}, 95% sure of {} to {}{unit}{}",
-        channel.words(),
+        channel.in_findings(),
         show_bytes(shown.middle * length),
         show_bytes(shown.low * length),
         show_bytes(shown.high * length),
@@ -332,7 +332,7 @@ fn finding(
         _ => Severity::Warning,
     };
     let mut finding = Finding::new(Symptom::Growth, severity, message, advice(channel))
-        .at_step(log.first.step)
+        .at_step(log.first.step())
         .with("growth_bytes", rate.middle * pace.whole)
         .with("growth_low_bytes", rate.low * pace.whole)
         .with("growth_high_bytes", rate.high * pace.whole)
@@ -357,9 +357,9 @@ fn finding(
     finding
 }
 
-fn advice(channel: Channel) -> &'static str {
+fn advice(channel: Meaning) -> &'static str {
     match channel {
-        Channel::HostRss => {
+        Meaning::HostRss => {
             "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less"
         }
         _ => {

@@ -1,6 +1,6 @@
 //! Reads lines of arbitrary bytes, with a limit on their length: a gigabyte without a line end costs 64 KiB of memory.
 
-use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 /// Limit of a line's length; longer lines are not samples.
 pub(super) const LONGEST_LINE: usize = 1 << 16;
@@ -50,13 +50,6 @@ impl<R: Read> Lines<R> {
             is_ended,
             is_too_long,
         }))
-    }
-}
-
-impl<R: Read> Lines<Chain<Cursor<Vec<u8>>, R>> {
-    /// Prepends bytes that were read ahead; to be called before the first line is read.
-    pub fn restart(&mut self, window: Vec<u8>) {
-        *self.reader.get_mut().get_mut().0 = Cursor::new(window);
     }
 }
 
