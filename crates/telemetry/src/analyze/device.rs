@@ -3,7 +3,7 @@
 use super::budget::OverBudget;
 use super::histogram::Histogram;
 use super::idle::Busy;
-use super::progress::Progress;
+use super::progress::LogProgress;
 use super::series::{Per, Series};
 use super::spike::HighWaterMark;
 use crate::log::{Meaning, Sample};
@@ -52,7 +52,7 @@ pub(super) struct MemoryStatistics {
     largest: [Option<Sample>; Meaning::CHANNELS.len()],
     /// Relative changes of allocated memory between successive samples.
     pub allocated_changes: Mean,
-    progress: Progress,
+    progress: LogProgress,
 }
 
 /// Samples of a phase, one by one and by epoch.
@@ -113,7 +113,7 @@ impl DeviceLog {
                 levels: std::array::from_fn(|_| Histogram::default()),
                 largest: [None; Meaning::CHANNELS.len()],
                 allocated_changes: Mean::default(),
-                progress: Progress::default(),
+                progress: LogProgress::default(),
             },
             total: None,
             said_total: None,

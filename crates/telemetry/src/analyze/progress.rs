@@ -38,7 +38,7 @@ impl Position {
 
 /// Tracks the position through the log.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct LogProgress {
     position: Position,
     step: Option<u64>,
     /// Step difference of the last two samples with different steps.
@@ -48,7 +48,7 @@ pub(super) struct Progress {
     num_gaps: f64,
 }
 
-impl Progress {
+impl LogProgress {
     pub fn next(&mut self, sample: &Sample) -> Position {
         self.position.samples += 1.0;
         if let Some(step) = sample.step() {
@@ -89,7 +89,7 @@ mod tests {
     use crate::log::Meaning;
 
     fn positions(samples: &[(u64, f64)]) -> Vec<(f64, f64)> {
-        let mut progress = Progress::default();
+        let mut progress = LogProgress::default();
         let at = samples.iter().map(|(step, time)| {
             let sample = Sample::default().with(Meaning::Step, *step as f64);
             let sample = sample.with(Meaning::Time, *time);

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 /// Limit of a line's length; longer lines are not samples.
 pub(super) const LONGEST_LINE: usize = 1 << 16;
 
-pub(super) struct Lines<R> {
+pub(super) struct LogLines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     number: u64,
@@ -20,9 +20,9 @@ pub(super) struct Line<'a> {
     pub is_too_long: bool,
 }
 
-impl<R: Read> Lines<R> {
-    pub fn new(reader: R) -> Lines<R> {
-        Lines {
+impl<R: Read> LogLines<R> {
+    pub fn new(reader: R) -> LogLines<R> {
+        LogLines {
             reader: BufReader::with_capacity(1 << 17, reader),
             line: Vec::new(),
             number: 0,
@@ -62,7 +62,7 @@ mod tests {
         let mut text = b"first\r\n".to_vec();
         text.resize(text.len() + 10 * LONGEST_LINE, b'x');
         text.extend(b"\n\nlast");
-        let mut lines = Lines::new(text.as_slice());
+        let mut lines = LogLines::new(text.as_slice());
         let mut seen = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             seen.push((

@@ -21,7 +21,7 @@ use std::io::{Chain, Cursor, Read};
 use serde::Serialize;
 
 use self::format::LogReader;
-use self::lines::{Line, Lines};
+use self::lines::{Line, LogLines};
 use self::sample::SampleReader;
 use crate::error::{TelemetryError, failed};
 
@@ -93,7 +93,7 @@ impl OddLosses {
 /// A log, read sample by sample.
 pub(crate) struct Log<R> {
     name: String,
-    lines: Lines<Chain<Cursor<Vec<u8>>, R>>,
+    lines: LogLines<Chain<Cursor<Vec<u8>>, R>>,
     reader: LogReader,
     sample: SampleReader,
     num_samples: u64,
@@ -132,7 +132,7 @@ impl<R: Read> Log<R> {
         }
         Ok(Log {
             name: name.to_owned(),
-            lines: Lines::new(Cursor::new(window).chain(reader)),
+            lines: LogLines::new(Cursor::new(window).chain(reader)),
             reader: log_reader,
             sample: SampleReader::new(guess),
             num_samples: 0,
