@@ -73,7 +73,7 @@ impl Header {
             reader.skip_spaces();
             (reader.at == text.len()).then_some(value)
         });
-        let Some(Value::Dictionary(entries)) = value else {
+        let Some(HeaderValue::Dictionary(entries)) = value else {
             let rest: String = text[reader.at..].chars().take(24).collect();
             let found = format!("`{}` at byte {}", rest.escape_debug(), start + reader.at);
             return Err(wrong(path, "a Python dictionary", found));
@@ -117,19 +117,19 @@ fn wrong(path: &Path, expected: &'static str, found: String) -> InputError {
 
 fn header(
     path: &Path,
-    entries: Vec<(String, Value)>,
+    entries: Vec<(String, HeaderValue)>,
     data_start: usize,
 ) -> Result<Header, InputError> {
     let (mut format, mut columns_first, mut shape) = (None, None, None);
     for (key, value) in entries {
         let is_twice = match (key.as_str(), value) {
-            ("descr", Value::Text(text)) => format.replace(text).is_some(),
+            ("descr", HeaderValue::Text(text)) => format.replace(text).is_some(),
             // A list of fields, possibly with an object type among them.
-            ("descr", Value::Sequence(_)) => format.replace("a record".to_owned()).is_some(),
-            ("fortran_order", Value::Flag(flag)) => columns_first.replace(flag).is_some(),
-            ("shape", Value::Sequence(sizes)) => {
+            ("descr", HeaderValue::Sequence(_)) => format.replace("a record".to_owned()).is_some(),
+            ("fortran_order", HeaderValue::Flag(flag)) => columns_first.replace(flag).is_some(),
+            ("shape", HeaderValue::Sequence(sizes)) => {
                 let sizes = sizes.into_iter().map(|size| match size {
-                    Value::Whole(size) => usize::try_from(size).ok(),
+                    HeaderValue::Whole(size) => usize::try_from(size).ok(),
                     _ => None,
                 });
                 let Some(sizes) = sizes.collect::<Option<Vec<usize>>>() else {
@@ -164,12 +164,12 @@ fn header(
 
 /// The Python literals that occur in headers.
 #[derive(Debug)]
-enum Value {
+enum HeaderValue {
     Text(String),
     Whole(u64),
     Flag(bool),
-    Sequence(Vec<Value>),
-    Dictionary(Vec<(String, Value)>),
+    Sequence(Vec<HeaderValue>),
+    Dictionary(Vec<(String, HeaderValue)>),
 }
 
 struct Reader<'a> {
@@ -195,19 +195,19 @@ impl Reader<'_> {
         is_there.then_some(())
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    fn value(&mut self, depth: usize) -> Option<HeaderValue> {
         if depth > MOST_DEPTH {
             return None;
         }
         self.skip_spaces();
         match self.peek()? {
-            b'\'' | b'"' => self.string().map(Value::Text),
-            b'0'..=b'9' => self.whole().map(Value::Whole),
-            b'T' => self.take("True").map(|()| Value::Flag(true)),
-            b'F' => self.take("False").map(|()| Value::Flag(false)),
-            b'(' => self.sequence(("(", ")"), depth).map(Value::Sequence),
-            b'[' => self.sequence(("[", "]"), depth).map(Value::Sequence),
-            b'{' => self.dictionary(depth).map(Value::Dictionary),
+            b'\'' | b'"' => self.string().map(HeaderValue::Text),
+            b'0'..=b'9' => self.whole().map(HeaderValue::Whole),
+            b'T' => self.take("True").map(|()| HeaderValue::Flag(true)),
+            b'F' => self.take("False").map(|()| HeaderValue::Flag(false)),
+            b'(' => self.sequence(("(", ")"), depth).map(HeaderValue::Sequence),
+            b'[' => self.sequence(("[", "]"), depth).map(HeaderValue::Sequence),
+            b'{' => self.dictionary(depth).map(HeaderValue::Dictionary),
             _ => None,
         }
     }
@@ -235,7 +235,7 @@ impl Reader<'_> {
         number
     }
 
-    fn sequence(&mut self, (open, close): (&str, &str), depth: usize) -> Option<Vec<Value>> {
+    fn sequence(&mut self, (open, close): (&str, &str), depth: usize) -> Option<Vec<HeaderValue>> {
         self.take(open)?;
         let mut values = Vec::new();
         while self.take(close).is_none() {
@@ -248,7 +248,7 @@ impl Reader<'_> {
         Some(values)
     }
 
-    fn dictionary(&mut self, depth: usize) -> Option<Vec<(String, Value)>> {
+    fn dictionary(&mut self, depth: usize) -> Option<Vec<(String, HeaderValue)>> {
         self.take("{")?;
         let mut entries = Vec::new();
         while self.take("}").is_none() {
