@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::best_positives::BestPositives;
 use super::exact_comparison::{ExactComparison, RowScratch};
 use super::feature_scan::{FeatureScan, f32_sums_are_exact};
-use super::tiles::{self, RowsOf, ScaledRows, Tile, Tiles};
+use super::tiles::{self, RowsOf, ScaledRows, ScoreTile, Tiles};
 use super::{Decided, Go, Job, Progress, RetrievalError};
 
 /// Counts of one item, positives included. Integers: the order of additions does not matter.
@@ -150,7 +150,7 @@ struct Pending {
 struct Thread<'a, 'b> {
     counting: &'b Counting<'a>,
     queries: ScaledRows,
-    tile: Tile,
+    tile: ScoreTile,
     pending: Vec<Pending>,
     scratch: RowScratch,
     exact: bool,
@@ -165,7 +165,7 @@ impl<'a, 'b> Thread<'a, 'b> {
         Thread {
             counting,
             queries: ScaledRows::new(counting.tiles.queries, dimension),
-            tile: Tile::default(),
+            tile: ScoreTile::default(),
             pending: Vec::with_capacity(PENDING),
             scratch: RowScratch::default(),
             exact: f32_sums_are_exact(queries, gallery),

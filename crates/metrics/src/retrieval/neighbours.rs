@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::exact_comparison::{ExactComparison, RowScratch, Score};
 use super::feature_scan;
-use super::tiles::{RowsOf, ScaledRows, Tile, Tiles};
+use super::tiles::{RowsOf, ScaledRows, ScoreTile, Tiles};
 use super::{Go, Job, Neighbours, Progress, RetrievalError, Side};
 
 /// A candidate neighbour of a query.
@@ -64,7 +64,7 @@ pub fn neighbours(
                 comparison: &comparison,
                 side: &sides[0],
                 queries: ScaledRows::new(tiles.queries, job.queries.dimension()),
-                tile: Tile::default(),
+                tile: ScoreTile::default(),
                 scratch: RowScratch::default(),
             },
             |thread, (block, best)| {
@@ -98,7 +98,7 @@ struct Thread<'a> {
     comparison: &'a ExactComparison<'a>,
     side: &'a RowsOf<'a>,
     queries: ScaledRows,
-    tile: Tile,
+    tile: ScoreTile,
     scratch: RowScratch,
 }
 

@@ -212,7 +212,7 @@ pub struct OpenPair {
 
 /// The scores of a tile, and how they compare.
 #[derive(Debug, Default)]
-pub struct Tile {
+pub struct ScoreTile {
     scores: Vec<f32>,
     num_columns: usize,
     /// Pairs certainly above the threshold, per row.
@@ -223,7 +223,7 @@ pub struct Tile {
     pub open: Vec<OpenPair>,
 }
 
-impl Tile {
+impl ScoreTile {
     /// Compares all rows with some of the columns.
     pub fn compare(&mut self, rows: &ScaledRows, columns: &ScaledRows, panel: Range<usize>) {
         let dimension = rows.dimension;
@@ -253,7 +253,7 @@ impl Tile {
 
 /// A struct rather than a closure: a closure would be compiled without the vector instructions of its caller.
 struct Comparison<'a> {
-    tile: &'a mut Tile,
+    tile: &'a mut ScoreTile,
     rows: &'a ScaledRows,
     /// Sizes, lower and upper bounds.
     columns: [&'a [[f32; LANES]]; 3],
