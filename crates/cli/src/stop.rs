@@ -67,14 +67,14 @@ const ONE_REQUEST: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 static REQUESTS: Requests = Requests::new();
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Mutex<StopState> = Mutex::new(StopState {
     holds: 0,
     words: "",
     asked_by: None,
     interrupted_at: None,
 });
 
-struct State {
+struct StopState {
     /// Number of active guards on work that must not be interrupted.
     holds: usize,
     /// Message of the innermost guard on a stop request.
@@ -95,7 +95,7 @@ enum After {
     Nothing,
 }
 
-impl State {
+impl StopState {
     fn take(&mut self, signal: Signal, now: Instant) -> After {
         let is_first = self.asked_by.is_none();
         let asked_by = *self.asked_by.get_or_insert(signal);
@@ -112,7 +112,7 @@ impl State {
     }
 }
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, StopState> {
     // No code panics while it holds this lock.
     STATE
         .lock()
@@ -231,8 +231,8 @@ pub fn exit_code() -> ExitCode {
 mod tests {
     use super::*;
 
-    fn state(holds: usize) -> State {
-        State {
+    fn state(holds: usize) -> StopState {
+        StopState {
             holds,
             words: "",
             asked_by: None,

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::error::InputError;
-use crate::features::{Features, Layout, Suffix};
+use crate::features::{FeatureLayout, Features, Suffix};
 use crate::retrieval::pair_file::{self, Counts};
 
 const NAME: &str = "hostile";
@@ -43,7 +43,7 @@ pub fn pairs(bytes: &[u8]) -> Result<(), InputError> {
 
 /// Parses a feature file and reads every row.
 fn features(kind: Suffix, bytes: &[u8], tensor: Option<&str>) -> Result<(), InputError> {
-    let layout = checked(Layout::read(Path::new(NAME), kind, bytes, tensor))?;
+    let layout = checked(FeatureLayout::read(Path::new(NAME), kind, bytes, tensor))?;
     let features = Features::new(layout.dimension(), [layout.segment(bytes)]);
     let mut room = vec![0.0; features.dimension()];
     for row in 0..features.num_rows() {

@@ -21,6 +21,7 @@ mod neighbours;
 pub mod pair_file;
 mod pairs;
 mod rank_statistics;
+mod tiles;
 mod tiling;
 
 pub use crate::side::Side;
@@ -29,13 +30,13 @@ pub use pairs::Pairs;
 pub use rank_statistics::{Entry, Ranked, Ranks, Ties};
 pub use tiling::{Sizes, Tiling};
 
-use holdall_device::cpu::digits::Kernel;
 use holdall_device::cuda::Cuda;
 
 use crate::features::Features;
 use best_positives::BestPositives;
-use count::{Count, Counting, Direction, Tiles};
+use count::{Count, Counting, Direction};
 use exact_comparison::ExactComparison;
+use tiles::Tiles;
 
 /// Evaluation of items with several positives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -236,7 +237,7 @@ pub fn rank(
     check(job)?;
     let tiling = Tiling::new(job, options)?;
     let mut count = |job: &Job<'_>, go_on: &mut Go<'_>| match engine {
-        Engine::Cpu => count_with(job, tiling.tiles, Kernel::best(), go_on),
+        Engine::Cpu => count_with(job, tiling.tiles, go_on),
         Engine::Gpu(card) => OnGpu::new(card, job, options)?.rank(go_on),
     };
     let mut found = match options.rule {
@@ -274,7 +275,7 @@ pub fn estimate_seconds(job: &Job<'_>) -> Result<f64, RetrievalError> {
     };
     let began = std::time::Instant::now();
     let tiling = Tiling::new(&part, &Options::default())?;
-    count_with(&part, tiling.tiles, Kernel::best(), &mut |_| true)?;
+    count_with(&part, tiling.tiles, &mut |_| true)?;
     let share = job.num_scores() as f64 / part.num_scores() as f64;
     Ok(began.elapsed().as_secs_f64() * share)
 }
@@ -328,13 +329,8 @@ fn recall(
     Ok(found.expect("two halves"))
 }
 
-/// Counts with the given tiles and kernel, which do not change the result.
-fn count_with(
-    job: &Job<'_>,
-    tiles: Tiles,
-    kernel: Kernel,
-    go_on: &mut Go<'_>,
-) -> Result<Found, RetrievalError> {
+/// Counts with the given tiles, which do not change the result.
+fn count_with(job: &Job<'_>, tiles: Tiles, go_on: &mut Go<'_>) -> Result<Found, RetrievalError> {
     check(job)?;
     let mut clock = Clock::start();
     let scans = [
@@ -358,7 +354,6 @@ fn count_with(
         to_gallery: direction(0),
         to_query: direction(1),
         tiles,
-        kernel,
     }
     .run(go_on)?;
     clock.lap("count");

@@ -11,7 +11,7 @@ use holdall_graph::ops::mean_tokens::MeanTokens;
 use holdall_graph::{Node, Op, Write};
 
 use crate::proto::{AttributeProto, ElementType};
-use crate::views::Layout;
+use crate::views::ViewLayout;
 use crate::writer::Writer;
 use crate::{OnnxError, Precision};
 
@@ -107,11 +107,11 @@ impl Writer<'_> {
     }
 
     fn input_of(&mut self, node: &Node, index: usize) -> Result<String, OnnxError> {
-        self.read(node.inputs[index], Layout::AsInGraph)
+        self.read(node.inputs[index], ViewLayout::AsInGraph)
     }
 
     fn pictures_of(&mut self, node: &Node, index: usize) -> Result<String, OnnxError> {
-        self.read(node.inputs[index], Layout::ChannelsFirst)
+        self.read(node.inputs[index], ViewLayout::ChannelsFirst)
     }
 
     fn input_dims(&self, node: &Node, index: usize) -> Vec<usize> {

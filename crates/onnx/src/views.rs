@@ -15,7 +15,7 @@ use crate::{BATCH, OnnxError};
 
 /// Order of a tensor's axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Layout {
+pub(crate) enum ViewLayout {
     /// The graph's order: channels last.
     AsInGraph,
     /// `[n, c, h, w]` for what the graph has as `[n, h, w, c]`.
@@ -24,10 +24,10 @@ pub(crate) enum Layout {
 
 /// A tensor written to a part of a storage.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct ViewPiece {
     pub value: Value,
     pub tensor: String,
-    pub layout: Layout,
+    pub layout: ViewLayout,
 }
 
 impl Writer<'_> {
@@ -39,17 +39,17 @@ impl Writer<'_> {
         } else {
             self.reshape(&tensor, value.shape.dims())
         };
-        self.put(value, tensor, Layout::AsInGraph);
+        self.put(value, tensor, ViewLayout::AsInGraph);
     }
 
     /// Records a node's channels-first result.
     pub(crate) fn write_pictures(&mut self, to: ValueId, tensor: String) {
-        self.put(*self.graph.value(to), tensor, Layout::ChannelsFirst);
+        self.put(*self.graph.value(to), tensor, ViewLayout::ChannelsFirst);
     }
 
-    pub(crate) fn put(&mut self, value: Value, tensor: String, layout: Layout) {
+    pub(crate) fn put(&mut self, value: Value, tensor: String, layout: ViewLayout) {
         let pieces = self.pieces.entry(value.storage).or_default();
-        pieces.push(Piece {
+        pieces.push(ViewPiece {
             value,
             tensor,
             layout,
@@ -57,7 +57,7 @@ impl Writer<'_> {
     }
 
     /// Tensor of a value, in this layout.
-    pub(crate) fn read(&mut self, id: ValueId, layout: Layout) -> Result<String, OnnxError> {
+    pub(crate) fn read(&mut self, id: ValueId, layout: ViewLayout) -> Result<String, OnnxError> {
         let value = *self.graph.value(id);
         let Some(pieces) = self.pieces.get(&value.storage).cloned() else {
             return Err(self.not_written(&value));
@@ -71,28 +71,32 @@ impl Writer<'_> {
             }
         }
         if let Some(tensor) = self.joined_rows(&pieces, &value) {
-            return Ok(self.in_layout(&tensor, Layout::AsInGraph, layout));
+            return Ok(self.in_layout(&tensor, ViewLayout::AsInGraph, layout));
         }
         self.joined_columns(&pieces, &value, layout)
             .ok_or_else(|| self.not_written(&value))
     }
 
-    fn in_layout(&mut self, tensor: &str, from: Layout, to: Layout) -> String {
+    fn in_layout(&mut self, tensor: &str, from: ViewLayout, to: ViewLayout) -> String {
         match (from, to) {
-            (Layout::ChannelsFirst, Layout::AsInGraph) => self.transpose(tensor, &[0, 2, 3, 1]),
-            (Layout::AsInGraph, Layout::ChannelsFirst) => self.transpose(tensor, &[0, 3, 1, 2]),
+            (ViewLayout::ChannelsFirst, ViewLayout::AsInGraph) => {
+                self.transpose(tensor, &[0, 2, 3, 1])
+            }
+            (ViewLayout::AsInGraph, ViewLayout::ChannelsFirst) => {
+                self.transpose(tensor, &[0, 3, 1, 2])
+            }
             _ => tensor.to_owned(),
         }
     }
 
     /// Slices a view out of one piece.
-    fn part_of(&mut self, piece: &Piece, value: &Value, layout: Layout) -> Option<String> {
+    fn part_of(&mut self, piece: &ViewPiece, value: &Value, layout: ViewLayout) -> Option<String> {
         let from = &piece.value;
         // Pictures are sliced by channels only, since their height and width may be dynamic.
-        if piece.layout == Layout::ChannelsFirst {
+        if piece.layout == ViewLayout::ChannelsFirst {
             let starts = starts_within(from, &from.shape, value)?;
             let tensor = self.slice(&piece.tensor, from.shape, value.shape, &starts, true);
-            return Some(self.in_layout(&tensor, Layout::ChannelsFirst, layout));
+            return Some(self.in_layout(&tensor, ViewLayout::ChannelsFirst, layout));
         }
         let (tensor, base) = match starts_within(from, &from.shape, value) {
             Some(_) => (piece.tensor.clone(), from.shape),
@@ -105,7 +109,7 @@ impl Writer<'_> {
         };
         let starts = starts_within(from, &base, value)?;
         let tensor = self.slice(&tensor, base, value.shape, &starts, false);
-        Some(self.in_layout(&tensor, Layout::AsInGraph, layout))
+        Some(self.in_layout(&tensor, ViewLayout::AsInGraph, layout))
     }
 
     fn slice(
@@ -137,15 +141,15 @@ impl Writer<'_> {
     }
 
     /// Concatenates consecutive pieces that together form the view.
-    fn joined_rows(&mut self, pieces: &[Piece], value: &Value) -> Option<String> {
+    fn joined_rows(&mut self, pieces: &[ViewPiece], value: &Value) -> Option<String> {
         let mut place = value.offset;
         let end = place + value.shape.num_elements();
         let mut tensors = Vec::new();
         while place < end {
-            let is_next = |piece: &&Piece| {
+            let is_next = |piece: &&ViewPiece| {
                 piece.value.offset == place
                     && piece.value.is_contiguous()
-                    && piece.layout == Layout::AsInGraph
+                    && piece.layout == ViewLayout::AsInGraph
             };
             let next = pieces.iter().find(is_next)?;
             place += next.value.shape.num_elements();
@@ -177,40 +181,41 @@ impl Writer<'_> {
     /// Concatenates pieces that lie side by side and together form the view.
     fn joined_columns(
         &mut self,
-        pieces: &[Piece],
+        pieces: &[ViewPiece],
         value: &Value,
-        layout: Layout,
+        layout: ViewLayout,
     ) -> Option<String> {
         let mut place = value.offset;
         let end = place + value.shape.width();
         let outer = |value: &Value| value.shape.dims()[..value.shape.dims().len() - 1].to_vec();
         let rows = |value: &Value| (value.shape.rows(), value.row_stride());
         rows(value).1?;
-        let mut found: Vec<&Piece> = Vec::new();
+        let mut found: Vec<&ViewPiece> = Vec::new();
         while place < end {
-            let is_next =
-                |piece: &&Piece| piece.value.offset == place && rows(&piece.value) == rows(value);
+            let is_next = |piece: &&ViewPiece| {
+                piece.value.offset == place && rows(&piece.value) == rows(value)
+            };
             let next = pieces.iter().find(is_next)?;
             place += next.value.shape.width();
             found.push(next);
         }
         let first = found.first()?.value;
-        let is_alike = |piece: &&Piece| outer(&piece.value) == outer(&first);
+        let is_alike = |piece: &&ViewPiece| outer(&piece.value) == outer(&first);
         if place != end || !found.iter().all(is_alike) {
             return None;
         }
         let rank = first.shape.dims().len();
         let own = if found
             .iter()
-            .any(|piece| piece.layout == Layout::ChannelsFirst)
+            .any(|piece| piece.layout == ViewLayout::ChannelsFirst)
         {
-            Layout::ChannelsFirst
+            ViewLayout::ChannelsFirst
         } else {
-            Layout::AsInGraph
+            ViewLayout::AsInGraph
         };
         let axis = match own {
-            Layout::ChannelsFirst => 1,
-            Layout::AsInGraph => rank as i64 - 1,
+            ViewLayout::ChannelsFirst => 1,
+            ViewLayout::AsInGraph => rank as i64 - 1,
         };
         let tensors: Vec<String> = found
             .iter()
@@ -223,10 +228,10 @@ impl Writer<'_> {
         }
         // Channels-last values can have the same rows under other dimensions; pictures cannot.
         let joined = match own {
-            Layout::AsInGraph => self.reshape(&joined, value.shape.dims()),
-            Layout::ChannelsFirst => return None,
+            ViewLayout::AsInGraph => self.reshape(&joined, value.shape.dims()),
+            ViewLayout::ChannelsFirst => return None,
         };
-        Some(self.in_layout(&joined, Layout::AsInGraph, layout))
+        Some(self.in_layout(&joined, ViewLayout::AsInGraph, layout))
     }
 
     fn not_written(&self, value: &Value) -> OnnxError {

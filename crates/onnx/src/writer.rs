@@ -15,7 +15,7 @@ use crate::file::{Program, Weight};
 use crate::proto::{
     AttributeProto, ElementType, GraphProto, NodeProto, TensorProto, ValueInfoProto,
 };
-use crate::views::{Layout, Piece};
+use crate::views::{ViewLayout, ViewPiece};
 use crate::{BATCH, OnnxError, Precision};
 
 /// Builder of a program.
@@ -27,7 +27,7 @@ pub struct Writer<'g> {
     inputs: Vec<ValueInfoProto>,
     outputs: Vec<ValueInfoProto>,
     /// Tensors written to each storage.
-    pub(crate) pieces: HashMap<StorageId, Vec<Piece>>,
+    pub(crate) pieces: HashMap<StorageId, Vec<ViewPiece>>,
     /// Epsilon of norms whose statistics the ONNX operator computes itself, by the storage of their means.
     pub(crate) epsilons: HashMap<StorageId, f64>,
     /// Output by operator, inputs and attributes, to reuse identical nodes.
@@ -57,11 +57,11 @@ impl<'g> Writer<'g> {
             let value = *graph.value(parameter.value);
             // Convolution kernels are stored as in the state dict: channels before height and width.
             let layout = match value.shape.dims().len() {
-                4 => Layout::ChannelsFirst,
-                _ => Layout::AsInGraph,
+                4 => ViewLayout::ChannelsFirst,
+                _ => ViewLayout::AsInGraph,
             };
             writer.names.insert(parameter.name.clone());
-            let piece = Piece {
+            let piece = ViewPiece {
                 value,
                 tensor: parameter.name.clone(),
                 layout,

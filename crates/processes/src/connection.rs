@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use crate::deadlines::interval;
-use crate::frame::{self, HEADER_BYTES, Header, Kind, decode_error};
+use crate::frame::{self, FrameKind, HEADER_BYTES, Header, decode_error};
 use crate::state::{Message, Shared, lock};
 
 /// Size of one read.
@@ -28,11 +28,11 @@ impl Shared {
                 Ok(frame) => {
                     let written = stream.write_all(&frame);
                     num_unwritten.fetch_sub(1, Ordering::AcqRel);
-                    (written, frame[0] == Kind::Goodbye as u8)
+                    (written, frame[0] == FrameKind::Goodbye as u8)
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let num_calls = self.bulk_calls[self.rank].load(Ordering::Acquire);
-                    let heartbeat = frame::frame(Kind::Heartbeat, 0, num_calls, &[]);
+                    let heartbeat = frame::frame(FrameKind::Heartbeat, 0, num_calls, &[]);
                     (stream.write_all(&heartbeat), false)
                 }
                 Err(RecvTimeoutError::Disconnected) => (Ok(()), true),
@@ -86,8 +86,10 @@ impl Shared {
                 Err(ended) => return self.explain(peer, ended),
             };
             match header.kind {
-                Kind::Heartbeat => self.bulk_calls[peer].store(header.number, Ordering::Release),
-                Kind::Message => {
+                FrameKind::Heartbeat => {
+                    self.bulk_calls[peer].store(header.number, Ordering::Release)
+                }
+                FrameKind::Message => {
                     let message = Message {
                         call: header.call,
                         number: header.number,
@@ -96,7 +98,7 @@ impl Shared {
                     lock(&self.mail).inboxes[peer].push_back(message);
                     self.changed.notify_all();
                 }
-                Kind::Error => match decode_error(&body) {
+                FrameKind::Error => match decode_error(&body) {
                     // Rank 0 forwards the error to every process; all other ranks got it from rank 0.
                     Ok(error) if self.rank == 0 => {
                         self.fail(error);
@@ -108,7 +110,7 @@ impl Shared {
                         self.garbled(peer);
                     }
                 },
-                Kind::Goodbye => {
+                FrameKind::Goodbye => {
                     lock(&self.mail).has_left[peer] = true;
                     self.changed.notify_all();
                     return;

@@ -25,7 +25,7 @@ use std::thread::{self, Thread};
 use crate::deadlines::Deadlines;
 use crate::deadlines::interval;
 use crate::error::GroupError;
-use crate::frame::{self, Call, Kind};
+use crate::frame::{self, Call, FrameKind};
 use crate::pulse::Pulse;
 use crate::state::{Link, Mail, Shared, lock};
 use crate::wire::{Reader, put_counted};
@@ -179,7 +179,7 @@ impl Drop for Control {
         let shared = &*self.shared;
         shared.is_closing.store(true, Ordering::Release);
         self.watch.unpark();
-        let goodbye = Arc::new(frame::frame(Kind::Goodbye, 0, 0, &[]));
+        let goodbye = Arc::new(frame::frame(FrameKind::Goodbye, 0, 0, &[]));
         for link in shared.links.iter().flatten() {
             link.send(&goodbye);
         }

@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::GroupError;
-use crate::hello::{Hello, MOST_DETAILS, Member, NotAHello, PREFIX_BYTES, Purpose, Token};
+use crate::hello::{
+    ConnectionPurpose, Hello, MOST_DETAILS, Member, NotAHello, PREFIX_BYTES, Token,
+};
 use crate::rendezvous::Arrival;
 
 /// Time for the rest of a hello after its token, and for a connection attempt.
@@ -142,7 +144,7 @@ impl Door {
                     members[missing].host, arrival.rank, arrival.host
                 )));
             };
-            let is_expected = hello.purpose == Purpose::Bulk
+            let is_expected = hello.purpose == ConnectionPurpose::Bulk
                 && hello.size == arrival.size
                 && (arrival.rank + 1..arrival.size).contains(&hello.rank)
                 && bulk[hello.rank].is_none();

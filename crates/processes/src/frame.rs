@@ -22,7 +22,7 @@ pub(crate) enum Call {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Heartbeat = 1,
     Message = 2,
     Error = 3,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The [`Call`] of a message; zero for other kinds.
     pub call: u8,
     /// Sequence number of the call; in a heartbeat, the number of bulk calls begun.
@@ -43,10 +43,10 @@ impl Header {
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
         let mut reader = Reader::new(bytes);
         let kind = match reader.u8()? {
-            1 => Kind::Heartbeat,
-            2 => Kind::Message,
-            3 => Kind::Error,
-            4 => Kind::Goodbye,
+            1 => FrameKind::Heartbeat,
+            2 => FrameKind::Message,
+            3 => FrameKind::Error,
+            4 => FrameKind::Goodbye,
             _ => return Err(Malformed),
         };
         let call = reader.u8()?;
@@ -65,7 +65,7 @@ impl Header {
 }
 
 /// A frame, ready to be written.
-pub(crate) fn frame(kind: Kind, call: u8, number: u32, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn frame(kind: FrameKind, call: u8, number: u32, parts: &[&[u8]]) -> Vec<u8> {
     let num_bytes = parts.iter().map(|part| part.len()).sum();
     let mut bytes = Vec::with_capacity(HEADER_BYTES + num_bytes);
     bytes.extend([kind as u8, call]);

@@ -42,7 +42,7 @@ impl Token {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum ConnectionPurpose {
     Control = 1,
     Bulk = 2,
 }
@@ -50,7 +50,7 @@ pub(crate) enum Purpose {
 /// The introduction of a process on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub purpose: Purpose,
+    pub purpose: ConnectionPurpose,
     pub rank: usize,
     pub size: usize,
     pub local_rank: Option<usize>,
@@ -101,8 +101,8 @@ impl Hello {
     pub fn parse_details(details: &[u8]) -> Result<Hello, NotAHello> {
         let mut reader = Reader::new(details);
         let purpose = match reader.u8()? {
-            1 => Purpose::Control,
-            2 => Purpose::Bulk,
+            1 => ConnectionPurpose::Control,
+            2 => ConnectionPurpose::Bulk,
             _ => return Err(NotAHello::Garbage),
         };
         let [rank, size] = [reader.u32()? as usize, reader.u32()? as usize];

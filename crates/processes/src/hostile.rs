@@ -38,14 +38,14 @@ pub fn message(bytes: &[u8]) {
 mod tests {
     use super::*;
     use crate::GroupError;
-    use crate::frame::{Kind, encode_error, frame};
-    use crate::hello::{Member, Purpose};
+    use crate::frame::{FrameKind, encode_error, frame};
+    use crate::hello::{ConnectionPurpose, Member};
     use holdall_files::SplitMix64;
 
     /// One message of every kind.
     fn messages() -> Vec<Vec<u8>> {
         let hello = Hello {
-            purpose: Purpose::Bulk,
+            purpose: ConnectionPurpose::Bulk,
             rank: 3,
             size: 8,
             local_rank: Some(1),
@@ -67,7 +67,7 @@ mod tests {
             hello.encode(&Token([7; TOKEN_BYTES])),
             Answer::Welcome(vec![member; 3]).encode(),
             Answer::Refused("no\nhint: yes".to_owned()).encode(),
-            frame(Kind::Error, 0, 0, &[&encode_error(&error)]),
+            frame(FrameKind::Error, 0, 0, &[&encode_error(&error)]),
         ]
     }
 

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use crate::door::{Door, HELLO_TIME, LET_IN, read_until};
 use crate::error::GroupError;
-use crate::hello::{Answer, Hello, MOST_ANSWER, MOST_DETAILS, Member, Purpose, Token};
+use crate::hello::{Answer, ConnectionPurpose, Hello, MOST_ANSWER, MOST_DETAILS, Member, Token};
 
-pub(crate) enum Place {
+pub(crate) enum MeetingPlace {
     /// Rank 0, with its bound listener.
     Here(TcpListener),
     /// `host:port` of rank 0.
@@ -34,7 +34,7 @@ pub(crate) struct Arrival {
     pub host: String,
     pub version: String,
     pub token: Token,
-    pub place: Place,
+    pub place: MeetingPlace,
     /// Time by which all processes must have come.
     pub start_deadline: Duration,
     pub needs_bulk: bool,
@@ -50,17 +50,17 @@ pub(crate) struct Met {
 pub(crate) fn meet(arrival: Arrival) -> Result<Met, GroupError> {
     let end = Instant::now() + arrival.start_deadline;
     match &arrival.place {
-        Place::Here(listener) => {
+        MeetingPlace::Here(listener) => {
             let listener = listener
                 .try_clone()
                 .map_err(|error| GroupError::Start(format!("no listener: {error}")))?;
             host(&arrival, listener, end)
         }
-        Place::There(address) => join(&arrival, address, end),
+        MeetingPlace::There(address) => join(&arrival, address, end),
     }
 }
 
-fn hello(arrival: &Arrival, purpose: Purpose, address: String) -> Hello {
+fn hello(arrival: &Arrival, purpose: ConnectionPurpose, address: String) -> Hello {
     Hello {
         purpose,
         rank: arrival.rank,
@@ -118,7 +118,7 @@ fn host(arrival: &Arrival, listener: TcpListener, end: Instant) -> Result<Met, G
 }
 
 fn members(arrival: &Arrival, came: &[Option<(TcpStream, Hello)>]) -> Vec<Member> {
-    let own = hello(arrival, Purpose::Control, String::new());
+    let own = hello(arrival, ConnectionPurpose::Control, String::new());
     let hellos: Vec<&Hello> = came
         .iter()
         .map(|guest| guest.as_ref().map_or(&own, |(_, hello)| hello))
@@ -156,7 +156,7 @@ fn collect(
             let _ = stream.write_all(&Answer::Refused(reason.clone()).encode());
             return Err(GroupError::Start(reason));
         }
-        if hello.purpose != Purpose::Control {
+        if hello.purpose != ConnectionPurpose::Control {
             continue;
         }
         if let Some((_, first)) = &came[hello.rank] {
@@ -299,7 +299,7 @@ fn introduce(
     let own_address = listener.local_addr()?.to_string();
     let door = Door::open(listener, arrival.token.clone(), arrival.size);
     let door = door.map_err(|error| std::io::Error::other(error.to_string()))?;
-    let own = hello(arrival, Purpose::Control, own_address);
+    let own = hello(arrival, ConnectionPurpose::Control, own_address);
     stream.write_all(&own.encode(&arrival.token))?;
     // The wait is longer than rank 0's deadline, because rank 0 knows which processes are missing and reports them.
     let answer = read_answer(&mut stream, end + HELLO_TIME)?;
@@ -332,7 +332,8 @@ impl Introduced {
         };
         let mut bulk: Vec<Option<TcpStream>> = (0..arrival.size).map(|_| None).collect();
         if arrival.needs_bulk {
-            let greeting = hello(arrival, Purpose::Bulk, String::new()).encode(&arrival.token);
+            let greeting =
+                hello(arrival, ConnectionPurpose::Bulk, String::new()).encode(&arrival.token);
             for (peer, member) in members[..arrival.rank].iter().enumerate() {
                 let to = match peer {
                     0 => reached.to_string(),

@@ -25,7 +25,7 @@ use crate::group::Group;
 use crate::hello::Token;
 use crate::launch::{Launch, Launcher, Variables, variable};
 use crate::mpi::{self, Family, Mpi};
-use crate::rendezvous::{Arrival, Place};
+use crate::rendezvous::{Arrival, MeetingPlace};
 
 /// Variable with the seconds of silence after which a process is lost.
 pub const DEADLINE_VARIABLE: &str = "HOLDALL_DEADLINE";
@@ -88,7 +88,7 @@ struct Meeting<'a> {
 }
 
 impl Meeting<'_> {
-    fn arrival(&self, token: Token, place: Place, needs_bulk: bool) -> Arrival {
+    fn arrival(&self, token: Token, place: MeetingPlace, needs_bulk: bool) -> Arrival {
         Arrival {
             rank: self.launch.rank,
             size: self.launch.size,
@@ -191,14 +191,14 @@ impl Meeting<'_> {
         }
         let notes = self.exchange_notes(&mut mpi, |_| note.clone())?;
         let (place, token) = match place {
-            Some((listener, token)) => (Place::Here(listener), token),
+            Some((listener, token)) => (MeetingPlace::Here(listener), token),
             None => {
                 let told = notes[0].split_once(' ');
                 let told = told.and_then(|(address, token)| Some((address, unhex(token)?)));
                 let (address, token) = told.ok_or_else(|| {
                     GroupError::Start(format!("rank 0 sent {:?} for an address", notes[0]))
                 })?;
-                (Place::There(address.to_owned()), token)
+                (MeetingPlace::There(address.to_owned()), token)
             }
         };
         let arrival = self.arrival(token, place, false);
@@ -266,10 +266,10 @@ impl Meeting<'_> {
             way_out_of(&name, port)
         };
         let place = match (self.launch.rank, own_way) {
-            (0, Some(address)) => Place::Here(listen(address)?),
-            (0, None) => Place::Here(listen(address_to_bind(&name, port)?)?),
-            (_, Some(address)) => Place::There(address.to_string()),
-            (_, None) => Place::There(with_port(&name, port)),
+            (0, Some(address)) => MeetingPlace::Here(listen(address)?),
+            (0, None) => MeetingPlace::Here(listen(address_to_bind(&name, port)?)?),
+            (_, Some(address)) => MeetingPlace::There(address.to_string()),
+            (_, None) => MeetingPlace::There(with_port(&name, port)),
         };
         connect(self.arrival(token, place, true), self.deadlines, None)
     }

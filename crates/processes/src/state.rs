@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::deadlines::Deadlines;
 use crate::deadlines::interval;
 use crate::error::GroupError;
-use crate::frame::{self, Call, Kind, encode_error};
+use crate::frame::{self, Call, FrameKind, encode_error};
 use crate::pulse::Pulse;
 
 /// How long writing an error to the other processes may take before this process acts on it.
@@ -111,7 +111,12 @@ impl Shared {
             }
             mail.is_failing = true;
         }
-        let bytes = Arc::new(frame::frame(Kind::Error, 0, 0, &[&encode_error(&error)]));
+        let bytes = Arc::new(frame::frame(
+            FrameKind::Error,
+            0,
+            0,
+            &[&encode_error(&error)],
+        ));
         for link in self.links.iter().flatten() {
             link.send(&bytes);
         }
@@ -241,13 +246,13 @@ impl Shared {
 
     pub fn post(&self, peer: usize, parts: &[&[u8]], call: Call, number: u32) {
         if let Some(link) = &self.links[peer] {
-            let frame = frame::frame(Kind::Message, call as u8, number, parts);
+            let frame = frame::frame(FrameKind::Message, call as u8, number, parts);
             link.send(&Arc::new(frame));
         }
     }
 
     pub fn post_to_all(&self, bytes: &[u8], call: Call, number: u32) {
-        let frame = frame::frame(Kind::Message, call as u8, number, &[bytes]);
+        let frame = frame::frame(FrameKind::Message, call as u8, number, &[bytes]);
         let frame = Arc::new(frame);
         for link in self.links.iter().flatten() {
             link.send(&frame);

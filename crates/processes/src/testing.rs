@@ -6,7 +6,7 @@ use crate::connect::connect;
 use crate::deadlines::Deadlines;
 use crate::group::Group;
 use crate::hello::Token;
-use crate::rendezvous::{Arrival, Place};
+use crate::rendezvous::{Arrival, MeetingPlace};
 
 /// The members of a group of `size`, by rank: give each to its own thread.
 ///
@@ -24,8 +24,8 @@ pub fn loopback_with(size: usize, deadlines: Deadlines) -> Vec<Group> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let address = listener.local_addr().expect("a bound listener").to_string();
     let token = Token::random().expect("random bytes");
-    let mut places = vec![Place::Here(listener)];
-    places.extend((1..size).map(|_| Place::There(address.clone())));
+    let mut places = vec![MeetingPlace::Here(listener)];
+    places.extend((1..size).map(|_| MeetingPlace::There(address.clone())));
     std::thread::scope(|scope| {
         let threads: Vec<_> = places
             .into_iter()

@@ -28,7 +28,7 @@ pub use folder::{CarsError, Written, write};
 
 use crate::random::Random;
 use canvas::Canvas;
-use chance::Purpose;
+use chance::CarPurpose;
 use scene::Scene;
 
 /// Parameters of a set of cars.
@@ -76,7 +76,7 @@ pub struct Car {
 
 /// Attributes of the car at an index of a set, without its picture.
 pub fn describe(index: usize, config: &CarsConfig) -> Facts {
-    let mut random = Random::of_car(config.seed, Purpose::Attributes, index);
+    let mut random = Random::of_car(config.seed, CarPurpose::Attributes, index);
     let mut facts = Facts {
         make: make_at(index, config.seed),
         body: random.pick(Body::ALL),
@@ -88,7 +88,7 @@ pub fn describe(index: usize, config: &CarsConfig) -> Facts {
     };
     facts.caption = caption::write(
         &facts,
-        &mut Random::of_car(config.seed, Purpose::Caption, index),
+        &mut Random::of_car(config.seed, CarPurpose::Caption, index),
     );
     facts
 }
@@ -98,7 +98,7 @@ pub fn draw(index: usize, config: &CarsConfig) -> Car {
     let facts = describe(index, config);
     let size = config.size.clamp(32, 1024);
     let mut canvas = Canvas::new(size);
-    let mut random = Random::of_car(config.seed, Purpose::Scenery, index);
+    let mut random = Random::of_car(config.seed, CarPurpose::Scenery, index);
     Scene::of(&facts, &mut random).draw(&mut canvas, &mut random);
     Car {
         pixels: canvas.into_pixels(),
@@ -111,6 +111,6 @@ pub fn draw(index: usize, config: &CarsConfig) -> Car {
 fn make_at(index: usize, seed: u64) -> Make {
     let mut order = Make::ALL.to_vec();
     let run = index / order.len();
-    Random::of_car(seed, Purpose::MakeOrder, run).shuffle(&mut order);
+    Random::of_car(seed, CarPurpose::MakeOrder, run).shuffle(&mut order);
     order[index % order.len()]
 }

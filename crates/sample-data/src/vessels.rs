@@ -102,7 +102,7 @@ impl Condition {
 /// Condition of a picture: every run of four has one of each.
 pub fn condition(index: usize, config: &VesselsConfig) -> Condition {
     let mut order = Condition::ALL;
-    stream(config.seed, Purpose::Conditions, index / order.len()).shuffle(&mut order);
+    stream(config.seed, VesselPurpose::Conditions, index / order.len()).shuffle(&mut order);
     order[index % order.len()]
 }
 
@@ -111,18 +111,18 @@ pub fn draw(index: usize, config: &VesselsConfig) -> Fundus {
     let size = config.size.clamp(MIN_SIZE, MAX_SIZE);
     let condition = condition(index, config);
     let random = |purpose| stream(config.seed, purpose, index);
-    let anatomy = Anatomy::of(condition, &mut random(Purpose::Anatomy));
+    let anatomy = Anatomy::of(condition, &mut random(VesselPurpose::Anatomy));
     let mut layers = Layers::new(size as usize, anatomy.softness);
-    for piece in tree::grow(&anatomy, &mut random(Purpose::Tree)) {
+    for piece in tree::grow(&anatomy, &mut random(VesselPurpose::Tree)) {
         layers.vessel(&piece);
     }
-    lesions::add(&mut layers, &anatomy, &mut random(Purpose::Lesions));
-    let surface = surface::paint(&anatomy, size as usize, &mut random(Purpose::Surface));
+    lesions::add(&mut layers, &anatomy, &mut random(VesselPurpose::Lesions));
+    let surface = surface::paint(&anatomy, size as usize, &mut random(VesselPurpose::Surface));
     let pixels = develop::pixels(
         &layers,
         &surface,
         &anatomy,
-        &mut random(Purpose::SensorNoise),
+        &mut random(VesselPurpose::SensorNoise),
     );
     Fundus {
         pixels,
@@ -134,7 +134,7 @@ pub fn draw(index: usize, config: &VesselsConfig) -> Fundus {
 
 /// Purpose of a random stream, so that no two purposes share numbers.
 #[derive(Clone, Copy)]
-enum Purpose {
+enum VesselPurpose {
     Conditions = 21,
     Anatomy = 22,
     Tree = 23,
@@ -143,7 +143,7 @@ enum Purpose {
     SensorNoise = 26,
 }
 
-fn stream(seed: u64, purpose: Purpose, index: usize) -> Random {
+fn stream(seed: u64, purpose: VesselPurpose, index: usize) -> Random {
     Random::from_state(mix(
         mix(mix(seed) ^ purpose as u64).wrapping_add(index as u64)
     ))

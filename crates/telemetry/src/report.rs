@@ -67,12 +67,12 @@ impl Page {
     pub fn of(runs: &[PathBuf]) -> Result<Page, ReportError> {
         let runs = runs
             .iter()
-            .map(|path| run::Run::read(path))
+            .map(|path| run::RunPage::read(path))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Page {
             html: page::render(&runs),
             runs: runs.len(),
-            notes: runs.iter().flat_map(run::Run::notes).collect(),
+            notes: runs.iter().flat_map(run::RunPage::notes).collect(),
         })
     }
 

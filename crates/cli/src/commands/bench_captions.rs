@@ -63,7 +63,7 @@ pub struct BenchCaptionsArguments {
 
 /// JSON output; its keys are a public interface.
 #[derive(Serialize)]
-struct BenchJson<'a> {
+struct CaptionBenchJson<'a> {
     job: &'a str,
     clips: usize,
     batch: usize,
@@ -71,6 +71,16 @@ struct BenchJson<'a> {
     beams: usize,
     device: &'a str,
     dtype: &'a str,
+    #[serde(flatten)]
+    time: TimeJson,
+    arena_bytes: u64,
+    planned_bytes: u64,
+    process_bytes: Option<u64>,
+    threads: usize,
+}
+
+#[derive(Serialize)]
+struct TimeJson {
     /// Time for all clips, the best of `all_ms`.
     ms: f64,
     all_ms: Vec<f64>,
@@ -78,10 +88,6 @@ struct BenchJson<'a> {
     clips_per_s: f64,
     /// Time of one batch of clips in the frame encoder.
     encode_ms: f64,
-    arena_bytes: u64,
-    planned_bytes: u64,
-    process_bytes: Option<u64>,
-    threads: usize,
 }
 
 pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
@@ -135,7 +141,7 @@ pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
         }
     }
     let ms = all_ms.iter().copied().fold(f64::INFINITY, f64::min);
-    print_json(&BenchJson {
+    print_json(&CaptionBenchJson {
         job: "captions",
         clips,
         batch,
@@ -143,11 +149,13 @@ pub fn run(arguments: BenchCaptionsArguments) -> Result<ExitCode> {
         beams: arguments.beams,
         device: device.kind(),
         dtype: arithmetic.name(),
-        ms,
-        ms_per_token: ms / (clips / batch * tokens) as f64,
-        clips_per_s: clips as f64 / ms * 1e3,
-        all_ms,
-        encode_ms,
+        time: TimeJson {
+            ms,
+            ms_per_token: ms / (clips / batch * tokens) as f64,
+            clips_per_s: clips as f64 / ms * 1e3,
+            all_ms,
+            encode_ms,
+        },
         arena_bytes,
         planned_bytes,
         process_bytes: device.peak_bytes(),

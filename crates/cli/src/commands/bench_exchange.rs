@@ -41,7 +41,7 @@ pub struct BenchExchangeArguments {
 }
 
 #[derive(Serialize)]
-struct BenchJson<'a> {
+struct ExchangeBenchJson<'a> {
     job: &'a str,
     processes: usize,
     transport: &'a str,
@@ -82,7 +82,7 @@ pub fn run(arguments: BenchExchangeArguments) -> Result<ExitCode> {
     let message = fastest(&group, rounds, || group.share(&[0; 64]).map(drop))?;
     let sent = 2.0 * bytes as f64 * (count - 1) as f64 / count as f64;
     let rate = sent / sum;
-    print_json(&BenchJson {
+    print_json(&ExchangeBenchJson {
         job: "exchange",
         processes: count,
         transport: group.transport().unwrap_or("nothing"),

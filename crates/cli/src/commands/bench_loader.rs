@@ -80,7 +80,7 @@ pub enum DecodeArgument {
 
 /// JSON output; its keys are a public interface.
 #[derive(Serialize)]
-struct BenchJson<'a> {
+struct LoaderBenchJson<'a> {
     job: &'a str,
     images: usize,
     workers: usize,
@@ -206,7 +206,7 @@ pub fn run(arguments: BenchLoaderArguments) -> Result<ExitCode> {
     let rss_end_bytes = resident_bytes();
     drop(loader);
     let decode_only_images_per_s = decode_only(&samples, &format, arguments.workers);
-    print_json(&BenchJson {
+    print_json(&LoaderBenchJson {
         job: match (&format, arguments.eval) {
             (RowFormat::Clip(_), true) => "loader, evaluation, clips",
             (RowFormat::Clip(_), false) => "loader, training, clips",

@@ -62,18 +62,15 @@ pub enum ElementArgument {
 
 /// JSON output; its keys are a public interface.
 #[derive(Serialize)]
-struct BenchJson<'a> {
+struct RetrievalBenchJson<'a> {
     job: &'a str,
     queries: usize,
     gallery: usize,
     dim: usize,
     ms: f64,
     all_ms: Vec<f64>,
-    /// Peak memory of the process, features included; on a GPU, of GPU memory.
-    peak_bytes: Option<u64>,
-    /// Memory of the process before ranking.
-    before_bytes: Option<u64>,
-    host_peak_bytes: Option<u64>,
+    #[serde(flatten)]
+    memory: MemoryJson,
     mean_rank: f64,
     mean_rank_to_query: f64,
     decided: DecidedJson,
@@ -84,6 +81,15 @@ struct BenchJson<'a> {
     device: &'a str,
     threads: usize,
     element: &'a str,
+}
+
+#[derive(Serialize)]
+struct MemoryJson {
+    /// Peak memory of the process, features included; on a GPU, of GPU memory.
+    peak_bytes: Option<u64>,
+    /// Memory of the process before ranking.
+    before_bytes: Option<u64>,
+    host_peak_bytes: Option<u64>,
 }
 
 pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
@@ -132,16 +138,18 @@ pub fn run(arguments: BenchRetrievalArguments) -> Result<ExitCode> {
             break found;
         }
     };
-    print_json(&BenchJson {
+    print_json(&RetrievalBenchJson {
         job: "retrieval",
         queries: arguments.queries,
         gallery: arguments.gallery,
         dim: arguments.dim,
         ms: all_ms.iter().copied().fold(f64::INFINITY, f64::min),
         all_ms,
-        peak_bytes: device.peak_bytes(),
-        before_bytes,
-        host_peak_bytes: peak_resident_bytes(),
+        memory: MemoryJson {
+            peak_bytes: device.peak_bytes(),
+            before_bytes,
+            host_peak_bytes: peak_resident_bytes(),
+        },
         mean_rank: found.to_gallery.ranks(Ties::Mean).mean_rank,
         mean_rank_to_query: found.to_query.ranks(Ties::Mean).mean_rank,
         decided: found.decided.into(),

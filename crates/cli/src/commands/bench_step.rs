@@ -6,11 +6,14 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use holdall_data::config::ImageSize;
+use holdall_device::Device;
 use holdall_plan::HostState;
 use holdall_train::TrainError;
-use holdall_train::config::{DecoderChoice, TaskName};
+use holdall_train::config::{DecoderChoice, RunConfig, TaskName};
+use holdall_train::engine::batch::Batch;
 use holdall_train::engine::optimizer::StepScalars;
 use holdall_train::engine::scaler::LossScaler;
+use holdall_train::engine::step::Step;
 use holdall_train::planning::plan_race::Choosing;
 use holdall_train::planning::setup::Setup;
 use serde::Serialize;
@@ -124,7 +127,7 @@ pub struct BenchVideoTextArguments {
     pub timing: TimingOptions,
 }
 
-/// What all share.
+/// Options of every timed step.
 #[derive(Args)]
 pub struct TimingOptions {
     /// Timed steps
@@ -228,7 +231,24 @@ const WARM_UP_STEPS: usize = 3;
 
 /// JSON output; its keys are a public interface.
 #[derive(Serialize)]
-struct BenchJson<'a> {
+struct StepBenchJson<'a> {
+    #[serde(flatten)]
+    setting: SettingJson<'a>,
+    #[serde(flatten)]
+    speed: SpeedJson,
+    #[serde(flatten)]
+    plan: PlanJson<'a>,
+    plan_ms: f64,
+    first_step_ms: f64,
+    threads: usize,
+    loss: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    skipped_steps: u64,
+}
+
+/// What was timed.
+#[derive(Serialize)]
+struct SettingJson<'a> {
     job: &'a str,
     micro_batch: usize,
     accum: usize,
@@ -237,6 +257,10 @@ struct BenchJson<'a> {
     dtype: &'a str,
     recompute: &'a str,
     exact: bool,
+}
+
+#[derive(Serialize)]
+struct SpeedJson {
     step_ms: f64,
     samples_per_s: f64,
     /// Same value, under the key of the segmentation script.
@@ -245,6 +269,11 @@ struct BenchJson<'a> {
     /// Same value, under the key of the clip script.
     #[serde(skip_serializing_if = "Option::is_none")]
     clips_per_s: Option<f64>,
+}
+
+/// Memory, as planned and as used, and the predicted time.
+#[derive(Serialize)]
+struct PlanJson<'a> {
     planned_bytes: u64,
     arena_bytes: u64,
     process_bytes: Option<u64>,
@@ -257,53 +286,54 @@ struct BenchJson<'a> {
     predicted_step_ms: f64,
     /// Whether the prediction is a time measured when the plan was chosen.
     measured: bool,
-    plan_ms: f64,
-    first_step_ms: f64,
-    threads: usize,
-    loss: f64,
-    #[serde(skip_serializing_if = "is_zero")]
-    skipped_steps: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+impl Bench {
+    /// The run's configuration, with the sizes that are timed.
+    fn config(&self) -> Result<RunConfig> {
+        let mut config = self.timing.options.config(&self.model)?;
+        if let Some(task) = config.task.filter(|task| *task != self.task) {
+            return Err(TrainError::Config(format!(
+                "task: {}, expected {}: that is what is timed here\nhint: holdall bench {}",
+                task.name(),
+                self.task.name(),
+                task.name()
+            ))
+            .into());
+        }
+        config.task = Some(self.task);
+        if let Some(side) = self.size {
+            config.data.image_size = ImageSize::Exactly {
+                height: side,
+                width: side,
+            };
+        }
+        config.labels = config.labels.or(self.num_labels);
+        config.data.frames = self.frames.or(config.data.frames);
+        if let (Some(tokens), DecoderChoice::Sizes(decoder)) =
+            (self.caption_tokens, &mut config.video_text.decoder)
+        {
+            decoder.tokens = Some(tokens);
+        }
+        if config.train.effective_batch.is_none()
+            && config.train.batch_size.is_none()
+            && config.train.gradient_accumulation.is_none()
+        {
+            config.train.batch_size = Some(self.split.0);
+            config.train.gradient_accumulation = Some(self.split.1);
+        }
+        Ok(config)
+    }
+}
+
 fn run(bench: Bench) -> Result<ExitCode> {
     let began = Instant::now();
-    let options = &bench.timing.options;
-    let mut config = options.config(&bench.model)?;
-    if let Some(task) = config.task.filter(|task| *task != bench.task) {
-        return Err(TrainError::Config(format!(
-            "task: {}, expected {}: that is what is timed here\nhint: holdall bench {}",
-            task.name(),
-            bench.task.name(),
-            task.name()
-        ))
-        .into());
-    }
-    config.task = Some(bench.task);
-    if let Some(side) = bench.size {
-        config.data.image_size = ImageSize::Exactly {
-            height: side,
-            width: side,
-        };
-    }
-    config.labels = config.labels.or(bench.num_labels);
-    config.data.frames = bench.frames.or(config.data.frames);
-    if let (Some(tokens), DecoderChoice::Sizes(decoder)) =
-        (bench.caption_tokens, &mut config.video_text.decoder)
-    {
-        decoder.tokens = Some(tokens);
-    }
-    if config.train.effective_batch.is_none()
-        && config.train.batch_size.is_none()
-        && config.train.gradient_accumulation.is_none()
-    {
-        config.train.batch_size = Some(bench.split.0);
-        config.train.gradient_accumulation = Some(bench.split.1);
-    }
-    let device = match open_device_for("bench", &config, options)? {
+    let config = bench.config()?;
+    let device = match open_device_for("bench", &config, &bench.timing.options)? {
         Opened::Here(device) => device,
         Opened::Elsewhere(code) => return Ok(code),
     };
@@ -329,8 +359,71 @@ fn run(bench: Bench) -> Result<ExitCode> {
         batch = batch.part(setup.step.processes.share(samples));
     }
     let (mut step, chosen) = setup.start(&device, plan, &mut say)?;
-    let mut scaler = LossScaler::suiting(setup.step.arithmetic);
-    let steps = bench.timing.steps as usize;
+    let times = time_steps(
+        (&device, &mut step, &batch),
+        LossScaler::suiting(setup.step.arithmetic),
+        bench.timing.steps as usize,
+        began,
+    )?;
+    let samples_per_s = samples as f64 / times.step_seconds;
+    print_json(&StepBenchJson {
+        setting: SettingJson {
+            job: &bench.job,
+            micro_batch: chosen.choice.batch_size,
+            accum: chosen.choice.gradient_accumulation,
+            processes: num_processes,
+            device: device.kind(),
+            dtype: chosen.precision,
+            recompute: &chosen.choice.recompute.label(),
+            exact: true,
+        },
+        speed: SpeedJson {
+            step_ms: times.step_seconds * 1e3,
+            samples_per_s,
+            images_per_s: (bench.task == TaskName::Segment).then_some(samples_per_s),
+            clips_per_s: (bench.task == TaskName::VideoText).then_some(samples_per_s),
+        },
+        plan: PlanJson {
+            planned_bytes: chosen.process_bytes,
+            arena_bytes: step.arena_bytes(),
+            process_bytes: device.peak_bytes(),
+            kept_micro_batches: chosen.choice.kept_micro_batches,
+            host_state: chosen.choice.host_state,
+            host_bytes: chosen.host_bytes,
+            optimizer_state: chosen.optimizer_state,
+            planned_arena_bytes: chosen.arena_bytes,
+            predicted_step_ms: chosen.step_ms,
+            measured: chosen.measured,
+        },
+        plan_ms,
+        first_step_ms: times.first_step_seconds * 1e3,
+        threads: device.cpu().num_threads(),
+        loss: times.loss,
+        skipped_steps: times.skipped_steps,
+    })?;
+    if bench.timing.profile {
+        tell_profile(&device, &mut step, &batch)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Times of the steps.
+struct StepTimes {
+    /// From the start of the command to the end of the first step.
+    first_step_seconds: f64,
+    /// Mean of the timed steps.
+    step_seconds: f64,
+    loss: f64,
+    skipped_steps: u64,
+}
+
+/// Runs the warm-up and the timed steps; `began` is the start of the command.
+fn time_steps(
+    (device, step, batch): (&Device, &mut Step, &Batch),
+    mut scaler: LossScaler,
+    steps: usize,
+    began: Instant,
+) -> Result<StepTimes> {
     let bar = progress((WARM_UP_STEPS + steps) as u64, "Steps");
     // Like in training, a step whose gradients overflow is skipped and the loss scale halved.
     let mut one_step = |count: usize| -> Result<f64> {
@@ -339,8 +432,8 @@ fn run(bench: Bench) -> Result<ExitCode> {
             rates: &[2e-5, 1e-3],
             loss_scale: scaler.scale(),
         };
-        step.launch(&device, &batch, &scalars);
-        step.preload(&device, &batch);
+        step.launch(device, batch, &scalars);
+        step.preload(device, batch);
         let report = step.finish().map_err(TrainError::from)?;
         let observed = scaler.observe(report.gradients);
         observed.map_err(|_| {
@@ -353,7 +446,7 @@ fn run(bench: Bench) -> Result<ExitCode> {
         Ok(report.loss)
     };
     one_step(0)?;
-    let first_step_ms = began.elapsed().as_secs_f64() * 1e3;
+    let first_step_seconds = began.elapsed().as_secs_f64();
     for count in 1..WARM_UP_STEPS {
         one_step(count)?;
     }
@@ -362,49 +455,26 @@ fn run(bench: Bench) -> Result<ExitCode> {
     for count in 0..steps {
         loss = one_step(WARM_UP_STEPS + count)?;
     }
-    let seconds = started.elapsed().as_secs_f64() / steps as f64;
+    let step_seconds = started.elapsed().as_secs_f64() / steps as f64;
     bar.finish_and_clear();
-    print_json(&BenchJson {
-        job: &bench.job,
-        micro_batch: chosen.choice.batch_size,
-        accum: chosen.choice.gradient_accumulation,
-        processes: num_processes,
-        device: device.kind(),
-        dtype: chosen.precision,
-        recompute: &chosen.choice.recompute.label(),
-        exact: true,
-        step_ms: seconds * 1e3,
-        samples_per_s: samples as f64 / seconds,
-        images_per_s: (bench.task == TaskName::Segment).then_some(samples as f64 / seconds),
-        clips_per_s: (bench.task == TaskName::VideoText).then_some(samples as f64 / seconds),
-        planned_bytes: chosen.process_bytes,
-        arena_bytes: step.arena_bytes(),
-        process_bytes: device.peak_bytes(),
-        kept_micro_batches: chosen.choice.kept_micro_batches,
-        host_state: chosen.choice.host_state,
-        host_bytes: chosen.host_bytes,
-        optimizer_state: chosen.optimizer_state,
-        planned_arena_bytes: chosen.arena_bytes,
-        predicted_step_ms: chosen.step_ms,
-        measured: chosen.measured,
-        plan_ms,
-        first_step_ms,
-        threads: device.cpu().num_threads(),
+    Ok(StepTimes {
+        first_step_seconds,
+        step_seconds,
         loss,
         skipped_steps: scaler.skipped_steps(),
-    })?;
-    if bench.timing.profile {
-        let programs = step.profile_programs(&device, &batch);
-        let mut times = programs.map_err(TrainError::from)?;
-        let operations = step.profile(&device, &batch).map_err(TrainError::from)?;
-        times.extend(
-            operations
-                .into_iter()
-                .map(|(name, s, n)| (name.to_owned(), s, n)),
-        );
-        times.into_iter().for_each(|(name, seconds, count)| {
-            tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
-        });
+    })
+}
+
+/// Prints where the time of a step goes, operation by operation.
+fn tell_profile(device: &Device, step: &mut Step, batch: &Batch) -> Result<()> {
+    let mut times = step
+        .profile_programs(device, batch)
+        .map_err(TrainError::from)?;
+    let operations = step.profile(device, batch).map_err(TrainError::from)?;
+    let operations = operations.into_iter();
+    times.extend(operations.map(|(name, seconds, count)| (name.to_owned(), seconds, count)));
+    for (name, seconds, count) in times {
+        tell(&format!("{:9.2} ms  {count:5} x  {name}", seconds * 1e3));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

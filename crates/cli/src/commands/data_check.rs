@@ -33,7 +33,7 @@ use crate::options::{OutputOptions, TaskArgument, seed};
 use crate::screen::{columns, print, print_json, progress, tell};
 use crate::stop;
 
-/// What `data check` and `data clean` share.
+/// Options of `data check` and `data clean`.
 #[derive(Args, Clone)]
 pub struct CheckOptions {
     /// DATA.csv, CONFIG.yml, or a folder with image_labels.csv or with images and masks; without it, this folder or its `data`

@@ -23,6 +23,7 @@ use holdall_train::export::saved_model::{
 };
 use holdall_train::planning::loader_budget::Reading;
 use holdall_train::planning::plan_together::{agree_on_samples, agree_on_weights};
+use holdall_train::planning::processes::skipped_by_all;
 use holdall_train::planning::setup::{limit_reading, note_on_budget, resolve_budget, room_to_open};
 use holdall_train::planning::site::Site;
 use holdall_train::run_folder::skipped::{SkippedPicture, refused};
@@ -120,7 +121,7 @@ struct EvalJson<'a> {
 const FOUND_BY_NAME: &str = "(found by its name)";
 
 /// Result of an evaluation.
-pub struct Found {
+pub struct EvaluationResult {
     model: PathBuf,
     csv: PathBuf,
     device: &'static str,
@@ -179,7 +180,7 @@ pub fn run(arguments: EvalArguments) -> Result<ExitCode> {
 }
 
 /// Evaluates; `None` if it was stopped.
-pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>> {
+pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<EvaluationResult>> {
     let ComputeOptions {
         device,
         num_threads,
@@ -197,19 +198,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     opened.set_tiles(arguments.tiling.tiles, arguments.tiling.mirror)?;
     let saved = opened.model();
     tell(&saved.describe_pictures());
-    if let (Some(path), Saved::Classify(_) | Saved::Segment(_)) = (&arguments.ranks, &opened) {
-        return Err(TrainError::Config(format!(
-            "--ranks {}: expected a CLIP or a video-text model, found {}\nhint: leave it out; `holdall predict --csv FILE` tells of each row",
-            path.display(),
-            arguments.model
-        ))
-        .into());
-    }
-    let reader = match arguments.data {
-        Some(_) => Reader::EvalOfData,
-        None => Reader::Eval,
-    };
-    saved_inputs::check_sets(&arguments.sets, opened.task_name(), reader)?;
+    check_options(arguments, &opened)?;
     let config = config(arguments, saved)?;
     let validation = match &config.data.validation {
         Validation::File { path, .. } => Some(path),
@@ -239,9 +228,10 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
         Evaluated::Side(side) => Some(side),
         Evaluated::All => None,
     };
-    let sample = match opened.task_name() {
-        TaskName::VideoText => "clip",
-        _ => "picture",
+    let sample = if opened.task_name() == TaskName::VideoText {
+        "clip"
+    } else {
+        "picture"
     };
     let compare_by = compare_by(opened.task_name(), budget);
     let trained_on = trained_on(arguments, saved, (&samples, compare_by));
@@ -294,21 +284,11 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     bar.finish_and_clear();
     let evaluated = evaluated.map_err(Unfinished::into_error)?;
     let (group, part) = (device.group(), Subset::Validation);
-    let skipped = holdall_train::planning::processes::skipped_by_all(
-        group,
-        part,
-        &samples,
-        &evaluated.skipped,
-    )?;
+    let skipped = skipped_by_all(group, part, &samples, &evaluated.skipped)?;
     if let Some(error) = refused(&csv, &skipped, &config.data) {
         return Err(error.into());
     }
-    for SkippedPicture { line, .. } in &skipped {
-        tell(&format!(
-            "skipped row {}, {}: {}",
-            line.row, line.image, line.reason
-        ));
-    }
+    tell_skipped(&skipped);
     if let (Some(path), Some(ranks)) = (&arguments.ranks, &evaluated.ranks) {
         write_ranks(path, ranks, &samples)?;
     }
@@ -316,7 +296,7 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     if let Some(size) = task.describe_size(&scores) {
         tell(&size);
     }
-    Ok(Some(Found {
+    Ok(Some(EvaluationResult {
         model: saved.path().to_owned(),
         csv,
         device: device.kind(),
@@ -331,7 +311,33 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Found>
     }))
 }
 
-/// Writes a row for each readable sample, in the order of the table.
+/// Refuses options that do not suit the model's task.
+fn check_options(arguments: &EvalArguments, opened: &Saved) -> Result<()> {
+    if let (Some(path), Saved::Classify(_) | Saved::Segment(_)) = (&arguments.ranks, opened) {
+        return Err(TrainError::Config(format!(
+            "--ranks {}: expected a CLIP or a video-text model, found {}\nhint: leave it out; `holdall predict --csv FILE` tells of each row",
+            path.display(),
+            arguments.model
+        ))
+        .into());
+    }
+    let reader = match arguments.data {
+        Some(_) => Reader::EvalOfData,
+        None => Reader::Eval,
+    };
+    saved_inputs::check_sets(&arguments.sets, opened.task_name(), reader)?;
+    Ok(())
+}
+
+fn tell_skipped(skipped: &[SkippedPicture]) {
+    for SkippedPicture { line, .. } in skipped {
+        tell(&format!(
+            "skipped row {}, {}: {}",
+            line.row, line.image, line.reason
+        ));
+    }
+}
+
 /// Refuses a file of ranks that exists, or that is among `inputs` or the model's files.
 fn check_output(arguments: &EvalArguments, mut inputs: Vec<PathBuf>) -> Result<(), TrainError> {
     inputs.extend(files_of_model(Path::new(&arguments.model)));
@@ -339,6 +345,7 @@ fn check_output(arguments: &EvalArguments, mut inputs: Vec<PathBuf>) -> Result<(
     arguments.overwrite.check_files(ranks, &inputs)
 }
 
+/// Writes a row for each readable sample, in the order of the table.
 fn write_ranks(path: &Path, ranks: &SampleRanks, samples: &Samples) -> Result<()> {
     let fill = |file: &mut dyn Write| -> Result<(), csv::Error> {
         let mut rows = csv::Writer::from_writer(file);

@@ -135,7 +135,7 @@ struct Prediction {
 }
 
 impl Prediction {
-    fn new(job: &Job<'_>, sample: u32, targets: Vec<TargetGuess>) -> Prediction {
+    fn new(job: &PredictionJob<'_>, sample: u32, targets: Vec<TargetGuess>) -> Prediction {
         let labelled = targets.iter().find(|target| !target.labels.is_empty());
         Prediction {
             row: job.samples.row(sample as usize),
@@ -171,7 +171,7 @@ struct Predictions {
 }
 
 /// Pictures to predict, with the model's settings.
-struct Job<'a> {
+struct PredictionJob<'a> {
     arguments: &'a PredictArguments,
     device: &'a Device,
     budget_bytes: Option<u64>,
@@ -182,7 +182,7 @@ struct Job<'a> {
     bad_rows: Vec<BadRow>,
 }
 
-impl Job<'_> {
+impl PredictionJob<'_> {
     /// Plans the model with room for the pictures, and opens the loader; `None` if it was stopped.
     fn open(
         &self,
@@ -366,7 +366,7 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
     arguments.clips.refuse(&arguments.model)?;
     let Named { samples, bad_rows } = inputs::pictures(&arguments.images, &data)?;
     inputs::check_outputs(&arguments, &samples)?;
-    let job = Job {
+    let job = PredictionJob {
         samples,
         bad_rows,
         arguments: &arguments,
@@ -387,8 +387,8 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
 }
 
 /// Writes and prints the requested outputs.
-fn tell_all(job: &Job<'_>, model: &Path, predictions: &Predictions) -> Result<ExitCode> {
-    let Job {
+fn tell_all(job: &PredictionJob<'_>, model: &Path, predictions: &Predictions) -> Result<ExitCode> {
+    let PredictionJob {
         arguments, device, ..
     } = job;
     let skipped = job.tell_skipped(&predictions.skipped);

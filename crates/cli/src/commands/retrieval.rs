@@ -38,12 +38,8 @@ const TOP: usize = 10;
 /// JSON output; its keys are a public interface.
 #[derive(Serialize)]
 struct RetrievalJson<'a> {
-    queries: usize,
-    gallery: usize,
-    dimension: usize,
-    pairs: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unique_texts: Option<usize>,
+    #[serde(flatten)]
+    sizes: SizesJson,
     query_to_gallery: DirectionJson,
     gallery_to_query: DirectionJson,
     tie_policy: Ties,
@@ -52,6 +48,22 @@ struct RetrievalJson<'a> {
     device: &'a str,
     threads: usize,
     seconds: f64,
+    #[serde(flatten)]
+    memory: MemoryJson,
+}
+
+#[derive(Serialize)]
+struct SizesJson {
+    queries: usize,
+    gallery: usize,
+    dimension: usize,
+    pairs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique_texts: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct MemoryJson {
     memory_bytes: Option<u64>,
     /// Peak memory of the process; on a GPU, of GPU memory. On the CPU it is the system's high-water mark of resident
     /// memory, which includes pages of mapped features.
@@ -107,17 +119,7 @@ impl From<Decided> for DecidedJson {
 pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
     output::check_names(&arguments)?;
     let device = open_device(arguments.compute.device, arguments.compute.num_threads)?;
-    let memory_bytes = match arguments.memory {
-        Some(memory) => {
-            let budget = resolve_budget(memory, &device)?;
-            if let Some(note) = note_on_budget(memory, &device, budget) {
-                tell(&note);
-            }
-            limit_reading(&device, budget);
-            budget
-        }
-        None => None,
-    };
+    let memory_bytes = memory_limit_of(&arguments, &device)?;
     let inputs = Inputs::read(&arguments)?;
     let shares = memory_bytes.map(|bytes| shares(bytes, &device, &inputs));
     let shares = shares.transpose()?;
@@ -155,11 +157,74 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         },
         pairs: &inputs.pairs,
     };
+    let (found, seconds, peak_private_bytes) = rank_with_progress(&device, &job, &options);
+    let found = found.map_err(|error| explained(error, &inputs, memory_bytes.zip(shares)))?;
+    let ties = match arguments.ties {
+        TiesArgument::Optimistic => Ties::Optimistic,
+        TiesArgument::Pessimistic => Ties::Pessimistic,
+        TiesArgument::Mean => Ties::Mean,
+    };
+    stop::whole(|| output::write(&arguments, &found, ties))?;
+    if !arguments.output.json {
+        print(&show(&found, &arguments.at, ties))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print_json(&RetrievalJson {
+        sizes: SizesJson {
+            queries: num_queries,
+            gallery: num_gallery,
+            dimension: inputs.queries.dimension(),
+            pairs: inputs.pairs.len(),
+            unique_texts: inputs.num_texts,
+        },
+        query_to_gallery: DirectionJson::new(&found.to_gallery, &arguments.at, ties),
+        gallery_to_query: DirectionJson::new(&found.to_query, &arguments.at, ties),
+        tie_policy: ties,
+        positives: match options.rule {
+            Rule::Best => "best",
+            Rule::Recall => "recall",
+        },
+        decided: found.decided.into(),
+        device: device.kind(),
+        threads: device.cpu().num_threads(),
+        seconds,
+        memory: MemoryJson {
+            memory_bytes,
+            peak_bytes: if device.is_gpu() {
+                device.peak_bytes()
+            } else {
+                peak_resident_bytes()
+            },
+            peak_private_bytes,
+        },
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The limit of `--memory`, in bytes; readers keep to it too.
+fn memory_limit_of(arguments: &RetrievalArguments, device: &Device) -> Result<Option<u64>> {
+    let Some(memory) = arguments.memory else {
+        return Ok(None);
+    };
+    let budget = resolve_budget(memory, device)?;
+    if let Some(note) = note_on_budget(memory, device, budget) {
+        tell(&note);
+    }
+    limit_reading(device, budget);
+    Ok(budget)
+}
+
+/// Ranks with a progress bar and forecasts; returns the seconds and the peak of private memory too.
+fn rank_with_progress(
+    device: &Device,
+    job: &Job<'_>,
+    options: &Options,
+) -> (Result<Found, RetrievalError>, f64, Option<u64>) {
     let mut forecast = if device.is_gpu() {
         Forecast::default()
     } else {
         // Estimated before the scan of all values, which takes time too.
-        Forecast::said(device.cpu().scope(|| estimate_seconds(&job)).unwrap_or(0.0))
+        Forecast::said(device.cpu().scope(|| estimate_seconds(job)).unwrap_or(0.0))
     };
     if let Some(line) = forecast.at_start() {
         tell(&line);
@@ -175,46 +240,9 @@ pub fn run(arguments: RetrievalArguments) -> Result<ExitCode> {
         true
     };
     let (found, peak_private_bytes) =
-        memory_limit::watched(|| rank_on(&device, &job, &options, &mut go_on));
+        memory_limit::watched(|| rank_on(device, job, options, &mut go_on));
     bar.finish_and_clear();
-    let seconds = began.elapsed().as_secs_f64();
-    let found = found.map_err(|error| explained(error, &inputs, memory_bytes.zip(shares)))?;
-    let ties = match arguments.ties {
-        TiesArgument::Optimistic => Ties::Optimistic,
-        TiesArgument::Pessimistic => Ties::Pessimistic,
-        TiesArgument::Mean => Ties::Mean,
-    };
-    stop::whole(|| output::write(&arguments, &found, ties))?;
-    if !arguments.output.json {
-        print(&show(&found, &arguments.at, ties))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    print_json(&RetrievalJson {
-        queries: num_queries,
-        gallery: num_gallery,
-        dimension: inputs.queries.dimension(),
-        pairs: inputs.pairs.len(),
-        unique_texts: inputs.num_texts,
-        query_to_gallery: DirectionJson::new(&found.to_gallery, &arguments.at, ties),
-        gallery_to_query: DirectionJson::new(&found.to_query, &arguments.at, ties),
-        tie_policy: ties,
-        positives: match options.rule {
-            Rule::Best => "best",
-            Rule::Recall => "recall",
-        },
-        decided: found.decided.into(),
-        device: device.kind(),
-        threads: device.cpu().num_threads(),
-        seconds,
-        memory_bytes,
-        peak_bytes: if device.is_gpu() {
-            device.peak_bytes()
-        } else {
-            peak_resident_bytes()
-        },
-        peak_private_bytes,
-    })?;
-    Ok(ExitCode::SUCCESS)
+    (found, began.elapsed().as_secs_f64(), peak_private_bytes)
 }
 
 fn metered<'a>(features: Features<'a>, meter: &'a Option<Meter<'a>>) -> Features<'a> {

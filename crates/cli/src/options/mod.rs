@@ -35,7 +35,7 @@ pub struct ProcessOptions {
     pub processes: Option<usize>,
 }
 
-/// What `eval` and `predict` share.
+/// Options of `eval` and `predict`.
 #[derive(Args, Clone)]
 pub struct InferenceOptions {
     /// Pictures at a time

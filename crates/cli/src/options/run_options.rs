@@ -20,7 +20,7 @@ use crate::screen::tell;
 
 use super::{ComputeOptions, OutputOptions, ProcessOptions, seed};
 
-/// What `train`, `plan`, `verify` and `bench` share.
+/// Options of `train`, `plan`, `verify` and `bench`.
 #[derive(Args, Clone)]
 pub struct RunOptions {
     /// Samples per optimizer step [default: by task and data]

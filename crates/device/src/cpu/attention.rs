@@ -136,7 +136,7 @@ fn thread_scratch<T: Real>(
     let all = o.workspace::<T>(keys);
     let matrix = |index| all.slice((thread * num_matrices + index) * QUERY_TILE, QUERY_TILE);
     let elements = scratch_elements(num_threads, num_matrices, keys);
-    let panels = o.panels(elements * size_of::<T>());
+    let panels = o.panels(elements * size_of::<T>()).of_thread();
     (
         [0, 1, 2].map(|index: usize| matrix(index.min(num_matrices - 1))),
         panels,

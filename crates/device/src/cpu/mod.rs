@@ -10,7 +10,7 @@ mod collective;
 mod contrastive;
 mod convolution;
 mod cross_attention;
-pub mod digits;
+pub mod dot_products;
 mod dropout;
 mod elements;
 mod embedding;

@@ -26,11 +26,10 @@ unsafe impl<T: Send> Send for Rows<T> {}
 unsafe impl<T: Sync> Sync for Rows<T> {}
 
 impl<T: Element> Rows<T> {
-    /// A matrix outside of an arena, for tests.
+    /// A matrix outside of an arena.
     ///
     /// # Safety
     /// The memory holds the matrix as long as it is used, and is written through it alone, if at all.
-    #[cfg(test)]
     pub unsafe fn at(pointer: *mut T, rows: usize, width: usize, stride: usize) -> Rows<T> {
         Rows {
             pointer,

@@ -118,7 +118,7 @@ impl Panels {
     }
 
     /// The share of the calling thread.
-    fn of_thread(self) -> Panels {
+    pub fn of_thread(self) -> Panels {
         let num_threads = rayon::current_num_threads();
         let thread = rayon::current_thread_index().unwrap_or(0);
         let bytes = self.bytes / num_threads / ALIGNMENT * ALIGNMENT;
@@ -187,18 +187,18 @@ pub(super) fn product_then<T: Real>(
     panels: Panels,
     finish: Finish<'_>,
 ) {
-    let whole = Product::new(y, mode, alpha, left, right, panels);
+    let whole = Product::new(y, mode, alpha, left, right);
     let grid = Grid::new(&whole, rayon::current_num_threads());
     if grid.num_blocks() == 1 {
-        return whole.block([0..y.rows, 0..y.width], finish);
+        return whole.block([0..y.rows, 0..y.width], panels.of_thread(), finish);
     }
     (0..grid.num_blocks())
         .into_par_iter()
         .with_max_len(1)
-        .for_each(|index| whole.block(grid.block(index), finish));
+        .for_each(|index| whole.block(grid.block(index), panels.of_thread(), finish));
 }
 
-/// Like [`product`], on the calling thread alone.
+/// Like [`product`], on the calling thread alone, with scratch of its own.
 pub(super) fn small_product<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -207,7 +207,8 @@ pub(super) fn small_product<T: Real>(
     right: Factor<T>,
     panels: Panels,
 ) {
-    Product::new(y, mode, alpha, left, right, panels).block([0..y.rows, 0..y.width], &|_| ());
+    let whole = Product::new(y, mode, alpha, left, right);
+    whole.block([0..y.rows, 0..y.width], panels, &|_| ());
 }
 
 /// Like [`small_product`], without scratch: the right factor's width is a multiple of sixteen.
@@ -232,7 +233,6 @@ struct Product<T> {
     left: Strided<T>,
     right: Strided<T>,
     terms: usize,
-    panels: Panels,
 }
 
 // SAFETY: addresses and shapes; blocks of the result are written by one thread each.
@@ -247,7 +247,6 @@ impl<T: Real> Product<T> {
         alpha: f64,
         left: Factor<T>,
         right: Factor<T>,
-        panels: Panels,
     ) -> Product<T> {
         let ([rows, terms], [right_terms, columns]) = (left.sizes(), right.sizes());
         assert_eq!(
@@ -262,12 +261,16 @@ impl<T: Real> Product<T> {
             left: left.strided(),
             right: right.strided(),
             terms,
-            panels,
         }
     }
 
     /// Computes a block of the result on the calling thread.
-    fn block(&self, [rows, columns]: [Range<usize>; 2], finish: Finish<'_>) {
+    fn block(
+        &self,
+        [rows, columns]: [Range<usize>; 2],
+        panels: Panels,
+        finish: Finish<'_>,
+    ) {
         if self.terms == 0 {
             if !self.adds {
                 for row in rows.clone() {
@@ -280,7 +283,7 @@ impl<T: Real> Product<T> {
             product: self,
             rows,
             columns,
-            panels: self.panels.of_thread(),
+            panels,
             finish,
         });
     }

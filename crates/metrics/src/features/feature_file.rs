@@ -21,7 +21,7 @@ const EXPECTED: &str = "f32, f16 or bf16, least significant byte first";
 
 /// Location and format of a file's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct FeatureLayout {
     element: Element,
     num_rows: usize,
     dimension: usize,
@@ -36,14 +36,14 @@ pub(crate) enum Suffix {
     Safetensors,
 }
 
-impl Layout {
+impl FeatureLayout {
     /// Parses untrusted bytes of a file of this kind; the layout lies within them.
     pub(crate) fn read(
         path: &Path,
         kind: Suffix,
         file: &[u8],
         tensor: Option<&str>,
-    ) -> Result<Layout, InputError> {
+    ) -> Result<FeatureLayout, InputError> {
         let (element, shape, data_start) = match kind {
             Suffix::Npy => {
                 let header = npy_header::read(path, file)?;
@@ -78,7 +78,7 @@ impl Layout {
                 });
             }
         }
-        Ok(Layout {
+        Ok(FeatureLayout {
             element,
             num_rows,
             dimension,
@@ -120,7 +120,10 @@ fn npy_element(path: &Path, format: &str) -> Result<Element, InputError> {
     })
 }
 
-fn tensor_element(path: &Path, found: &safetensors_header::Found) -> Result<Element, InputError> {
+fn tensor_element(
+    path: &Path,
+    found: &safetensors_header::HeaderTensor,
+) -> Result<Element, InputError> {
     match found.element {
         Dtype::F32 => Ok(Element::F32),
         Dtype::F16 => Ok(Element::F16),
@@ -139,7 +142,7 @@ fn tensor_element(path: &Path, found: &safetensors_header::Found) -> Result<Elem
 pub struct FeatureFile {
     path: PathBuf,
     map: MappedFile,
-    layout: Layout,
+    layout: FeatureLayout,
 }
 
 impl FeatureFile {
@@ -155,7 +158,7 @@ impl FeatureFile {
             other => return Err(unknown(&path, other)),
         };
         let map = MappedFile::open(&path)?;
-        let layout = Layout::read(&path, kind, map.bytes(), tensor.as_deref())?;
+        let layout = FeatureLayout::read(&path, kind, map.bytes(), tensor.as_deref())?;
         Ok(FeatureFile { path, map, layout })
     }
 

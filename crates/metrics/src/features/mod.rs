@@ -17,7 +17,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 pub use feature_file::{FeatureFiles, parted};
-pub(crate) use feature_file::{Layout, Suffix};
+pub(crate) use feature_file::{FeatureLayout, Suffix};
 pub use feature_gather::{FeatureGather, OrderedFeatures};
 pub(crate) use mapped_file::MappedFile;
 pub use unique_captions::{GalleryRows, gallery_rows, num_different};

@@ -25,7 +25,7 @@ const TEXTS: &str = "__metadata__";
 
 /// A tensor and the place of its data.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct HeaderTensor {
     pub(crate) name: String,
     pub(crate) element: Dtype,
     pub(crate) shape: Vec<usize>,
@@ -33,7 +33,11 @@ pub(crate) struct Found {
 }
 
 /// The tensor of this name or, without a name, the only two-dimensional one.
-pub(crate) fn find(path: &Path, file: &[u8], wanted: Option<&str>) -> Result<Found, InputError> {
+pub(crate) fn find(
+    path: &Path,
+    file: &[u8],
+    wanted: Option<&str>,
+) -> Result<HeaderTensor, InputError> {
     let (tensors, data_start) = header(path, file)?;
     let names = |tensors: &[&(String, TensorInfo)]| -> Vec<String> {
         tensors.iter().map(|(name, _)| name.clone()).collect()
@@ -78,7 +82,7 @@ pub(crate) fn find(path: &Path, file: &[u8], wanted: Option<&str>) -> Result<Fou
             end,
         });
     };
-    Ok(Found {
+    Ok(HeaderTensor {
         name: name.clone(),
         element: info.dtype,
         shape: info.shape.clone(),

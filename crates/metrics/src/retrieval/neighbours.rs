@@ -7,12 +7,11 @@ use std::cmp::Ordering;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering as Memory};
 
-use holdall_device::cpu::digits::{self, COLUMNS, Counts, Kernel, ROWS};
 use rayon::prelude::*;
 
-use super::count::{Packed, Packing, Tiles, below, pack_parallel, relative_bound};
 use super::exact_comparison::{ExactComparison, RowScratch, Score};
-use super::feature_scan::{self, FeatureScan};
+use super::feature_scan;
+use super::tiles::{RowsOf, ScaledRows, ScoreTile, Tiles};
 use super::{Go, Job, Neighbours, Progress, RetrievalError, Side};
 
 /// A candidate neighbour of a query.
@@ -42,6 +41,7 @@ pub fn neighbours(
         feature_scan::scan(job.gallery, Side::Gallery)?,
     ];
     let comparison = ExactComparison::new(job, feature_scan::sums(&scans[0], &scans[1]));
+    let sides = RowsOf::both(job, &scans);
     let [num_queries, num_gallery] = [job.queries.num_rows(), job.gallery.num_rows()];
     let count = count.min(num_gallery);
     let nowhere = Near {
@@ -56,27 +56,22 @@ pub fn neighbours(
     let (stopped, teller) = (AtomicBool::new(false), Mutex::new((0, go_on)));
     for first in (0..num_gallery).step_by(tiles.gallery) {
         let items = tiles.gallery.min(num_gallery - first);
-        let side = Packing {
-            features: job.gallery,
-            scan: &scans[1],
-            other: &scans[0],
-        };
-        let gallery = pack_parallel(&side, first, items, |_| NO_THRESHOLD);
+        let mut gallery = ScaledRows::new(items, job.gallery.dimension());
+        gallery.fill_parallel(&sides[1], first, |_| NO_THRESHOLD);
         let blocks = best.par_chunks_mut(count * tiles.queries).enumerate();
         blocks.for_each_init(
             || Thread {
-                job,
                 comparison: &comparison,
-                scans: &scans,
-                queries: Packed::empty(tiles.queries, job.queries.dimension()),
-                counts: Counts::default(),
+                side: &sides[0],
+                queries: ScaledRows::new(tiles.queries, job.queries.dimension()),
+                tile: ScoreTile::default(),
                 scratch: RowScratch::default(),
             },
             |thread, (block, best)| {
                 if stopped.load(Memory::Relaxed) {
                     return;
                 }
-                thread.block(block * tiles.queries, best, count, (&gallery, first, items));
+                thread.block(block * tiles.queries, best, count, (&gallery, first));
                 let pairs = (best.len() / count * items) as u64;
                 let mut teller = teller
                     .lock()
@@ -100,66 +95,43 @@ pub fn neighbours(
 }
 
 struct Thread<'a> {
-    job: &'a Job<'a>,
     comparison: &'a ExactComparison<'a>,
-    scans: &'a [FeatureScan; 2],
-    queries: Packed<ROWS>,
-    counts: Counts,
+    side: &'a RowsOf<'a>,
+    queries: ScaledRows,
+    tile: ScoreTile,
     scratch: RowScratch,
 }
 
 impl Thread<'_> {
-    /// Searches the packed part of the gallery for a block of queries, each with `count` entries of `best`.
+    /// Searches a part of the gallery, from item `first` on, for a block of queries, each with `count` entries of `best`.
     fn block(
         &mut self,
         first_query: usize,
         best: &mut [Near],
         count: usize,
-        (gallery, first, items): (&Packed<COLUMNS>, usize, usize),
+        (gallery, first): (&ScaledRows, usize),
     ) {
-        let side = Packing {
-            features: self.job.queries,
-            scan: &self.scans[0],
-            other: &self.scans[1],
-        };
-        let panels = (best.len() / count).div_ceil(ROWS);
         let last = |best: &[Near], query: usize| best[(query + 1) * count - 1].score;
-        self.queries.fill(
-            &side,
-            (first_query, panels),
-            |row| last(best, row - first_query),
-            |left_out| relative_bound(left_out, gallery.left_out()),
-        );
-        for panel in 0..panels {
-            // With an infinite upper bound the kernel counts nothing, and lists every item that is not below the threshold.
-            self.queries.lines_mut(panel).high = [f32::INFINITY; ROWS];
-        }
-        for item_panel in 0..items.div_ceil(COLUMNS) {
-            for panel in 0..panels {
-                digits::count(
-                    Kernel::best(),
-                    self.queries.panel(panel),
-                    gallery.panel(item_panel),
-                    &mut self.counts,
-                );
-                let unsure = std::mem::take(&mut self.counts.unsure);
-                for open in &unsure {
-                    let query = panel * ROWS + usize::from(open.row);
-                    let item = first + item_panel * COLUMNS + usize::from(open.column);
-                    let best = &mut best[query * count..][..count];
-                    self.offer(first_query + query, item as u32, best);
-                    let lines = self.queries.lines_mut(panel);
-                    let score = best[count - 1].score;
-                    if score.value.is_finite() {
-                        // The threshold in units of the digits, like the packed rows.
-                        let row = usize::from(open.row);
-                        let unit = lines.unit[row];
-                        let unit = f64::from(unit)
-                            * 2f64.powi(self.scans[0].exponent + self.scans[1].exponent);
-                        lines.low[row] = below((score.value - score.error) / unit);
-                    }
+        let queries = first_query..first_query + best.len() / count;
+        let threshold = |row| last(best, row - first_query);
+        self.queries.fill(self.side, queries, threshold);
+        // With an infinite upper bound nothing is counted, and every item that is not below the threshold is listed.
+        self.queries.high.fill(f32::INFINITY);
+        for columns in gallery.panels() {
+            self.tile.compare(&self.queries, gallery, columns.clone());
+            for at in 0..self.tile.open.len() {
+                let open = self.tile.open[at];
+                let query = open.row as usize;
+                let item = columns.start + open.column as usize;
+                // The threshold has risen since the comparison.
+                let error = self.queries.error(query, gallery, item);
+                let low = self.queries.low[query];
+                if !self.tile.may_be_above(&open, low, error) {
+                    continue;
                 }
-                self.counts.unsure = unsure;
+                let best = &mut best[query * count..][..count];
+                self.offer(first_query + query, (first + item) as u32, best);
+                self.queries.low[query] = self.side.low(best[count - 1].score);
             }
         }
     }

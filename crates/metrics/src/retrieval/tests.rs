@@ -172,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn equals_a_dense_oracle_for_every_kernel_and_tile(
+    fn equals_a_dense_oracle_for_every_tile(
         (kinds, seed, tiles) in ((kind(), kind()), any::<u64>(), tiles()),
         (num_queries, num_gallery, dimension) in (1usize..40, 1usize..70, 1usize..40),
         pairs in prop::collection::vec((any::<u32>(), any::<u32>()), 1..60),
@@ -188,11 +188,9 @@ proptest! {
         };
         let expected = oracle(&job);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        for kernel in Kernel::available() {
-            let found = pool.install(|| count_with(&job, tiles, kernel, &mut |_| true)).unwrap();
-            prop_assert_eq!(&found.to_gallery.entries, &expected[0], "{:?}", kernel);
-            prop_assert_eq!(&found.to_query.entries, &expected[1], "{:?}", kernel);
-        }
+        let found = pool.install(|| count_with(&job, tiles, &mut |_| true)).unwrap();
+        prop_assert_eq!(&found.to_gallery.entries, &expected[0]);
+        prop_assert_eq!(&found.to_query.entries, &expected[1]);
     }
 }
 

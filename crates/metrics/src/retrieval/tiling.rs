@@ -1,23 +1,23 @@
 //! Memory of a ranking.
 
 use super::best_positives;
-use super::count::{self, Count, Tiles};
+use super::count::{self, Count};
 use super::rank_statistics::Entry;
+use super::tiles::{COLUMNS, ROWS, Tiles, row_bytes};
 use super::{Job, Options, RetrievalError};
 use crate::retrieval::pairs::Pairs;
-use holdall_device::cpu::digits::{COLUMNS, ROWS};
 
 /// Tile sizes that fit a ranking into memory: scores are counted tile by tile and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Peak memory: thresholds, counts, packed features and the threads' buffers.
+    /// Peak memory: thresholds, counts, scaled features and the threads' buffers.
     pub held_bytes: u64,
     pub(super) tiles: Tiles,
 }
 
-/// Queries per block: their digits stay in a core's cache at common dimensions.
+/// Queries per block: they stay in a core's cache at common dimensions.
 const QUERIES: usize = 20 * ROWS;
-/// Size of the packed part of the gallery without a limit. More saves nothing, because each part meets all queries.
+/// Size of the part of the gallery without a limit. More saves nothing, because each part meets all queries.
 const PACKED_BYTES: usize = 256 << 20;
 
 impl Tiling {
@@ -73,7 +73,7 @@ impl Sizes {
             + Pairs::bytes_for(self.queries, self.gallery, self.pairs)
             + neighbours * per_neighbour;
         let threads = self.threads * count::thread_bytes(self.dimension, tiles.queries);
-        (fixed + threads + tiles.gallery * count::line_bytes(self.dimension)) as u64
+        (fixed + threads + tiles.gallery * row_bytes(self.dimension)) as u64
     }
 
     /// The largest tiles that fit.
@@ -81,7 +81,7 @@ impl Sizes {
     /// # Errors
     /// [`RetrievalError::DoesNotFit`].
     pub fn tiling(&self, options: &Options) -> Result<Tiling, RetrievalError> {
-        let line = count::line_bytes(self.dimension);
+        let line = row_bytes(self.dimension);
         let gallery = self.gallery.next_multiple_of(COLUMNS);
         let packed = (PACKED_BYTES / line).next_multiple_of(COLUMNS).min(gallery);
         let mut tiles = Tiles {

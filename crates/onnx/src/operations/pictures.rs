@@ -8,7 +8,7 @@ use holdall_graph::ops::upsample2d::{Upsample2d, Upsampling};
 use holdall_graph::{Node, Shape, Value};
 
 use crate::proto::AttributeProto;
-use crate::views::Layout;
+use crate::views::ViewLayout;
 use crate::writer::Writer;
 use crate::{OnnxError, Precision};
 
@@ -151,7 +151,7 @@ impl Writer<'_> {
             shape: Shape::new(&dims),
             ..padded
         };
-        self.put(value, x, Layout::ChannelsFirst);
+        self.put(value, x, ViewLayout::ChannelsFirst);
         Ok(())
     }
 }

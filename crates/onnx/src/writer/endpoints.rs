@@ -7,7 +7,7 @@ use crate::proto::{
     AttributeProto, DimensionProto, ElementType, TensorShapeProto, TensorTypeProto, TypeProto,
     ValueInfoProto,
 };
-use crate::views::Layout;
+use crate::views::ViewLayout;
 use crate::{BATCH, OnnxError, Precision};
 
 /// Sizes of the pictures that a program accepts.
@@ -42,7 +42,7 @@ impl Writer<'_> {
         self.put(
             Value::whole(value.storage, flat),
             tensor,
-            Layout::ChannelsFirst,
+            ViewLayout::ChannelsFirst,
         );
     }
 
@@ -63,7 +63,7 @@ impl Writer<'_> {
         if element == ElementType::Float {
             tensor = self.in_precision(&tensor);
         }
-        self.put(value, tensor, Layout::AsInGraph);
+        self.put(value, tensor, ViewLayout::AsInGraph);
     }
 
     /// Adds an input mask `[batch, tokens]` of ones followed by zeros; the number of ones goes to `lengths_b`.
@@ -73,7 +73,7 @@ impl Writer<'_> {
         let axes = self.integers(&[1]);
         let keep = AttributeProto::int("keepdims", 0);
         let lengths = self.node("ReduceSum", &[&mask, &axes], vec![keep]);
-        self.put(*self.graph.value(lengths_b), lengths, Layout::AsInGraph);
+        self.put(*self.graph.value(lengths_b), lengths, ViewLayout::AsInGraph);
     }
 
     /// Computes the position of the end of every text and its length including the end: the first token `end`, or the first of the highest
@@ -85,7 +85,7 @@ impl Writer<'_> {
         end_b: ValueId,
         lengths_b: ValueId,
     ) -> Result<(), OnnxError> {
-        let ids = self.read(ids_bt, Layout::AsInGraph)?;
+        let ids = self.read(ids_bt, ViewLayout::AsInGraph)?;
         let marked = match end {
             Some(end) => {
                 let end = self.integers(&[end]);
@@ -103,7 +103,7 @@ impl Writer<'_> {
         let one = self.integers(&[1]);
         let length = self.node("Add", &[&place, &one], Vec::new());
         for (value, tensor) in [(end_b, place), (lengths_b, length)] {
-            self.put(*self.graph.value(value), tensor, Layout::AsInGraph);
+            self.put(*self.graph.value(value), tensor, ViewLayout::AsInGraph);
         }
         Ok(())
     }
@@ -125,11 +125,11 @@ impl Writer<'_> {
                 };
                 let mut shape = vec![dimension(batch), DimensionProto::of(channels)];
                 shape.extend(sides);
-                (Layout::ChannelsFirst, shape)
+                (ViewLayout::ChannelsFirst, shape)
             }
             _ => {
                 let shape = dims.iter().map(|&dim| dimension(dim)).collect();
-                (Layout::AsInGraph, shape)
+                (ViewLayout::AsInGraph, shape)
             }
         };
         let tensor = self.read(value, layout)?;

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::connect::connect;
-use crate::hello::{Hello, Purpose, Token};
-use crate::rendezvous::{Arrival, Place};
+use crate::hello::{ConnectionPurpose, Hello, Token};
+use crate::rendezvous::{Arrival, MeetingPlace};
 use crate::{Deadlines, Group, GroupError};
 
 const SIZE: usize = 3;
@@ -27,7 +27,7 @@ fn deadlines(start: Duration) -> Deadlines {
     }
 }
 
-fn arrival(rank: usize, token: &Token, place: Place, start: Duration) -> Arrival {
+fn arrival(rank: usize, token: &Token, place: MeetingPlace, start: Duration) -> Arrival {
     Arrival {
         rank,
         size: SIZE,
@@ -48,7 +48,7 @@ impl Meeting {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let token = Token::random().unwrap();
-        let arrival = arrival(0, &token, Place::Here(listener), start);
+        let arrival = arrival(0, &token, MeetingPlace::Here(listener), start);
         let first = thread::spawn(move || connect(arrival, deadlines(start), None));
         Meeting {
             address,
@@ -62,7 +62,7 @@ impl Meeting {
         rank: usize,
         change: impl FnOnce(&mut Arrival),
     ) -> JoinHandle<Result<Group, GroupError>> {
-        let place = Place::There(self.address.clone());
+        let place = MeetingPlace::There(self.address.clone());
         let start = Duration::from_secs(60);
         let mut arrival = arrival(rank, &self.token, place, start);
         change(&mut arrival);
@@ -84,7 +84,7 @@ fn failure(thread: JoinHandle<Result<Group, GroupError>>) -> String {
 
 fn hello(rank: usize, size: usize) -> Hello {
     Hello {
-        purpose: Purpose::Control,
+        purpose: ConnectionPurpose::Control,
         rank,
         size,
         local_rank: None,
@@ -153,14 +153,14 @@ fn who_is_closed_without_an_answer_comes_back() {
     let address = listener.local_addr().unwrap().to_string();
     let (token, start) = (Token::random().unwrap(), Duration::from_secs(60));
     let come = |rank: usize| {
-        let place = Place::There(address.clone());
+        let place = MeetingPlace::There(address.clone());
         let arrival = arrival(rank, &token, place, start);
         thread::spawn(move || connect(arrival, deadlines(start), None))
     };
     let second = come(1);
     // The process sees a connection that was crowded out.
     drop(listener.accept().unwrap());
-    let first = arrival(0, &token, Place::Here(listener), start);
+    let first = arrival(0, &token, MeetingPlace::Here(listener), start);
     let first = thread::spawn(move || connect(first, deadlines(start), None));
     for thread in [first, second, come(2)] {
         assert_eq!(thread.join().unwrap().unwrap().size(), SIZE);
@@ -172,7 +172,7 @@ fn who_is_closed_by_a_process_that_has_ended_does_not_wait_for_it() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (token, start) = (Token::random().unwrap(), Duration::from_secs(3600));
-    let arrival = arrival(1, &token, Place::There(address), start);
+    let arrival = arrival(1, &token, MeetingPlace::There(address), start);
     let second = thread::spawn(move || connect(arrival, deadlines(start), None));
     drop(listener.accept().unwrap());
     drop(listener);
@@ -254,7 +254,7 @@ fn an_address_where_nobody_listens_is_named() {
     drop(listener);
     let start = Duration::from_millis(200);
     let token = Token::random().unwrap();
-    let arrival = arrival(1, &token, Place::There(address.clone()), start);
+    let arrival = arrival(1, &token, MeetingPlace::There(address.clone()), start);
     let text = failure(thread::spawn(move || {
         connect(arrival, deadlines(start), None)
     }));

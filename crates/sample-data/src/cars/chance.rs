@@ -4,7 +4,7 @@ use crate::random::Random;
 
 /// Purpose of a random stream, so that two purposes never share numbers.
 #[derive(Clone, Copy)]
-pub(super) enum Purpose {
+pub(super) enum CarPurpose {
     MakeOrder = 1,
     Attributes = 2,
     Scenery = 3,
@@ -12,7 +12,7 @@ pub(super) enum Purpose {
 }
 
 impl Random {
-    pub(super) fn of_car(seed: u64, purpose: Purpose, index: usize) -> Random {
+    pub(super) fn of_car(seed: u64, purpose: CarPurpose, index: usize) -> Random {
         let next = |state: u64| Random::from_state(state).bits();
         let named = next(next(seed) ^ purpose as u64);
         Random::from_state(next(named ^ index as u64))

@@ -1,7 +1,7 @@
 //! Draws a story's frames. Shapes are distance fields, so edges are smooth at any size; arithmetic is limited to sums, products and square
 //! roots, which every machine rounds alike.
 
-use super::story::{Change, Purpose, Shape, Story, describe, random};
+use super::story::{Change, Shape, Story, StoryPurpose, describe, random};
 use super::{MAX_SIZE, MIN_SIZE, MovingShapesConfig};
 
 /// Total change of a growing or shrinking shape's width over the clip, as a share of its width at half the time.
@@ -26,7 +26,7 @@ pub fn draw(index: usize, config: &MovingShapesConfig) -> Vec<Vec<u8>> {
 
 /// Dark grey with a tint, darker at one side, with a static grain: every paint stands out from it.
 fn backdrop(index: usize, seed: u64, size: usize) -> Vec<u8> {
-    let mut random = random(seed, Purpose::Look, index);
+    let mut random = random(seed, StoryPurpose::Look, index);
     let grey = 70.0 + 40.0 * random.unit();
     let tint: [f64; 3] = std::array::from_fn(|_| grey + 24.0 * (random.unit() - 0.5));
     let slope: [f64; 2] = std::array::from_fn(|_| 50.0 * (random.unit() - 0.5));

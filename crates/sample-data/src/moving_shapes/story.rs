@@ -5,14 +5,14 @@ use crate::random::Random;
 
 /// Purpose of a random stream, so that two purposes never share numbers.
 #[derive(Clone, Copy)]
-pub(super) enum Purpose {
+pub(super) enum StoryPurpose {
     Deck = 101,
     Story = 102,
     Caption = 103,
     Look = 104,
 }
 
-pub(super) fn random(seed: u64, purpose: Purpose, index: usize) -> Random {
+pub(super) fn random(seed: u64, purpose: StoryPurpose, index: usize) -> Random {
     let next = |state: u64| Random::from_state(state).bits();
     let named = next(next(seed) ^ purpose as u64);
     Random::from_state(next(named ^ index as u64))
@@ -203,7 +203,7 @@ const NUM_CHANGES: usize = 4;
 /// Attributes of the clip at an index of a set, without its frames.
 pub fn describe(index: usize, seed: u64) -> Story {
     let (direction, speed, change) = card(index, seed);
-    let mut random = random(seed, Purpose::Story, index);
+    let mut random = random(seed, StoryPurpose::Story, index);
     let shape = random.pick(&Shape::ALL);
     let paint = random.pick(&Paint::ALL);
     let change = match change {
@@ -236,7 +236,7 @@ pub fn describe(index: usize, seed: u64) -> Story {
     };
     story.caption = caption::write(
         &story,
-        &mut super::story::random(seed, Purpose::Caption, index),
+        &mut super::story::random(seed, StoryPurpose::Caption, index),
     );
     story
 }
@@ -245,7 +245,7 @@ pub fn describe(index: usize, seed: u64) -> Story {
 fn card(index: usize, seed: u64) -> (Direction, Speed, usize) {
     let mut deck: Vec<usize> = (0..Direction::ALL.len() * Speed::ALL.len() * NUM_CHANGES).collect();
     let run = index / deck.len();
-    random(seed, Purpose::Deck, run).shuffle(&mut deck);
+    random(seed, StoryPurpose::Deck, run).shuffle(&mut deck);
     let card = deck[index % deck.len()];
     let (direction, rest) = (card % 4, card / 4);
     (Direction::ALL[direction], Speed::ALL[rest % 2], rest / 2)

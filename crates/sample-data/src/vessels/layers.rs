@@ -3,7 +3,7 @@
 //! Pieces of a vessel overlap, so a pixel takes the largest of their values, not the sum.
 
 use super::anatomy::Anatomy;
-use super::tree::{Kind, Piece};
+use super::tree::{VesselKind, VesselPiece};
 use super::{Spot, smoothstep};
 
 /// Half the width, in pixels, below which a vessel is not drawn: a picture that small does not show it.
@@ -55,7 +55,7 @@ impl Layers {
         }
     }
 
-    pub(super) fn vessel(&mut self, piece: &Piece) {
+    pub(super) fn vessel(&mut self, piece: &VesselPiece) {
         let side = self.size as f32;
         let radius = piece.radius * side;
         if radius < THINNEST {
@@ -68,8 +68,8 @@ impl Layers {
         let along = (to.0 - from.0, to.1 - from.1);
         let length_squared = (along.0 * along.0 + along.1 * along.1).max(1e-9);
         let blood = match piece.kind {
-            Kind::Artery => &mut self.artery,
-            Kind::Vein => &mut self.vein,
+            VesselKind::Artery => &mut self.artery,
+            VesselKind::Vein => &mut self.vein,
         };
         // A vessel narrower than a pixel covers a part of it.
         let contrast = piece.contrast * (radius / 0.5).min(1.0);

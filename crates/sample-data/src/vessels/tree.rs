@@ -20,18 +20,18 @@ const CELLS: usize = 144;
 const AVASCULAR: f32 = 0.035;
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum VesselKind {
     Artery,
     Vein,
 }
 
 /// A straight piece of a vessel.
-pub(super) struct Piece {
+pub(super) struct VesselPiece {
     pub from: Spot,
     pub to: Spot,
     /// Half the width.
     pub radius: f32,
-    pub kind: Kind,
+    pub kind: VesselKind,
     /// Darkness, about 1 for a wide vein.
     pub contrast: f32,
     /// Brightness of the flash's reflex along the middle.
@@ -55,7 +55,7 @@ struct Tip {
     at: Spot,
     heading: f32,
     radius: f32,
-    kind: Kind,
+    kind: VesselKind,
     course: Course,
     contrast: f32,
     parent: u16,
@@ -63,7 +63,7 @@ struct Tip {
     order: u8,
 }
 
-pub(super) fn grow(anatomy: &Anatomy, random: &mut Random) -> Vec<Piece> {
+pub(super) fn grow(anatomy: &Anatomy, random: &mut Random) -> Vec<VesselPiece> {
     let mut growth = Growth {
         anatomy,
         taken: [vec![0; CELLS * CELLS], vec![0; CELLS * CELLS]],
@@ -83,14 +83,14 @@ fn trunks(anatomy: &Anatomy, random: &mut Random) -> Vec<Tip> {
     let toward_macula = heading_of((anatomy.temporal, 0.0));
     let wide = random.between(0.0058, 0.0078);
     for side in [-1.0, 1.0] {
-        for kind in [Kind::Vein, Kind::Artery] {
+        for kind in [VesselKind::Vein, VesselKind::Artery] {
             let turn = side * anatomy.temporal;
             let share = match kind {
-                Kind::Vein => 1.0,
-                Kind::Artery => random.between(0.66, 0.82),
+                VesselKind::Vein => 1.0,
+                VesselKind::Artery => random.between(0.66, 0.82),
             };
             // The veins' arcades lie outside the arteries'.
-            let height = if kind == Kind::Vein { 0.2 } else { 0.17 };
+            let height = if kind == VesselKind::Vein { 0.2 } else { 0.17 };
             let mut tip = |course, angle: f32, radius: f32| Tip {
                 at: (
                     anatomy.disc.0
@@ -126,7 +126,7 @@ struct Growth<'a> {
     /// Branch number in each cell, for each kind; 0 where the cell is free.
     taken: [Vec<u16>; 2],
     tips: VecDeque<Tip>,
-    pieces: Vec<Piece>,
+    pieces: Vec<VesselPiece>,
     num_branches: u16,
 }
 
@@ -269,14 +269,14 @@ impl Growth<'_> {
     }
 }
 
-fn piece(tip: &Tip, to: Spot, anatomy: &Anatomy) -> Piece {
+fn piece(tip: &Tip, to: Spot, anatomy: &Anatomy) -> VesselPiece {
     // Light passes through less blood in a thin vessel.
     let thickness = (tip.radius / 0.006).min(1.2).powf(0.55);
     let (dark, shine) = match tip.kind {
-        Kind::Artery => (0.78, 0.85),
-        Kind::Vein => (1.0, 0.3),
+        VesselKind::Artery => (0.78, 0.85),
+        VesselKind::Vein => (1.0, 0.3),
     };
-    Piece {
+    VesselPiece {
         from: tip.at,
         to,
         radius: tip.radius,
@@ -287,7 +287,7 @@ fn piece(tip: &Tip, to: Spot, anatomy: &Anatomy) -> Piece {
 }
 
 /// Thins the end of a branch gradually, wherever it stopped, as if it dipped below the surface.
-fn taper(branch: &mut [Piece]) {
+fn taper(branch: &mut [VesselPiece]) {
     let Some(last) = branch.last() else {
         return;
     };

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::device::DeviceLog;
 use crate::log::{Format, Sample, Skipped};
 use crate::memory_log::Phase;
+use crate::words::{percent, show_duration, thousands};
 
 /// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -77,6 +78,16 @@ pub enum Severity {
     Warning,
     /// Will end the run, or wastes most of it.
     Problem,
+}
+
+impl Severity {
+    pub(super) fn problem_if(is_problem: bool) -> Severity {
+        if is_problem {
+            Severity::Problem
+        } else {
+            Severity::Warning
+        }
+    }
 }
 
 /// A finding.
@@ -182,6 +193,11 @@ impl Finding {
         self
     }
 
+    /// At the step and in the phase of a sample.
+    pub(super) fn at(self, sample: &Sample) -> Finding {
+        self.at_step(sample.step()).in_phase(sample.phase)
+    }
+
     pub(super) fn with(mut self, key: &str, number: f64) -> Finding {
         // Bytes are integers; other numbers are rounded to six decimals.
         let value = match number.abs() {
@@ -195,12 +211,19 @@ impl Finding {
 
 /// Position of a sample: `at step 1,200`, or the time since the first sample, or the line number.
 pub(super) fn place(log: &DeviceLog, sample: &Sample) -> String {
-    match (sample.step, sample.time, log.first.time) {
-        (Some(step), _, _) => format!("at step {}", crate::words::thousands(step)),
+    match (sample.step(), sample.time(), log.first.time()) {
+        (Some(step), _, _) => format!("at step {}", thousands(step)),
         (None, Some(time), Some(first)) if time == first => "at the first sample".to_owned(),
         (None, Some(time), Some(first)) if time > first => {
-            format!("{} into the log", crate::words::show_duration(time - first))
+            format!("{} into the log", show_duration(time - first))
         }
-        _ => format!("at line {}", crate::words::thousands(sample.line)),
+        _ => format!("at line {}", thousands(sample.line)),
     }
+}
+
+/// ` (43% of the device)`, or nothing if its size is unknown.
+pub(super) fn share_of_device(log: &DeviceLog, bytes: f64) -> String {
+    log.total.map_or(String::new(), |total| {
+        format!(" ({} of the device)", percent(bytes / total))
+    })
 }

@@ -5,9 +5,10 @@
 //! their maximum is the peak. Constant samples were not, and then only steadily growing reserved memory is evidence.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Severity, Symptom};
-use super::series::{Channel, Stat};
+use super::finding::{Finding, Severity, Symptom, share_of_device};
+use super::series::Stat;
 use super::trend::median;
+use crate::log::Meaning;
 use crate::words::{percent, show_bytes};
 
 /// Smallest gap, as a share of reserved memory.
@@ -21,23 +22,23 @@ const MOVES_ABOUT: f64 = 0.01;
 const LEAST_GROWTH: f64 = 0.1;
 
 pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> {
-    let all = &log.all;
-    let num_both = all.count(Channel::Reserved).min(
-        all.count(Channel::Allocated)
-            .max(all.count(Channel::AllocatedPeak)),
+    let all = &log.memory.all;
+    let num_both = all.count(Meaning::Reserved).min(
+        all.count(Meaning::Allocated)
+            .max(all.count(Meaning::AllocatedPeak)),
     );
     if num_both < FEWEST_SAMPLES {
         return None;
     }
-    let reserved: Vec<&Stat> = all.stats(Channel::Reserved).collect();
+    let reserved: Vec<&Stat> = all.stats(Meaning::Reserved).collect();
     let quarter = reserved.len().div_ceil(4);
     let late = means(&reserved[reserved.len() - quarter..]);
     let early =
         means(&reserved[quarter.min(reserved.len() - 1)..(2 * quarter).min(reserved.len())]);
-    let has_peak = all.count(Channel::AllocatedPeak) > 0;
-    let peak = [Channel::Allocated, Channel::AllocatedPeak]
+    let has_peak = all.count(Meaning::AllocatedPeak) > 0;
+    let peak = [Meaning::Allocated, Meaning::AllocatedPeak]
         .into_iter()
-        .filter_map(|channel| all.most(channel))
+        .filter_map(|channel| log.memory.most(channel))
         .fold(0.0, f64::max);
     let gap = late - peak;
     let least = log.total.map_or(LEAST_BYTES, |total| LEAST_SHARE * total);
@@ -45,6 +46,7 @@ pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> 
         return None;
     }
     let moves_about = log
+        .memory
         .allocated_changes
         .of(FEWEST_SAMPLES)
         .is_some_and(|change| change >= MOVES_ABOUT);
@@ -59,18 +61,11 @@ pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> 
         ));
         return None;
     }
-    let share = log.total.map(|total| late / total);
-    let severity = match share {
-        Some(share) if share >= 0.9 => Severity::Problem,
-        _ => Severity::Warning,
-    };
+    let severity = Severity::problem_if(log.total.is_some_and(|total| late >= 0.9 * total));
     let message = format!(
         "{} is reserved{} while at most {} was allocated: {} of it lies in holes",
         show_bytes(late),
-        share.map_or(String::new(), |share| format!(
-            " ({} of the device)",
-            percent(share)
-        )),
+        share_of_device(log, late),
         show_bytes(peak),
         percent(gap / late)
     );
@@ -89,7 +84,7 @@ fn means(stats: &[&Stat]) -> f64 {
 
 /// Growth of allocated memory from the second quarter to the last, in bytes.
 fn allocated_growth(log: &DeviceLog) -> f64 {
-    let stats: Vec<&Stat> = log.all.stats(Channel::Allocated).collect();
+    let stats: Vec<&Stat> = log.memory.all.stats(Meaning::Allocated).collect();
     let quarter = stats.len() / 4;
     if quarter == 0 {
         return 0.0;

@@ -9,15 +9,15 @@
 use super::device::{DeviceLog, PhaseLog};
 use super::finding::{Finding, Severity, Symptom};
 use super::pace::Pace;
-use super::points::{Points, Unit, gains_by_place, of_many_epochs, of_samples, whole_epochs};
-use super::series::Channel;
+use super::points::{Points, Unit, gains_by_place, of_epochs, of_many_epochs, of_samples};
 use super::trend::{Trend, median, raw_growth, t_975, trend};
+use crate::log::Meaning;
 use crate::words::{counted, percent, show_bytes, show_duration};
 
 /// A slope is reported from 4 standard errors on: about one false alarm in 1,000 healthy logs.
-const CERTAIN: f64 = 4.0;
+const MIN_STANDARD_ERRORS: f64 = 4.0;
 /// Smallest growth over a log that counts as a leak, as a share of device memory.
-const LEAST_SHARE: f64 = 0.0015;
+const MIN_GROWTH_SHARE: f64 = 0.0015;
 /// The same for a device of unknown size, as a share of the current level.
 const LEAST_OF_LEVEL: f64 = 0.005;
 const LEAST_BYTES: f64 = 4e6;
@@ -45,7 +45,7 @@ struct Rate {
 impl Rate {
     /// Reconciles the rate with the gain of fixed places of an epoch over the previous epoch. `None` if the gain is below half of
     /// the rate: then it is no leak. If they differ, the gain is right, because it is free of sawtooth and warm-up.
-    fn beside(self, gain: f64) -> Option<Rate> {
+    fn reconciled_with(self, gain: f64) -> Option<Rate> {
         let is_apart = (self.middle - gain).abs() > 0.1 * gain;
         (gain >= 0.5 * self.middle).then_some(Rate {
             middle: if is_apart { gain } else { self.middle },
@@ -55,61 +55,77 @@ impl Rate {
         })
     }
 
-    /// Widens the interval by the relative error of the length of an epoch.
-    fn widened(self, share: f64) -> Rate {
-        let more = share * self.middle.abs();
+    /// The rate per `length` of the axis, with an interval widened by the relative error of that length.
+    fn per(self, length: f64, error: f64) -> Rate {
+        let more = error * self.middle.abs();
         Rate {
-            low: self.low - more,
-            high: self.high + more,
+            middle: self.middle * length,
+            low: (self.low - more) * length,
+            high: (self.high + more) * length,
             ..self
         }
     }
 }
 
+/// Growth of one channel.
+enum Growth {
+    Steady(Rate),
+    /// Memory rises from epoch to epoch, but there are too few epochs for a confidence interval.
+    TooFewEpochs {
+        per_epoch: f64,
+        num_epochs: usize,
+    },
+    /// Epochs rise, and places within them contradict a leak.
+    Uneven,
+    Unknown,
+}
+
+impl From<Option<Rate>> for Growth {
+    fn from(rate: Option<Rate>) -> Growth {
+        rate.map_or(Growth::Unknown, Growth::Steady)
+    }
+}
+
 pub(super) fn find(log: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let primary = log.primary();
-    for channel in primary.into_iter().chain([Channel::HostRss]) {
-        if log.all.count(channel) == 0 {
-            continue;
+    let primary = log.memory.primary();
+    for channel in primary.into_iter().chain([Meaning::HostRss]) {
+        let count = log.memory.all.count(channel);
+        if count >= FEWEST_SAMPLES {
+            findings.extend(of_channel(log, channel, notes));
+        } else if count > 0 && Some(channel) == primary {
+            let samples = counted(count, "sample");
+            notes.push(format!(
+                "{samples}: too few to judge growth, which takes {FEWEST_SAMPLES}"
+            ));
         }
-        if log.all.count(channel) < FEWEST_SAMPLES {
-            if Some(channel) == primary {
-                let samples = counted(log.all.count(channel), "sample");
-                notes.push(format!(
-                    "{samples}: too few to judge growth, which takes {FEWEST_SAMPLES}"
-                ));
-            }
-            continue;
-        }
-        findings.extend(of_channel(log, channel, notes));
     }
     findings
 }
 
-fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Option<Finding> {
-    let (phase, phase_log) = log.main_phase(channel)?;
+fn of_channel(log: &DeviceLog, channel: Meaning, notes: &mut Vec<String>) -> Option<Finding> {
+    let (phase, phase_log) = log.memory.main_phase(channel)?;
     let pace = Pace::of(phase_log)?;
-    let limit = log.total.filter(|_| channel != Channel::HostRss);
+    let limit = log.total.filter(|_| channel != Meaning::HostRss);
     let least = |level: f64| match (channel, limit) {
-        (Channel::HostRss, _) => LEAST_HOST_BYTES.max(LEAST_OF_HOST * level),
-        (_, Some(limit)) => LEAST_BYTES.max(LEAST_SHARE * limit),
+        (Meaning::HostRss, _) => LEAST_HOST_BYTES.max(LEAST_OF_HOST * level),
+        (_, Some(limit)) => LEAST_BYTES.max(MIN_GROWTH_SHARE * limit),
         (_, None) => LEAST_BYTES.max(LEAST_OF_LEVEL * level),
     };
-    let told = match of_many_epochs(phase_log, channel, pace.axis) {
-        Some(points) => Told::Rate(of_points(&points, least)?),
-        None => of_few_epochs(phase_log, channel, &pace, least)?,
+    let growth = match of_many_epochs(phase_log, channel, pace.axis) {
+        Some(points) => of_points(&points, least).into(),
+        None => of_few_epochs(phase_log, channel, &pace, least),
     };
-    let finding = match told {
-        Told::Rate(rate) => finding(log, channel, &pace, &rate, limit),
-        Told::TooFew {
+    let finding = match growth {
+        Growth::Steady(rate) => finding(log, channel, &pace, &rate, limit),
+        Growth::TooFewEpochs {
             per_epoch,
             num_epochs,
         } => {
             let message = format!(
                 "{} rose by about {} per epoch over {}: too few to be sure, at least two more epochs are needed to tell a leak \
                  from warm-up",
-                channel.words(),
+                channel.in_findings(),
                 show_bytes(per_epoch),
                 counted(num_epochs as u64, "whole epoch"),
             );
@@ -119,78 +135,67 @@ fn of_channel(log: &DeviceLog, channel: Channel, notes: &mut Vec<String>) -> Opt
                 return None;
             }
             Finding::new(Symptom::Growth, Severity::Warning, message, advice(channel))
-                .at_step(log.first.step)
+                .at_step(log.first.step())
                 .with("bytes_per_epoch", per_epoch)
                 .with("points", num_epochs as f64)
         }
+        Growth::Uneven | Growth::Unknown => return None,
     };
     Some(finding.in_phase(phase))
-}
-
-/// Result for one channel.
-enum Told {
-    Rate(Rate),
-    /// Memory rises from epoch to epoch, but there are too few epochs for a confidence interval.
-    TooFew {
-        per_epoch: f64,
-        num_epochs: usize,
-    },
 }
 
 /// Growth with few or unknown epochs: by epochs if there are enough, else by samples unless the epochs contradict it.
 fn of_few_epochs(
     log: &PhaseLog,
-    channel: Channel,
+    channel: Meaning,
     pace: &Pace,
     least: impl Fn(f64) -> f64,
-) -> Option<Told> {
+) -> Growth {
     let by_samples = || of_points(&of_samples(log, channel, pace.axis)?, &least);
-    let Some(per_epoch) = pace.per_epoch else {
-        return by_samples().map(Told::Rate);
+    let gains = match pace.per_epoch {
+        Some(per_epoch) => gains_by_place(log, channel, pace.axis, per_epoch),
+        None => Vec::new(),
     };
-    let gains = gains_by_place(log, channel, pace.axis, per_epoch);
-    if gains.is_empty() {
-        return by_samples().map(Told::Rate);
-    }
+    let Some(per_epoch) = pace.per_epoch.filter(|_| !gains.is_empty()) else {
+        return by_samples().into();
+    };
     let gain = median(gains) / per_epoch;
-    let by_epochs = whole_epochs(log, channel, pace.axis)
-        .and_then(|points| from_epoch_to_epoch(&points, gain, pace, &least));
+    let points = of_epochs(log, channel, pace.axis);
+    let by_epochs = points
+        .and_then(|points| from_epoch_to_epoch(&points, gain, (pace.whole, per_epoch), &least));
     match by_epochs {
-        Some(EpochToEpoch::Rate(rate)) => return Some(Told::Rate(rate)),
-        Some(EpochToEpoch::Uneven) => return None,
-        Some(EpochToEpoch::TooFew { .. }) | None => {}
-    }
-    let by_samples = by_samples().and_then(|rate| rate.beside(gain));
-    match (by_samples, by_epochs) {
-        (Some(rate), _) => Some(Told::Rate(rate)),
-        (None, Some(EpochToEpoch::TooFew { rate, num_epochs })) => Some(Told::TooFew {
-            per_epoch: rate * per_epoch,
-            num_epochs,
-        }),
-        (None, _) => None,
+        Some(known @ (Growth::Steady(_) | Growth::Uneven)) => known,
+        other => match by_samples().and_then(|rate| rate.reconciled_with(gain)) {
+            Some(rate) => Growth::Steady(rate),
+            None => other.unwrap_or(Growth::Unknown),
+        },
     }
 }
 
 fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
     let least = least(median(points.middles.clone()));
-    // Most logs end here: removing warm-up and steps leaves less growth, not more.
+    // Most logs end here: removing warm-up leaves less growth, not more.
     if raw_growth(&points.at, &points.middles) < 0.5 * least {
         return None;
     }
     let middle = trend(&points.at, &points.middles)?;
     let floor = trend(&points.at, &points.floors)?;
     let is_steady = |of: &Trend, other: &Trend| {
-        let is_certain =
-            of.certainty >= CERTAIN && of.low > LEAST_SURE * of.growth && of.growth >= least;
-        let goes_on = of.late_growth >= 0.25 * of.growth;
+        let is_certain = of.certainty >= MIN_STANDARD_ERRORS
+            && of.low > LEAST_SURE * of.growth
+            && of.growth >= least;
+        // A single step raises one half only, and warm-up the first.
+        let goes_on = of.least_half >= 0.25 * of.growth;
         // The other series grows too, within its uncertainty.
         is_certain && goes_on && other.growth > 0.0 && other.high >= 0.5 * of.growth
     };
-    let shown = match points.unit {
-        _ if is_steady(&middle, &floor) => middle,
+    let shown = if is_steady(&middle, &floor) {
+        middle
+    } else if points.unit == Unit::Cycle && is_steady(&floor, &middle) {
         // The floor of a sawtooth is better determined than its middle.
-        Unit::Cycle if is_steady(&floor, &middle) => floor,
-        _ => return None,
+        floor
+    } else {
+        return None;
     };
     let span = points.at.last()? - points.at.first()?;
     (span > 0.0).then(|| Rate {
@@ -202,18 +207,6 @@ fn of_points(points: &Points, least: impl Fn(f64) -> f64) -> Option<Rate> {
     })
 }
 
-/// Result of comparing the means of whole epochs.
-enum EpochToEpoch {
-    Rate(Rate),
-    /// Places within the epochs contradict a leak.
-    Uneven,
-    /// Memory rises, but there are too few epochs to call it a leak.
-    TooFew {
-        rate: f64,
-        num_epochs: usize,
-    },
-}
-
 /// Growth from epoch to epoch: a leak adds the same amount each time; warm-up and a single step do not.
 ///
 /// The error of the mean difference comes from the spread of the differences (Student's t). It is an overestimate, because a value
@@ -221,58 +214,47 @@ enum EpochToEpoch {
 fn from_epoch_to_epoch(
     points: &Points,
     gain: f64,
-    pace: &Pace,
+    (whole, per_epoch): (f64, f64),
     least: impl Fn(f64) -> f64,
-) -> Option<EpochToEpoch> {
+) -> Option<Growth> {
     let num_epochs = points.at.len();
     let rates = |values: &[f64]| -> Vec<f64> {
         let steps = points.at.windows(2).zip(values.windows(2));
-        steps
-            .map(|(at, value)| (value[1] - value[0]) / (at[1] - at[0]))
+        let rates = steps.map(|(at, value)| (value[1] - value[0]) / (at[1] - at[0]));
+        // The first epoch includes warm-up.
+        rates
+            .skip(usize::from(num_epochs > FEWEST_EPOCHS + 1))
             .collect()
     };
-    let mut middles = rates(&points.middles);
-    let mut floors = rates(&points.floors);
-    // The first epoch includes warm-up.
-    if middles.len() > FEWEST_EPOCHS {
-        middles.remove(0);
-        floors.remove(0);
-    }
-    if middles.is_empty() || middles.iter().any(|rate| !rate.is_finite()) {
-        return None;
-    }
+    let (middles, floors) = (rates(&points.middles), rates(&points.floors));
     let usual = median(middles.clone());
-    let is_even = middles
-        .iter()
-        .all(|rate| (0.5 * usual..=1.5 * usual).contains(rate));
+    let even = 0.5 * usual..=1.5 * usual;
     let least = least(median(points.middles.clone()));
-    let grows = usual > 0.0 && usual * pace.whole >= least && floors.iter().all(|rate| *rate > 0.0);
-    if !is_even || !grows {
+    let grows = usual > 0.0 && usual * whole >= least && floors.iter().all(|rate| *rate > 0.0);
+    if !grows || !middles.iter().all(|rate| even.contains(rate)) {
         return None;
     }
     // A leak raises every place of an epoch equally. A sawtooth that is out of step with the epochs raises some places and lowers
     // others, and its remainder is small compared with its height.
     let heights = points.middles.iter().zip(&points.floors);
     let height = median(heights.map(|(middle, floor)| middle - floor).collect());
-    let is_alike = (gain - usual).abs() <= UNEVEN * usual && usual * pace.whole >= UNEVEN * height;
+    let is_alike = (gain - usual).abs() <= UNEVEN * usual && usual * whole >= UNEVEN * height;
     if num_epochs < FEWEST_EPOCHS {
-        let rate = usual;
-        return is_alike.then_some(EpochToEpoch::TooFew { rate, num_epochs });
+        return is_alike.then_some(Growth::TooFewEpochs {
+            per_epoch: usual * per_epoch,
+            num_epochs,
+        });
     }
     if !is_alike {
-        return Some(EpochToEpoch::Uneven);
+        return Some(Growth::Uneven);
     }
     let count = middles.len() as f64;
     let mean = middles.iter().sum::<f64>() / count;
-    let variance = middles
-        .iter()
-        .map(|rate| (rate - mean).powi(2))
-        .sum::<f64>()
-        / (count - 1.0);
+    let squares: f64 = middles.iter().map(|rate| (rate - mean).powi(2)).sum();
     // Smaller differences are rounding errors.
-    let error = (variance / count).sqrt().max(1e-9 * mean);
+    let error = (squares / (count - 1.0) / count).sqrt().max(1e-9 * mean);
     let reach = t_975(count - 1.0) * error;
-    (mean - reach > 0.0).then_some(EpochToEpoch::Rate(Rate {
+    (mean > reach).then_some(Growth::Steady(Rate {
         middle: mean,
         low: mean - reach,
         high: mean + reach,
@@ -283,32 +265,31 @@ fn from_epoch_to_epoch(
 
 fn finding(
     log: &DeviceLog,
-    channel: Channel,
+    channel: Meaning,
     pace: &Pace,
     rate: &Rate,
     limit: Option<f64>,
 ) -> Finding {
-    // The rate in the log's main unit, and in parentheses in the other units.
-    let epoch = pace.per_epoch.map(|epoch| (" per epoch", epoch));
-    let minute = pace
-        .seconds
-        .map(|seconds| 60.0 / seconds)
-        .map(|minute| (" per minute", minute));
-    let step = pace
-        .steps
-        .map(|steps| 1.0 / steps)
-        .map(|step| (" per step", step));
-    let mut units = [epoch, minute, step].into_iter().flatten();
-    let (unit, length) = units.next().unwrap_or((" over the log", pace.whole));
-    let shown = match epoch {
-        Some(_) => rate.widened(pace.epoch_error),
-        None => *rate,
+    let per = |unit: &'static str, length: Option<f64>, error: f64| {
+        length.map(|length| (unit, rate.per(length, error)))
     };
-    let beside: Vec<String> = limit
-        .map(|limit| format!("{} of the device", percent(rate.middle * length / limit)))
-        .into_iter()
-        .chain(units.map(|(unit, length)| format!("{}{unit}", show_bytes(rate.middle * length))))
-        .collect();
+    let units = [
+        per("per epoch", pace.per_epoch, pace.epoch_error),
+        per(
+            "per minute",
+            pace.seconds.map(|seconds| 60.0 / seconds),
+            0.0,
+        ),
+        per("per step", pace.steps.map(|steps| 1.0 / steps), 0.0),
+    ];
+    let units: Vec<(&str, Rate)> = units.into_iter().flatten().collect();
+    // The rate in the log's main unit, and in parentheses in the other units.
+    let whole = ("over the log", rate.per(pace.whole, 0.0));
+    let (unit, main) = *units.first().unwrap_or(&whole);
+    let share = limit.map(|limit| format!("{} of the device", percent(main.middle / limit)));
+    let others = units.iter().skip(1);
+    let others = others.map(|(unit, rate)| format!("{} {unit}", show_bytes(rate.middle)));
+    let beside: Vec<String> = share.into_iter().chain(others).collect();
     let beside = if beside.is_empty() {
         String::new()
     } else {
@@ -316,37 +297,31 @@ fn finding(
     };
     // Distance along the axis until memory is full.
     let left = limit
-        .zip(log.all.most(channel))
+        .zip(log.memory.most(channel))
         .map(|(limit, most)| (limit - most).max(0.0) / rate.middle);
     let message = format!(
-        "{} grows by {}{unit}{beside}, 95% sure of {} to {}{unit}{}",
-        channel.words(),
-        show_bytes(shown.middle * length),
-        show_bytes(shown.low * length),
-        show_bytes(shown.high * length),
+        "{} grows by {} {unit}{beside}, 95% sure of {} to {} {unit}{}",
+        channel.in_findings(),
+        show_bytes(main.middle),
+        show_bytes(main.low),
+        show_bytes(main.high),
         left.map_or(String::new(), |left| until_full(left, pace))
     );
-    let severity = match left {
-        // Within ten times the length of the log.
-        Some(left) if left < 10.0 * pace.whole => Severity::Problem,
-        _ => Severity::Warning,
-    };
+    // Within ten times the length of the log.
+    let severity = Severity::problem_if(left.is_some_and(|left| left < 10.0 * pace.whole));
     let mut finding = Finding::new(Symptom::Growth, severity, message, advice(channel))
-        .at_step(log.first.step)
-        .with("growth_bytes", rate.middle * pace.whole)
-        .with("growth_low_bytes", rate.low * pace.whole)
-        .with("growth_high_bytes", rate.high * pace.whole)
+        .at_step(log.first.step())
+        .with("growth_bytes", whole.1.middle)
+        .with("growth_low_bytes", whole.1.low)
+        .with("growth_high_bytes", whole.1.high)
         .with("standard_errors", rate.standard_errors)
         .with("points", rate.num_points as f64);
-    let of_epoch = rate.widened(pace.epoch_error);
-    for (unit, rate) in [(epoch, &of_epoch), (minute, rate), (step, rate)] {
-        if let Some((unit, length)) = unit {
-            let name = unit.trim_start().replace(' ', "_");
-            finding = finding
-                .with(&format!("bytes_{name}"), rate.middle * length)
-                .with(&format!("bytes_{name}_low"), rate.low * length)
-                .with(&format!("bytes_{name}_high"), rate.high * length);
-        }
+    for (unit, rate) in units {
+        let name = unit.replace(' ', "_");
+        finding = finding
+            .with(&format!("bytes_{name}"), rate.middle)
+            .with(&format!("bytes_{name}_low"), rate.low)
+            .with(&format!("bytes_{name}_high"), rate.high);
     }
     if let Some(left) = left {
         finding = finding.with("logs_until_full", left / pace.whole);
@@ -357,9 +332,9 @@ fn finding(
     finding
 }
 
-fn advice(channel: Channel) -> &'static str {
+fn advice(channel: Meaning) -> &'static str {
     match channel {
-        Channel::HostRss => {
+        Meaning::HostRss => {
             "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less"
         }
         _ => {

@@ -1,7 +1,7 @@
 //! Histogram in a fixed amount of memory.
 
 /// Logarithmic bins: every value from 1/1000 to 1e15 is within 0.25% of its bin's middle.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
     counts: Vec<u32>,
     count: u64,
@@ -14,13 +14,6 @@ const LOWEST: f64 = -7.0;
 const HIGHEST: f64 = 35.0;
 
 impl Histogram {
-    pub fn new() -> Histogram {
-        Histogram {
-            counts: Vec::new(),
-            count: 0,
-        }
-    }
-
     pub fn add(&mut self, value: f64) {
         let bin = bin(value);
         if self.counts.len() <= bin {
@@ -71,7 +64,7 @@ mod tests {
 
     #[test]
     fn quantiles_within_a_bin() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         assert_eq!(histogram.quantile(0.5), None);
         for value in 1..=1000 {
             histogram.add(f64::from(value) * 1e8);

@@ -79,12 +79,12 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
         devices[last].add(&sample, limit);
     }
     let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(log.troubles().iter().map(failed::of_lines));
-    findings.extend(failed::of_losses(log.losses()));
+    findings.extend(log.troubles.iter().map(failed::of_lines));
+    findings.extend(failed::of_losses(&log.losses));
     if num_samples == 0 && findings.is_empty() {
         return Err(log.nothing());
     }
-    let mut notes = log.notes().to_vec();
+    let mut notes = std::mem::take(&mut log.notes);
     if num_of_more_devices > 0 {
         notes.push(format!(
             "more than {MOST_DEVICES} devices: {} of the others left out",
@@ -118,16 +118,16 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
         log: LogSummary {
             name: options.log.clone(),
             format: log.format(),
-            lines: log.num_lines(),
+            lines: log.num_lines,
             samples: num_samples,
-            skipped: log.skipped().clone(),
+            skipped: log.skipped,
             seconds: seconds.reduce(f64::max),
             devices: devices
                 .into_iter()
                 .map(|device| device.name)
                 .filter(|name| !name.is_empty())
                 .collect(),
-            columns: log.columns().to_vec(),
+            columns: log.columns,
             notes,
         },
     };
@@ -142,7 +142,7 @@ fn judge(device: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
             thousands(device.num_clock_backwards)
         ));
     }
-    if device.total.is_none() && device.primary().is_some() {
+    if device.total.is_none() && device.memory.primary().is_some() {
         notes.push(
             "the log does not say how much memory the device has; --limit 24GiB does".to_owned(),
         );

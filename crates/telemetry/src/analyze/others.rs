@@ -1,9 +1,10 @@
 //! Memory of other processes: the used device memory without the run's own.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Severity, Symptom};
-use super::series::{Bucket, Channel};
-use crate::words::{percent, show_bytes, thousands};
+use super::finding::{Finding, Severity, Symptom, share_of_device};
+use super::series::Bucket;
+use crate::log::Meaning;
+use crate::words::{show_bytes, thousands};
 
 /// Smallest share of the device that is reported; the driver's own share is smaller.
 const LEAST: f64 = 0.05;
@@ -13,7 +14,7 @@ const FEWEST_SAMPLES: u64 = 5;
 const NEARLY_FULL: f64 = 0.95;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
-    let levels = log.level(Channel::Others);
+    let levels = log.memory.level(Meaning::Others);
     // A CPU always runs other processes, and a plan covers only the memory of this one.
     if levels.count() < FEWEST_SAMPLES || log.name == "cpu" {
         return None;
@@ -24,8 +25,8 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if most < least {
         return None;
     }
-    let buckets = &log.all.buckets;
-    let of = |bucket: &Bucket| bucket.stat(Channel::Others).map(|stat| stat.most);
+    let buckets = &log.memory.all.buckets;
+    let of = |bucket: &Bucket| bucket.stat(Meaning::Others).map(|stat| stat.most);
     let before = buckets.first().and_then(of).unwrap_or(0.0);
     let has_come = before < most / 2.0;
     let came = buckets
@@ -44,21 +45,15 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         (true, None) => format!("; at first it was {}", show_bytes(before)),
     };
     let is_full = log
+        .training
         .held_share
         .quantile(0.99)
         .is_some_and(|share| share >= NEARLY_FULL);
-    let severity = if is_full {
-        Severity::Problem
-    } else {
-        Severity::Warning
-    };
+    let severity = Severity::problem_if(is_full);
     let message = format!(
         "other processes hold {}{}{since}",
         show_bytes(most),
-        log.total.map_or(String::new(), |total| format!(
-            " ({} of the device)",
-            percent(most / total)
-        )),
+        share_of_device(log, most)
     );
     Some(
         Finding::new(

@@ -3,8 +3,9 @@
 use super::device::PhaseLog;
 use super::progress::Axis;
 use super::sawtooth::resets;
-use super::series::{Bucket, Channel, Series, Stat};
+use super::series::{Bucket, Series, Stat};
 use super::trend::{median, quantile};
+use crate::log::Meaning;
 
 pub(super) const FEWEST_CYCLES: usize = 6;
 const MOST_POINTS: usize = 40;
@@ -36,7 +37,7 @@ struct Spot<'a> {
     samples: u64,
 }
 
-fn spots(series: &Series, channel: Channel, axis: Axis) -> Vec<Spot<'_>> {
+fn spots(series: &Series, channel: Meaning, axis: Axis) -> Vec<Spot<'_>> {
     let spot = |bucket: &'_ Bucket| Some((bucket.middle_along(axis)?, bucket.num_samples()));
     let buckets = series.buckets.iter();
     buckets
@@ -74,23 +75,37 @@ impl Points {
     }
 }
 
-/// Whole epochs, one point each.
-pub(super) fn whole_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
-    let all = spots(&log.epochs, channel, axis);
-    let enough = FEWEST_PER_EPOCH * all.len() as u64;
-    if log.epochs.count(channel) < enough {
+/// Epochs that were not cut short; `None` with too few samples in each.
+fn whole_epochs(log: &PhaseLog, channel: Meaning, axis: Axis) -> Option<Vec<Spot<'_>>> {
+    let mut epochs = spots(&log.epochs, channel, axis);
+    if log.epochs.count(channel) < FEWEST_PER_EPOCH * epochs.len() as u64 {
         return None;
     }
-    let usual = median(all.iter().map(|spot| spot.samples as f64).collect());
-    let is_whole = |spot: &&Spot<'_>| spot.samples as f64 >= WHOLE_EPOCH * usual;
-    let whole: Vec<Spot<'_>> = all.iter().filter(is_whole).copied().collect();
-    Some(Points::of(whole.chunks(1), Unit::Epoch))
+    let usual = median(epochs.iter().map(|epoch| epoch.samples as f64).collect());
+    epochs.retain(|epoch| epoch.samples as f64 >= WHOLE_EPOCH * usual);
+    Some(epochs)
+}
+
+/// Whole epochs, one point each.
+pub(super) fn of_epochs(log: &PhaseLog, channel: Meaning, axis: Axis) -> Option<Points> {
+    let epochs = whole_epochs(log, channel, axis)?;
+    Some(Points::of(epochs.chunks(1), Unit::Epoch))
+}
+
+/// Points for many epochs: all but the first, which includes warm-up.
+pub(super) fn of_many_epochs(log: &PhaseLog, channel: Meaning, axis: Axis) -> Option<Points> {
+    let epochs = whole_epochs(log, channel, axis)?;
+    let inner = epochs
+        .get(1..)
+        .filter(|inner| inner.len() > FEWEST_CYCLES)?;
+    let in_each = inner.len().div_ceil(MOST_POINTS);
+    Some(Points::of(inner.chunks_exact(in_each), Unit::Epoch))
 }
 
 /// Gains over the previous epoch at the same place within the epoch, for places throughout all epochs.
 pub(super) fn gains_by_place(
     log: &PhaseLog,
-    channel: Channel,
+    channel: Meaning,
     axis: Axis,
     per_epoch: f64,
 ) -> Vec<f64> {
@@ -129,22 +144,9 @@ pub(super) fn gains_by_place(
     gains
 }
 
-/// Points for many epochs: all but the first, which includes warm-up, and the last.
-pub(super) fn of_many_epochs(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
-    let all = spots(&log.epochs, channel, axis);
-    let num_inner = all.len().checked_sub(2)?;
-    if num_inner < FEWEST_CYCLES || log.epochs.count(channel) < FEWEST_PER_EPOCH * all.len() as u64
-    {
-        return None;
-    }
-    let inner = &all[1..=num_inner];
-    let in_each = inner.len().div_ceil(MOST_POINTS);
-    Some(Points::of(inner.chunks_exact(in_each), Unit::Epoch))
-}
-
 /// Points from samples: cycles if memory goes up and down, else blocks. With too few cycles there is no result, because the last
 /// cycle always seems to grow.
-pub(super) fn of_samples(log: &PhaseLog, channel: Channel, axis: Axis) -> Option<Points> {
+pub(super) fn of_samples(log: &PhaseLog, channel: Meaning, axis: Axis) -> Option<Points> {
     let spots = spots(&log.samples, channel, axis);
     let spots = while_running(&spots);
     let means: Vec<f64> = spots.iter().map(|spot| spot.stat.mean()).collect();

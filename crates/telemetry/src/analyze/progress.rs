@@ -38,7 +38,7 @@ impl Position {
 
 /// Tracks the position through the log.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct LogProgress {
     position: Position,
     step: Option<u64>,
     /// Step difference of the last two samples with different steps.
@@ -48,10 +48,10 @@ pub(super) struct Progress {
     num_gaps: f64,
 }
 
-impl Progress {
+impl LogProgress {
     pub fn next(&mut self, sample: &Sample) -> Position {
         self.position.samples += 1.0;
-        if let Some(step) = sample.step {
+        if let Some(step) = sample.step() {
             let more = match self.step {
                 None => 0.0,
                 Some(before) if step >= before => {
@@ -67,7 +67,7 @@ impl Progress {
             self.step = Some(step);
             self.position.steps = Some(self.position.steps.unwrap_or(0.0) + more);
         }
-        if let Some(time) = sample.time {
+        if let Some(time) = sample.time() {
             let more = self.time.map_or(0.0, |before| (time - before).max(0.0));
             let usual = self.gap_seconds / self.num_gaps.max(1.0);
             let is_pause = self.num_gaps > 0.0 && more > PAUSE_SECONDS.max(PAUSE_GAPS * usual);
@@ -86,15 +86,13 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Meaning;
 
     fn positions(samples: &[(u64, f64)]) -> Vec<(f64, f64)> {
-        let mut progress = Progress::default();
+        let mut progress = LogProgress::default();
         let at = samples.iter().map(|(step, time)| {
-            let sample = Sample {
-                step: Some(*step),
-                time: Some(*time),
-                ..Sample::default()
-            };
+            let sample = Sample::default().with(Meaning::Step, *step as f64);
+            let sample = sample.with(Meaning::Time, *time);
             let position = progress.next(&sample);
             (position.steps.unwrap(), position.seconds.unwrap())
         });

@@ -4,57 +4,7 @@
 //! much. So memory is constant, every sample counts, and a short log is kept exactly.
 
 use super::progress::{Axis, Position};
-use crate::log::Sample;
-
-/// Kind of memory that is tracked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Channel {
-    Used,
-    Process,
-    Allocated,
-    AllocatedPeak,
-    Reserved,
-    HostRss,
-    /// Used memory of the device without the process's own.
-    Others,
-}
-
-impl Channel {
-    pub const ALL: [Channel; 7] = [
-        Channel::Used,
-        Channel::Process,
-        Channel::Allocated,
-        Channel::AllocatedPeak,
-        Channel::Reserved,
-        Channel::HostRss,
-        Channel::Others,
-    ];
-
-    pub fn of(self, sample: &Sample) -> Option<f64> {
-        match self {
-            Channel::Used => sample.used,
-            Channel::Process => sample.process,
-            Channel::Allocated => sample.allocated,
-            Channel::AllocatedPeak => sample.allocated_peak,
-            Channel::Reserved => sample.reserved,
-            Channel::HostRss => sample.host_rss,
-            Channel::Others => Some((sample.used? - sample.process?).max(0.0)),
-        }
-    }
-
-    /// Name in messages.
-    pub fn words(self) -> &'static str {
-        match self {
-            Channel::Used => "used memory",
-            Channel::Process => "the process's memory",
-            Channel::Allocated => "allocated memory",
-            Channel::AllocatedPeak => "peak allocated memory",
-            Channel::Reserved => "reserved memory",
-            Channel::HostRss => "host memory",
-            Channel::Others => "memory of other processes",
-        }
-    }
-}
+use crate::log::{Meaning, Sample};
 
 /// Statistics of a bucket for one channel.
 #[derive(Clone, Copy, Debug)]
@@ -106,20 +56,20 @@ pub(super) struct Bucket {
     first: Position,
     /// Sum and count of the positions along each axis.
     along: [(f64, u64); Axis::ALL.len()],
-    stats: [Stat; Channel::ALL.len()],
+    stats: [Stat; Meaning::CHANNELS.len()],
 }
 
 impl Bucket {
     fn new(sample: &Sample, position: &Position) -> Bucket {
         Bucket {
-            first_step: sample.step,
+            first_step: sample.step(),
             size: 1,
             num_samples: 0,
-            first_epoch: sample.epoch,
-            epoch: sample.epoch,
+            first_epoch: sample.epoch(),
+            epoch: sample.epoch(),
             first: *position,
             along: [(0.0, 0); Axis::ALL.len()],
-            stats: [Stat::NONE; Channel::ALL.len()],
+            stats: [Stat::NONE; Meaning::CHANNELS.len()],
         }
     }
 
@@ -131,8 +81,8 @@ impl Bucket {
                 *count += 1;
             }
         }
-        for (stat, channel) in self.stats.iter_mut().zip(Channel::ALL) {
-            if let Some(value) = channel.of(sample) {
+        for (stat, channel) in self.stats.iter_mut().zip(Meaning::CHANNELS) {
+            if let Some(value) = sample.get(channel) {
                 stat.add(value);
             }
         }
@@ -166,7 +116,7 @@ impl Bucket {
         self.first.along(axis)
     }
 
-    pub fn stat(&self, channel: Channel) -> Option<&Stat> {
+    pub fn stat(&self, channel: Meaning) -> Option<&Stat> {
         let stat = &self.stats[channel as usize];
         (stat.count > 0).then_some(stat)
     }
@@ -186,7 +136,7 @@ pub(super) struct Series {
     /// Number of samples or epochs per bucket.
     size: u64,
     pub buckets: Vec<Bucket>,
-    counts: [u64; Channel::ALL.len()],
+    counts: [u64; Meaning::CHANNELS.len()],
 }
 
 /// Even, so that merging in pairs leaves none over.
@@ -198,16 +148,16 @@ impl Series {
             per,
             size: 1,
             buckets: Vec::new(),
-            counts: [0; Channel::ALL.len()],
+            counts: [0; Meaning::CHANNELS.len()],
         }
     }
 
     pub fn add(&mut self, sample: &Sample, position: &Position) {
-        if self.per == Per::Epoch && sample.epoch.is_none() {
+        if self.per == Per::Epoch && sample.epoch().is_none() {
             return;
         }
-        for (count, channel) in self.counts.iter_mut().zip(Channel::ALL) {
-            *count += u64::from(channel.of(sample).is_some());
+        for (count, channel) in self.counts.iter_mut().zip(Meaning::CHANNELS) {
+            *count += u64::from(sample.get(channel).is_some());
         }
         let full = self.size;
         match (self.buckets.last_mut(), self.per) {
@@ -216,13 +166,13 @@ impl Series {
                 last.add(sample, position);
                 return;
             }
-            (Some(last), Per::Epoch) if last.epoch == sample.epoch => {
+            (Some(last), Per::Epoch) if last.epoch == sample.epoch() => {
                 last.add(sample, position);
                 return;
             }
             (Some(last), Per::Epoch) if last.size < full => {
                 last.size += 1;
-                last.epoch = sample.epoch;
+                last.epoch = sample.epoch();
                 last.add(sample, position);
                 return;
             }
@@ -248,19 +198,15 @@ impl Series {
     }
 
     /// Number of samples with a value of the channel.
-    pub fn count(&self, channel: Channel) -> u64 {
+    pub fn count(&self, channel: Meaning) -> u64 {
         self.counts[channel as usize]
     }
 
     /// The channel's statistics, one per bucket.
-    pub fn stats(&self, channel: Channel) -> impl DoubleEndedIterator<Item = &Stat> {
+    pub fn stats(&self, channel: Meaning) -> impl DoubleEndedIterator<Item = &Stat> {
         self.buckets
             .iter()
             .filter_map(move |bucket| bucket.stat(channel))
-    }
-
-    pub fn most(&self, channel: Channel) -> Option<f64> {
-        self.stats(channel).map(|stat| stat.most).reduce(f64::max)
     }
 }
 
@@ -269,13 +215,10 @@ mod tests {
     use super::*;
 
     fn sample(number: u64) -> Sample {
-        Sample {
-            line: number,
-            step: Some(number),
-            epoch: Some(number / 10),
-            used: Some(number as f64),
-            ..Sample::default()
-        }
+        Sample::default()
+            .with(Meaning::Step, number as f64)
+            .with(Meaning::Epoch, (number / 10) as f64)
+            .with(Meaning::Used, number as f64)
     }
 
     #[test]
@@ -289,18 +232,17 @@ mod tests {
             let mut series = Series::new(per);
             (0..length).for_each(|number| series.add(&sample(number), &Position::default()));
             assert!(series.buckets.len() <= MOST_BUCKETS);
-            assert_eq!(series.count(Channel::Used), length);
+            assert_eq!(series.count(Meaning::Used), length);
             let samples: u64 = series.buckets.iter().map(|bucket| bucket.num_samples).sum();
             assert_eq!(samples, length);
-            assert_eq!(series.most(Channel::Used), Some((length - 1) as f64));
             // In order, without gaps.
             let mut next = 0.0;
-            for stat in series.stats(Channel::Used) {
+            for stat in series.stats(Meaning::Used) {
                 assert_eq!(stat.least, next);
                 assert_eq!(stat.mean(), (stat.least + stat.most) / 2.0);
                 next = stat.most + 1.0;
             }
-            assert_eq!(series.stats(Channel::Reserved).count(), 0);
+            assert_eq!(series.stats(Meaning::Reserved).count(), 0);
         }
         let mut series = Series::new(Per::Epoch);
         (0..35).for_each(|number| series.add(&sample(number), &Position::default()));

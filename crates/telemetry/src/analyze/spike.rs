@@ -5,94 +5,142 @@
 //! samples: a rise of that size in a steady high-water mark is a spike too.
 
 use super::device::DeviceLog;
-use super::finding::{Finding, Severity, Symptom, place};
-use crate::log::Sample;
+use super::finding::{Finding, Severity, Symptom, place, share_of_device};
+use crate::log::{Meaning, Sample};
 use crate::memory_log::Phase;
-use crate::words::{counted, percent, show_bytes};
+use crate::words::{counted, show_bytes};
 
 /// Smallest gap, as a share of the device.
-const LEAST_SHARE: f64 = 0.05;
+const MIN_SHARE: f64 = 0.05;
 /// Smallest gap for a device of unknown size, as a share of the usual level.
-const LEAST_OF_LEVEL: f64 = 0.15;
+const MIN_SHARE_OF_LEVEL: f64 = 0.15;
 /// Largest share of samples above the gap; more frequent peaks are normal operation.
 const MOST_OFTEN: f64 = 0.015;
 /// Fewest samples per epoch for which one spike per epoch counts.
 const FEWEST_PER_EPOCH: u64 = 8;
 const FEWEST_SAMPLES: u64 = 30;
 
+/// High-water mark of allocated memory from the log, or else of reserved memory, and its largest rise after a steady time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HighWaterMark {
+    most: f64,
+    num_steady: u64,
+    is_reserved: bool,
+    rise: Option<PeakRise>,
+}
+
+/// A rise of a high-water mark that was steady before.
+#[derive(Clone, Copy, Debug)]
+struct PeakRise {
+    channel: Meaning,
+    from: f64,
+    to: f64,
+    sample: Sample,
+    /// Whether an epoch ended between this sample and the previous one.
+    is_at_epoch_end: bool,
+}
+
+impl HighWaterMark {
+    /// Samples that a mark must be steady for, because the first steps raise it.
+    const FEWEST_STEADY: u64 = 20;
+    /// Factor up to which a rise counts as steady.
+    const STEADY: f64 = 1.02;
+
+    pub fn add(&mut self, sample: &Sample, last: Option<&Sample>) {
+        let channels = [Meaning::AllocatedPeak, Meaning::Reserved];
+        let known = channels
+            .into_iter()
+            .find_map(|channel| Some((channel, sample.get(channel)?)));
+        let Some((channel, peak)) = known else {
+            return;
+        };
+        let is_reserved = channel == Meaning::Reserved;
+        if is_reserved != self.is_reserved {
+            *self = HighWaterMark {
+                is_reserved,
+                ..HighWaterMark::default()
+            };
+        }
+        self.num_steady += 1;
+        if peak <= self.most {
+            return;
+        }
+        let most_risen = self.rise.map_or(0.0, |rise| rise.to - rise.from);
+        let ends = matches!(sample.phase, Some(Phase::Evaluate | Phase::Save));
+        let is_at_epoch_end = ends || last.is_some_and(|last| last.epoch() != sample.epoch());
+        // Fragmentation raises reserved memory too; only at the end of an epoch does a rise indicate a spike.
+        let may_be_spike = is_at_epoch_end || !is_reserved;
+        if self.num_steady > Self::FEWEST_STEADY && may_be_spike && peak - self.most > most_risen {
+            self.rise = Some(PeakRise {
+                channel,
+                from: self.most,
+                to: peak,
+                sample: *sample,
+                is_at_epoch_end,
+            });
+        }
+        if peak > Self::STEADY * self.most {
+            self.num_steady = 0;
+        }
+        self.most = peak;
+    }
+}
+
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     find_gap(log).or_else(|| find_rise(log))
+}
+
+/// Smallest gap above a level that counts.
+fn least_gap(log: &DeviceLog, level: f64) -> f64 {
+    log.total
+        .map_or(MIN_SHARE_OF_LEVEL * level, |total| MIN_SHARE * total)
 }
 
 /// Finds a rise of the high-water mark that the samples of allocated memory do not show.
 fn find_rise(log: &DeviceLog) -> Option<Finding> {
     let rise = log.peak.rise?;
     let gain = rise.to - rise.from;
-    let least = log
-        .total
-        .map_or(LEAST_OF_LEVEL * rise.from, |total| LEAST_SHARE * total);
-    if gain < least || gain < LEAST_OF_LEVEL * rise.from {
+    if gain < least_gap(log, rise.from).max(MIN_SHARE_OF_LEVEL * rise.from) {
         return None;
     }
-    let share = log.total.map(|total| rise.to / total);
-    let end = if rise.is_at_epoch_end {
-        ", at the end of an epoch"
+    let (end, cause) = if rise.is_at_epoch_end {
+        (", at the end of an epoch", Some(Phase::Evaluate))
     } else {
-        ""
+        ("", rise.sample.phase)
     };
     let message = format!(
-        "{} rose to {}{} {}{}{end}: {} above the {} that it was until then",
-        rise.channel.words(),
-        show_bytes(rise.to),
-        share.map_or(String::new(), |share| format!(
-            " ({} of the device)",
-            percent(share)
-        )),
-        place(log, &rise.sample),
-        during(&rise.sample),
+        "{} rose to {}{end}: {} above the {} that it was until then",
+        rise.channel.in_findings(),
+        peak_in_words(log, rise.to, &rise.sample),
         show_bytes(gain),
         show_bytes(rise.from),
     );
-    let severity = match share {
-        Some(share) if share >= 0.95 => Severity::Problem,
-        _ => Severity::Warning,
-    };
-    let advice = if rise.is_at_epoch_end {
-        advice_of(Some(Phase::Evaluate))
-    } else {
-        advice_of(rise.sample.phase)
-    };
-    Some(
-        Finding::new(Symptom::Spike, severity, message, advice)
-            .at_step(rise.sample.step)
-            .in_phase(rise.sample.phase)
-            .with("peak_bytes", rise.to)
-            .with("usual_peak_bytes", rise.from)
-            .with("line", rise.sample.line as f64),
-    )
+    Some(finding(
+        log,
+        message,
+        cause,
+        rise.to,
+        rise.from,
+        &rise.sample,
+    ))
 }
 
 fn find_gap(log: &DeviceLog) -> Option<Finding> {
-    let channel = log.primary()?;
-    let levels = log.level(channel);
+    let channel = log.memory.primary()?;
+    let levels = log.memory.level(channel);
     if levels.count() < FEWEST_SAMPLES {
         return None;
     }
     let usual = levels.quantile(0.5)?;
-    let least = log
-        .total
-        .map_or(LEAST_OF_LEVEL * usual, |total| LEAST_SHARE * total);
+    let least = least_gap(log, usual);
     // One peak per epoch is a spike too, if epochs are long.
     let once_an_epoch = log.num_epochs.min(levels.count() / FEWEST_PER_EPOCH);
     let most_above = ((MOST_OFTEN * levels.count() as f64).max(1.0) as u64).max(once_an_epoch);
     let mut num_above = 0;
-    let mut above: Option<f64> = None;
+    let mut above = f64::NEG_INFINITY;
     let mut gap = None;
     for (value, count) in levels.largest_first() {
-        if let Some(above) = above
-            && above - value >= least
-            && num_above <= most_above
-        {
+        if above - value >= least {
             gap = Some((value, num_above));
         }
         num_above += count;
@@ -100,49 +148,60 @@ fn find_gap(log: &DeviceLog) -> Option<Finding> {
             // The remaining samples are the bulk; every gap above them has been compared.
             break;
         }
-        above = Some(value);
+        above = value;
     }
     let (usual_peak, num_above) = gap?;
-    let tops = &log.tops[channel as usize];
-    let top = tops.first()?;
-    let peak = channel.of(top)?;
-    let share = log.total.map(|total| peak / total);
+    let top = log.memory.largest(channel)?;
+    let peak = top.get(channel)?;
     let often = match num_above {
         1 => String::new(),
         times => format!(", {} in all", counted(times, "sample")),
     };
     let message = format!(
-        "{} shot up to {}{} {}{}, {} above its usual peak of {}{often}",
-        channel.words(),
-        show_bytes(peak),
-        share.map_or(String::new(), |share| format!(
-            " ({} of the device)",
-            percent(share)
-        )),
-        place(log, top),
-        during(top),
+        "{} shot up to {}, {} above its usual peak of {}{often}",
+        channel.in_findings(),
+        peak_in_words(log, peak, top),
         show_bytes(peak - usual_peak),
         show_bytes(usual_peak),
     );
-    let severity = match share {
-        Some(share) if share >= 0.95 => Severity::Problem,
-        _ => Severity::Warning,
-    };
+    let finding = finding(log, message, top.phase, peak, usual_peak, top);
     Some(
-        Finding::new(Symptom::Spike, severity, message, advice_of(top.phase))
-            .at_step(top.step)
-            .in_phase(top.phase)
-            .with("peak_bytes", peak)
-            .with("usual_peak_bytes", usual_peak)
+        finding
             .with("usual_bytes", usual)
-            .with("samples_above", num_above as f64)
-            .with("line", top.line as f64),
+            .with("samples_above", num_above as f64),
     )
 }
 
-fn during(top: &Sample) -> String {
-    top.phase
-        .map_or(String::new(), |phase| format!(" during {}", phase.name()))
+/// `60.00 GiB (75% of the device) at step 121 during train`.
+fn peak_in_words(log: &DeviceLog, peak: f64, sample: &Sample) -> String {
+    let phase = sample
+        .phase
+        .map(|phase| format!(" during {}", phase.name()));
+    format!(
+        "{}{} {}{}",
+        show_bytes(peak),
+        share_of_device(log, peak),
+        place(log, sample),
+        phase.unwrap_or_default()
+    )
+}
+
+/// The finding; `cause` is the phase to look at.
+fn finding(
+    log: &DeviceLog,
+    message: String,
+    cause: Option<Phase>,
+    peak: f64,
+    usual_peak: f64,
+    sample: &Sample,
+) -> Finding {
+    let is_full = log.total.is_some_and(|total| peak >= 0.95 * total);
+    let severity = Severity::problem_if(is_full);
+    Finding::new(Symptom::Spike, severity, message, advice_of(cause))
+        .at(sample)
+        .with("peak_bytes", peak)
+        .with("usual_peak_bytes", usual_peak)
+        .with("line", sample.line as f64)
 }
 
 fn advice_of(phase: Option<Phase>) -> &'static str {

@@ -2,6 +2,7 @@
 
 use super::device::{DeviceLog, FULL};
 use super::finding::{Finding, Severity, Symptom, place};
+use crate::log::Sample;
 use crate::words::{percent, show_duration};
 
 /// Smallest slowdown that is reported.
@@ -9,7 +10,7 @@ const SLOWER: f64 = 1.5;
 const FEWEST_SAMPLES: u64 = 8;
 
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
-    let (full, free) = (&log.step_seconds_full, &log.step_seconds_free);
+    let (full, free) = (&log.training.step_ms_full, &log.training.step_ms_free);
     if full.count() < FEWEST_SAMPLES || free.count() < FEWEST_SAMPLES {
         return None;
     }
@@ -19,7 +20,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if slow < SLOWER * fast || !is_apart {
         return None;
     }
-    let first = log.first_full.as_ref();
+    let first = log.training.first_full.as_ref();
     let message = format!(
         "steps take {:.1} times as long ({} instead of {}) where memory is more than {} full{}",
         slow / fast,
@@ -38,7 +39,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
             message,
             "need less memory (a smaller batch, recomputation), or forbid the driver's fallback to system memory so that it fails early",
         )
-        .at_step(first.and_then(|first| first.step))
+        .at_step(first.and_then(Sample::step))
         .with("slow_step_seconds", slow / 1e3)
         .with("fast_step_seconds", fast / 1e3)
         .with("times_slower", slow / fast)

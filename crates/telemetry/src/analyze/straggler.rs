@@ -53,11 +53,7 @@ impl Stragglers {
             self.steps
         );
         let advice = "look at what else runs on that machine, its clock, its disk and its cores; or leave it out";
-        let severity = if ratio >= TWICE {
-            Severity::Problem
-        } else {
-            Severity::Warning
-        };
+        let severity = Severity::problem_if(ratio >= TWICE);
         let finding = Finding::new(Symptom::Straggler, severity, message, advice);
         let finding = finding.with("rank", *rank as f64);
         Some(finding.with("ratio", ratio))

@@ -1,16 +1,13 @@
 //! Does memory grow steadily? A slope with a confidence interval; warm-up and single steps are not reported as leaks.
 //!
 //! ```text
-//! y(x) = a + c x + sum of b_k g_k(x) + noise        x in [0, 1], b_k >= 0
-//! g    = 1 - exp(-x / tau)   warm-up: caches fill, then no more
-//!        [x >= k]            a single step: another model, a longer sequence
+//! y(x) = a + c x + b (1 - exp(-x / tau)) + noise        x in [0, 1], b >= 0
 //! ```
 //!
-//! Terms `g` are added greedily while each is worth its two parameters (BIC); `c` is the remaining growth. Residuals have Huber
-//! weights, so that a few outliers count no more than a few points. The variance of `c` is widened by the autocorrelation of the
-//! residuals, and its interval is Student's t with the remaining degrees of freedom. The reported slope is the Theil-Sen estimate,
-//! the median of the slopes of all pairs of points, of the data without the terms `g`. A leak that comes in jumps, such as one per
-//! epoch, consists of steps too: if steps were removed, the interval extends to the slope with the steps left in.
+//! The last term is warm-up: caches fill, then no more. It is removed where it is worth its two parameters (BIC); `c` is the remaining
+//! growth. Residuals have Huber weights, so that a few outliers count no more than a few points. The variance of `c` is widened by the
+//! autocorrelation of the residuals, and its interval is Student's t with the remaining degrees of freedom. The reported slope is the
+//! Theil-Sen estimate, the median of the slopes of all pairs of points. A single step raises one half of the log only.
 
 /// Growth from the first point to the last.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,15 +19,11 @@ pub(super) struct Trend {
     pub high: f64,
     /// Growth in standard errors.
     pub certainty: f64,
-    /// Growth of the second half, extrapolated to the whole.
-    pub late_growth: f64,
+    /// Growth of the half that grows less, extrapolated to the whole.
+    pub least_half: f64,
 }
 
-/// Terms besides the slope, at most.
-const MOST_TERMS: usize = 3;
 const FEWEST_POINTS: usize = 6;
-/// Share of the total growth above which a jump is a single event.
-const EVENT: f64 = 0.4;
 
 /// The trend of points; `None` if there are too few.
 pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
@@ -39,100 +32,37 @@ pub(super) fn trend(at: &[f64], y: &[f64]) -> Option<Trend> {
         return None;
     }
     let x = normalized(at)?;
-    let mut terms: Vec<Vec<f64>> = Vec::new();
-    let mut best = fit(&x, y, &terms)?;
-    let candidates = candidates(&x);
-    // Two parameters each; for a step these are its position and its height.
+    let line = fit(&x, y, None)?;
+    let with_warm_up = [0.02, 0.05, 0.1, 0.2, 0.35].into_iter().filter_map(|tau| {
+        let warm_up: Vec<f64> = x.iter().map(|x| 1.0 - (-x / tau).exp()).collect();
+        let fit = fit(&x, y, Some(&warm_up))?;
+        Some((fit, warm_up)).filter(|(fit, _)| fit.warm_up > 0.0)
+    });
+    let best = with_warm_up.min_by(|(a, _), (b, _)| a.cost.total_cmp(&b.cost));
     let price = 2.0 * (n as f64).ln();
-    while terms.len() < MOST_TERMS && terms.len() + 5 < n {
-        let better = candidates
-            .iter()
-            .filter_map(|term| {
-                let mut more = terms.clone();
-                more.push(term.clone());
-                let fit = fit(&x, y, &more)?;
-                // A falling term would turn a sawtooth's teeth into a slope.
-                let grows = fit.coefficients[2..].iter().all(|b| *b >= 0.0);
-                grows.then_some((fit, more))
-            })
-            .min_by(|(a, _), (b, _)| a.cost.total_cmp(&b.cost));
-        match better {
-            Some((fit, more))
-                if n as f64 * (best.cost / fit.cost.max(f64::MIN_POSITIVE)).ln() > price =>
-            {
-                best = fit;
-                terms = more;
-            }
-            _ => break,
+    let is_worth = |cost: f64| n as f64 * (line.cost / cost.max(f64::MIN_POSITIVE)).ln() > price;
+    let (fit, rest, num_parameters) = match best.filter(|(fit, _)| is_worth(fit.cost)) {
+        None => (line, y.to_vec(), 2.0),
+        Some((fit, warm_up)) => {
+            let rest = y.iter().zip(warm_up).map(|(y, g)| y - fit.warm_up * g);
+            let rest = rest.collect();
+            (fit, rest, 4.0)
         }
-    }
-    let coefficients = &best.coefficients[2..];
-    let jumps = terms
-        .iter()
-        .zip(coefficients)
-        .filter(|(term, _)| is_step(term));
-    let all_of_it = best.coefficients[1] + jumps.map(|(_, b)| b).sum::<f64>();
-    // A jump with a large share of the growth is a single event; one of many jumps is growth.
-    let is_of_many = |term: &[f64], b: f64| is_step(term) && b <= EVENT * all_of_it;
-    let without = |is_taken: &dyn Fn(&[f64], f64) -> bool| -> Vec<f64> {
-        let rest = |i: usize| {
-            let taken = terms.iter().zip(coefficients);
-            let taken = taken.filter(|(term, b)| is_taken(term, **b));
-            y[i] - taken.map(|(term, b)| b * term[i]).sum::<f64>()
-        };
-        (0..n).map(rest).collect()
     };
-    let rest = without(&|_, _| true);
-    let with_steps = without(&|term, b| !is_of_many(term, b));
-    let of_many = terms.iter().zip(coefficients);
-    let num_steps = of_many.filter(|(term, b)| is_of_many(term, **b)).count();
-    let of_rest = line(&x, &rest, best.error, terms.len())?;
-    let mut shown = of_rest;
-    if num_steps > 0 {
-        let of_all = line(
-            &x,
-            &with_steps,
-            fit(&x, &with_steps, &[])?.error,
-            terms.len() - num_steps,
-        )?;
-        shown = if num_steps > 1 { of_all } else { of_rest };
-        shown.low = of_rest.low.min(of_all.low);
-        shown.high = of_rest.high.max(of_all.high);
-    }
-    let rest = if num_steps > 1 { &with_steps } else { &rest };
+    let (growth, spread) = theil_sen(&x, &rest)?;
+    let error = fit.error.max(spread).max(f64::MIN_POSITIVE);
+    let t = t_975(n as f64 - num_parameters);
+    let halves = [0..n.div_ceil(2), n / 2..n].map(|half| {
+        let of_half = theil_sen(&x[half.clone()], &rest[half]);
+        of_half.map_or(0.0, |(growth, _)| growth)
+    });
     Some(Trend {
-        growth: shown.growth,
-        low: shown.low,
-        high: shown.high,
-        certainty: best.coefficients[1].min(of_rest.growth) / of_rest.error,
-        late_growth: late_growth(&x, rest),
-    })
-}
-
-/// A straight line without other terms.
-#[derive(Clone, Copy)]
-struct Line {
-    growth: f64,
-    error: f64,
-    low: f64,
-    high: f64,
-}
-
-fn line(x: &[f64], y: &[f64], fit_error: f64, num_terms: usize) -> Option<Line> {
-    let (growth, spread) = theil_sen(x, y)?;
-    let error = fit_error.max(spread).max(f64::MIN_POSITIVE);
-    let free = y.len() as f64 - 2.0 - 2.0 * num_terms as f64;
-    let reach = t_975(free) * error;
-    Some(Line {
         growth,
-        error: error * t_975(free) / t_975(f64::INFINITY),
-        low: growth - reach,
-        high: growth + reach,
+        low: growth - t * error,
+        high: growth + t * error,
+        certainty: fit.slope.min(growth) / (error * t / t_975(f64::INFINITY)),
+        least_half: halves[0].min(halves[1]),
     })
-}
-
-fn is_step(term: &[f64]) -> bool {
-    term.iter().all(|value| *value == 0.0 || *value == 1.0)
 }
 
 /// Scales positions to 0 to 1.
@@ -145,11 +75,6 @@ fn normalized(at: &[f64]) -> Option<Vec<f64>> {
 pub(super) fn raw_growth(at: &[f64], y: &[f64]) -> f64 {
     let of_line = normalized(at).and_then(|x| theil_sen(&x, y));
     of_line.map_or(0.0, |(growth, _)| growth)
-}
-
-fn late_growth(x: &[f64], y: &[f64]) -> f64 {
-    let half = y.len() / 2;
-    theil_sen(&x[half..], &y[half..]).map_or(0.0, |(growth, _)| growth)
 }
 
 /// 97.5% quantile of Student's t: tabulated for few degrees of freedom, else by the Cornish-Fisher expansion.
@@ -168,60 +93,49 @@ pub(super) fn t_975(free: f64) -> f64 {
     }
 }
 
-fn candidates(x: &[f64]) -> Vec<Vec<f64>> {
-    let warm_ups = [0.02, 0.05, 0.1, 0.2, 0.35]
-        .into_iter()
-        .map(|tau| x.iter().map(|x| 1.0 - (-x / tau).exp()).collect());
-    let steps = (1..x.len()).map(|k| (0..x.len()).map(|i| f64::from(u8::from(i >= k))).collect());
-    warm_ups.chain(steps).collect()
-}
-
 struct Fit {
-    /// Coefficients of the constant, of `x` and of the terms.
-    coefficients: Vec<f64>,
+    slope: f64,
+    /// Height of the warm-up.
+    warm_up: f64,
     /// Standard error of the slope.
     error: f64,
     /// Mean weighted square of the residuals.
     cost: f64,
 }
 
-fn fit(x: &[f64], y: &[f64], terms: &[Vec<f64>]) -> Option<Fit> {
+/// Least squares with Huber weights.
+fn fit(x: &[f64], y: &[f64], warm_up: Option<&[f64]>) -> Option<Fit> {
     let n = x.len();
-    let num_columns = 2 + terms.len();
-    let column = |column: usize, i: usize| match column {
-        0 => 1.0,
-        1 => x[i],
-        _ => terms[column - 2][i],
-    };
+    let num_columns = if warm_up.is_some() { 3 } else { 2 };
+    let row = |i: usize| [1.0, x[i], warm_up.map_or(0.0, |warm_up| warm_up[i])];
     let mut weights = vec![1.0; n];
-    let mut coefficients = Vec::new();
     let mut residuals = vec![0.0; n];
-    let mut slope_variance = 0.0;
+    let (mut slope, mut height, mut slope_variance) = (0.0, 0.0, 0.0);
     for _ in 0..3 {
         let mut matrix = vec![vec![0.0; num_columns + 2]; num_columns];
         for i in 0..n {
-            for (r, row) in matrix.iter_mut().enumerate() {
-                for (c, cell) in row.iter_mut().take(num_columns).enumerate() {
-                    *cell += weights[i] * column(r, i) * column(c, i);
+            let row = row(i);
+            for (r, cells) in matrix.iter_mut().enumerate() {
+                for c in 0..num_columns {
+                    cells[c] += weights[i] * row[r] * row[c];
                 }
-                row[num_columns] += weights[i] * column(r, i) * y[i];
+                cells[num_columns] += weights[i] * row[r] * y[i];
             }
         }
         // A second right-hand side gives the column of the inverse that belongs to the slope.
         matrix[1][num_columns + 1] = 1.0;
         solve(&mut matrix)?;
-        coefficients = matrix.iter().map(|row| row[num_columns]).collect();
-        slope_variance = matrix[1][num_columns + 1];
-        for i in 0..n {
-            residuals[i] = y[i]
-                - (0..num_columns)
-                    .map(|c| coefficients[c] * column(c, i))
-                    .sum::<f64>();
+        let coefficients: Vec<f64> = matrix.iter().map(|cells| cells[num_columns]).collect();
+        (slope, slope_variance) = (coefficients[1], matrix[1][num_columns + 1]);
+        height = coefficients.get(2).copied().unwrap_or(0.0);
+        for (i, residual) in residuals.iter_mut().enumerate() {
+            let fitted = coefficients.iter().zip(row(i)).map(|(b, value)| b * value);
+            *residual = y[i] - fitted.sum::<f64>();
         }
-        let spread = 1.4826 * median(residuals.iter().map(|r| r.abs()).collect());
-        let bound = 2.5 * spread;
+        let bound = 2.5 * 1.4826 * median(residuals.iter().map(|r| r.abs()).collect());
         for (weight, residual) in weights.iter_mut().zip(&residuals) {
-            *weight = if residual.abs() > bound && bound > 0.0 {
+            let is_outlier = residual.abs() > bound && bound > 0.0;
+            *weight = if is_outlier {
                 bound / residual.abs()
             } else {
                 1.0
@@ -234,7 +148,8 @@ fn fit(x: &[f64], y: &[f64], terms: &[Vec<f64>]) -> Option<Fit> {
     let floor = y.iter().fold(0.0f64, |most, y| most.max(y.abs())) * 1e-9;
     let variance = (squares / free).max(floor * floor);
     Some(Fit {
-        coefficients,
+        slope,
+        warm_up: height,
         error: (variance * slope_variance.max(0.0)).sqrt() * widening(&residuals),
         cost: (squares / n as f64).max(floor * floor),
     })
@@ -351,11 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_beside_warm_up_and_steps() {
+    fn a_line_is_found_beside_warm_up_and_a_spike() {
         for (name, y) in [
             ("alone", points(|x| x)),
             ("warm-up", points(|x| x + 3.0 * (1.0 - (-x / 0.06).exp()))),
-            ("step", points(|x| x + if x > 0.6 { 2.0 } else { 0.0 })),
             (
                 "spike",
                 points(|x| x + if (0.5..0.52).contains(&x) { 9.0 } else { 0.0 }),
@@ -384,7 +298,9 @@ mod tests {
         ] {
             let trend = evenly(&y).unwrap();
             assert!(
-                trend.certainty < 4.0 || trend.growth < 0.05,
+                trend.certainty < 4.0
+                    || trend.growth < 0.05
+                    || trend.least_half < 0.25 * trend.growth,
                 "{name}: {trend:?}"
             );
         }

@@ -3,7 +3,7 @@
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
-use super::series::Channel;
+use crate::log::Meaning;
 use crate::words::{percent, show_bytes};
 
 /// Share of the device below which memory is underused, if the GPU is busy for less than [`BUSY`] percent of the time.
@@ -18,20 +18,20 @@ const GOAL: f64 = 0.85;
 pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     let total = log.total?;
     // A larger batch does not make a CPU faster.
-    if log.held_share.count() < FEWEST_SAMPLES || log.name == "cpu" {
+    if log.training.held_share.count() < FEWEST_SAMPLES || log.name == "cpu" {
         return None;
     }
     // The peak limits the batch size. The quantile ignores a single outlier of samples from outside.
-    let peaks = [Channel::AllocatedPeak, Channel::Reserved].map(|channel| log.all.most(channel));
+    let peaks = [Meaning::AllocatedPeak, Meaning::Reserved].map(|channel| log.memory.most(channel));
     let share = peaks
         .iter()
         .flatten()
         .map(|peak| peak / total)
-        .fold(log.held_share.quantile(0.995)?, f64::max);
-    let utilization = log.busy.utilization.of(FEWEST_SAMPLES);
+        .fold(log.training.held_share.quantile(0.995)?, f64::max);
+    let utilization = log.training.busy.utilization.of(FEWEST_SAMPLES);
     let is_underused = match utilization {
         // With nothing loaded, nothing ran, which is another finding.
-        _ if log.busy.num_empty > 0 && utilization.is_none() => false,
+        _ if log.training.busy.num_empty > 0 && utilization.is_none() => false,
         Some(utilization) => share < LITTLE && utilization < BUSY,
         None => share < VERY_LITTLE,
     };
@@ -61,7 +61,7 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
         ),
     };
     // Between steps a script holds little; only a peak shows how much larger a batch may be.
-    let outside = [Channel::Process, Channel::Used].map(|channel| log.all.most(channel));
+    let outside = [Meaning::Process, Meaning::Used].map(|channel| log.memory.most(channel));
     let has_peak = peaks.iter().chain(&outside).any(Option::is_some);
     let advice = if has_peak {
         advice

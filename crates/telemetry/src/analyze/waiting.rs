@@ -2,7 +2,6 @@
 
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
-use super::idle::utilization_otherwise;
 use crate::words::percent;
 
 /// Shares of the time spent waiting, if the log has them.
@@ -22,11 +21,7 @@ pub(super) fn of_share(waited: f64) -> Option<Finding> {
     if waited < MUCH {
         return None;
     }
-    let severity = if waited >= MOST {
-        Severity::Problem
-    } else {
-        Severity::Warning
-    };
+    let severity = Severity::problem_if(waited >= MOST);
     let message = format!("{} of the time was spent waiting for data", percent(waited));
     let finding = Finding::new(Symptom::WaitingForData, severity, message, OF_DATA);
     Some(finding.with("waited_share", waited))
@@ -36,17 +31,12 @@ pub(super) fn find(log: &DeviceLog) -> Option<Finding> {
     if let Some(waited) = log.waited.of(FEWEST_THAT_SAY) {
         return of_share(waited);
     }
-    let utilization = utilization_otherwise(log)?;
-    let count = log.busy.utilization.count as f64;
-    let nothing = log.busy.num_nothing_to_do as f64 / count;
+    let busy = &log.training.busy;
+    let (utilization, nothing) = (busy.utilization_otherwise()?, busy.idle_share());
     if utilization >= BUSY || nothing >= 0.9 {
         return None;
     }
-    let severity = if utilization < HARDLY_BUSY {
-        Severity::Problem
-    } else {
-        Severity::Warning
-    };
+    let severity = Severity::problem_if(utilization < HARDLY_BUSY);
     let gaps = match nothing {
         n if n >= 0.05 => format!(", with nothing to do in {} of the samples", percent(n)),
         _ => String::new(),

@@ -9,50 +9,50 @@
 //! `--format csv` puts commas between the cells. `-` means unknown. `mem` is the utilization of the memory; `fb` is the used
 //! memory.
 
+use super::LineKind;
 use super::columns::{Column, Meaning};
-use super::csv::Read;
-use super::record::Raw;
-use super::values::{is_unknown, number_and_unit, timestamp, unit_bytes};
+use super::sample::SampleReader;
+use super::table::{Columns, read_cells};
+use super::values::{timestamp, unit_bytes};
 
 #[derive(Clone, Debug)]
 pub(super) struct DmonReader {
-    columns: Vec<Dmon>,
+    pub columns: Columns,
     /// Midnights passed so far, for logs that have the time of day only.
     days: f64,
     last_time: Option<f64>,
-    /// Whether any header so far had a column of used memory.
-    has_memory: bool,
-}
-
-/// A column.
-#[derive(Clone, Debug)]
-struct Dmon {
-    name: String,
-    meaning: Option<DmonMeaning>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum DmonMeaning {
-    Date,
-    TimeOfDay,
-    Gpu,
-    Pid,
-    Busy,
-    /// Used memory; bytes per unit.
-    Memory(f64),
+    /// Whether any header so far had a column of used memory, which `dmon` shows with `-s m`.
+    pub has_memory: bool,
 }
 
 const MIB: f64 = 1_048_576.0;
 
+/// Meaning of a header's name. With `pmon` the memory belongs to a process, and its id separates the processes.
+fn column(name: &str) -> Option<Column> {
+    let (meaning, scale) = match name.to_ascii_lowercase().as_str() {
+        "date" | "time" => (Meaning::Time, 1.0),
+        "gpu" => (Meaning::DeviceIndex, 1.0),
+        "pid" => (Meaning::Pid, 1.0),
+        "sm" => (Meaning::Utilization, 1.0),
+        "fb" => (Meaning::Used, MIB),
+        _ => return None,
+    };
+    let scale = Some(scale);
+    Some(Column { meaning, scale })
+}
+
 impl DmonReader {
     /// A reader from a header line; `None` for other lines.
     pub fn of_header(line: &str) -> Option<DmonReader> {
-        let names = line.strip_prefix('#')?;
-        let columns: Vec<Dmon> = cells(names).map(Dmon::named).collect();
-        let has = |meaning: DmonMeaning| columns.iter().any(|c| c.meaning == Some(meaning));
-        let has_gpu = has(DmonMeaning::Gpu);
-        let has_memory = has(DmonMeaning::Memory(MIB));
-        (has_gpu && (has_memory || has(DmonMeaning::Busy))).then_some(DmonReader {
+        let names = cells(line.strip_prefix('#')?);
+        let columns: Columns = names.map(|name| (name.to_owned(), column(name))).collect();
+        let has = |meaning: Meaning| {
+            let mut known = columns.iter().filter_map(|(_, column)| *column);
+            known.any(|column| column.meaning == meaning)
+        };
+        let has_memory = has(Meaning::Used);
+        let is_header = has(Meaning::DeviceIndex) && (has_memory || has(Meaning::Utilization));
+        is_header.then_some(DmonReader {
             columns,
             days: 0.0,
             last_time: None,
@@ -60,12 +60,7 @@ impl DmonReader {
         })
     }
 
-    /// Whether a header had a column of used memory, which `dmon` shows with `-s m`.
-    pub fn has_memory(&self) -> bool {
-        self.has_memory
-    }
-
-    pub fn read(&mut self, line: &str, raw: &mut Raw) -> Result<Read, String> {
+    pub fn read(&mut self, line: &str, sample: &mut SampleReader) -> Result<LineKind, String> {
         if line.starts_with('#') {
             if let Some(other) = DmonReader::of_header(line) {
                 self.columns = other.columns;
@@ -73,143 +68,92 @@ impl DmonReader {
             } else {
                 self.take_units(line);
             }
-            return Ok(Read::Header);
+            return Ok(LineKind::Header);
         }
-        let num_cells = cells(line).count();
-        if num_cells != self.columns.len() {
-            let expected = self.columns.len();
-            return Err(format!("{expected} cells expected, {num_cells} found"));
-        }
+        // Date and time are two columns, and the time may lack its date.
         let (mut date, mut time) = (None, None);
-        for (column, cell) in self.columns.iter().zip(cells(line)) {
-            let Some(meaning) = column.meaning.filter(|_| !is_unknown(cell)) else {
-                continue;
-            };
-            let number = || {
-                let number = number_and_unit(cell).map(|(number, _)| number);
-                number.ok_or_else(|| {
-                    let cell: String = cell.chars().take(24).collect();
-                    format!("`{cell}` is no {}", column.name)
-                })
-            };
-            let of = |meaning, scale| Column {
-                meaning,
-                scale: Some(scale),
-            };
-            match meaning {
-                DmonMeaning::Date => date = Some(cell),
-                DmonMeaning::TimeOfDay => time = Some(cell),
-                DmonMeaning::Gpu => raw.set_number(of(Meaning::Device(2), 1.0), number()?),
-                // With `pmon`, the memory belongs to this process; the id separates the processes.
-                DmonMeaning::Pid => raw.set_number(of(Meaning::Device(4), 1.0), number()?),
-                DmonMeaning::Busy => raw.set_number(of(Meaning::Utilization, 1.0), number()?),
-                DmonMeaning::Memory(scale) => raw.set_number(of(Meaning::Used, scale), number()?),
+        for ((name, _), cell) in self.columns.iter().zip(cells(line)) {
+            match name.to_ascii_lowercase().as_str() {
+                "date" => date = Some(cell),
+                "time" => time = Some(cell),
+                _ => {}
             }
         }
         if let Some(seconds) = time.and_then(|time| self.seconds(date, time)) {
-            let column = Column {
-                meaning: Meaning::Time,
-                scale: Some(1.0),
-            };
-            raw.set_number(column, seconds);
+            let meaning = Meaning::Time;
+            sample.set_number(
+                Column {
+                    meaning,
+                    scale: None,
+                },
+                seconds,
+            );
         }
-        Ok(Read::Cells)
+        read_cells(&self.columns, cells(line), sample).map(|()| LineKind::Sample)
     }
 
     /// Takes the unit of the memory column from a line of units, such as `#Idx W C MB`.
     fn take_units(&mut self, line: &str) {
         let units = cells(line.trim_start_matches('#'));
-        for (column, unit) in self.columns.iter_mut().zip(units) {
-            let bytes = unit_bytes(&unit.to_ascii_lowercase());
-            if let (Some(DmonMeaning::Memory(scale)), Some(bytes)) = (&mut column.meaning, bytes) {
-                *scale = bytes;
+        for ((_, column), unit) in self.columns.iter_mut().zip(units) {
+            if let (Some(column), Some(bytes)) = (column, unit_bytes(&unit.to_ascii_lowercase()))
+                && column.meaning == Meaning::Used
+            {
+                column.scale = Some(bytes);
             }
         }
     }
 
     /// Seconds since 1970; without a date, since the log's first midnight.
     fn seconds(&mut self, date: Option<&str>, time: &str) -> Option<f64> {
-        let date = match date {
-            Some(date) if date.len() == 8 && date.is_ascii() => {
-                format!("{}-{}-{}", &date[..4], &date[4..6], &date[6..])
-            }
-            Some(date) => date.replace('/', "-"),
-            None => "1970-01-01".to_owned(),
-        };
-        let mut seconds = timestamp(&format!("{date} {time}"))?;
-        if date.starts_with("1970-01-01") {
-            seconds += self.days * 86_400.0;
-            // A jump back by more than 12 hours is midnight; a smaller one is a clock adjustment.
-            if self.last_time.is_some_and(|last| seconds < last - 43_200.0) {
-                self.days += 1.0;
-                seconds += 86_400.0;
-            }
-            self.last_time = Some(seconds);
+        if let Some(date) = date {
+            let is_plain = date.len() == 8 && date.is_ascii();
+            return timestamp(&if is_plain {
+                format!("{}-{}-{} {time}", &date[..4], &date[4..6], &date[6..])
+            } else {
+                format!("{} {time}", date.replace('/', "-"))
+            });
         }
+        let mut seconds = timestamp(&format!("1970-01-01 {time}"))? + self.days * 86_400.0;
+        // A jump back by more than 12 hours is midnight; a smaller one is a clock adjustment.
+        if self.last_time.is_some_and(|last| seconds < last - 43_200.0) {
+            self.days += 1.0;
+            seconds += 86_400.0;
+        }
+        self.last_time = Some(seconds);
         Some(seconds)
-    }
-
-    /// Names and meanings of the recognised columns.
-    pub fn understood(&self) -> impl Iterator<Item = (&str, &'static str)> {
-        self.columns.iter().filter_map(|column| {
-            let words = match column.meaning? {
-                DmonMeaning::Date | DmonMeaning::TimeOfDay => "time",
-                DmonMeaning::Gpu | DmonMeaning::Pid => "device",
-                DmonMeaning::Busy => "GPU utilization",
-                DmonMeaning::Memory(_) => "used memory",
-            };
-            Some((column.name.as_str(), words))
-        })
-    }
-}
-
-impl Dmon {
-    fn named(name: &str) -> Dmon {
-        let meaning = match name.to_ascii_lowercase().as_str() {
-            "date" => Some(DmonMeaning::Date),
-            "time" => Some(DmonMeaning::TimeOfDay),
-            "gpu" => Some(DmonMeaning::Gpu),
-            "pid" => Some(DmonMeaning::Pid),
-            "sm" => Some(DmonMeaning::Busy),
-            "fb" => Some(DmonMeaning::Memory(MIB)),
-            _ => None,
-        };
-        Dmon {
-            name: name.to_owned(),
-            meaning,
-        }
     }
 }
 
 /// Cells between blanks, or between commas if the line has any.
-fn cells(line: &str) -> impl Iterator<Item = &str> {
+fn cells(line: &str) -> impl Iterator<Item = &str> + Clone {
     let has_commas = line.contains(',');
-    line.split(move |c: char| {
+    let is_separator = move |c: char| {
         if has_commas {
             c == ','
         } else {
             c.is_whitespace()
         }
-    })
-    .map(str::trim)
-    .filter(|cell| !cell.is_empty())
+    };
+    let cells = line.split(is_separator).map(str::trim);
+    cells.filter(|cell| !cell.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Guess, Sample};
+    use super::super::sample::Sample;
     use super::*;
 
     fn samples(text: &str) -> Vec<Result<(Sample, String), String>> {
         let mut lines = text.lines().map(str::trim);
         let mut reader = DmonReader::of_header(lines.next().unwrap()).unwrap();
-        let mut raw = Raw::new(Guess::default());
+        let mut raw = SampleReader::default();
         let mut out = Vec::new();
         for line in lines {
             raw.clear();
             match reader.read(line, &mut raw) {
-                Ok(Read::Header) => {}
-                Ok(Read::Cells) => out.push(Ok((raw.sample(1).unwrap(), raw.device.clone()))),
+                Ok(LineKind::Header) => {}
+                Ok(LineKind::Sample) => out.push(Ok((raw.sample(1).unwrap(), raw.device.clone()))),
                 Err(reason) => out.push(Err(reason)),
             }
         }
@@ -228,25 +172,28 @@ mod tests {
             let found = samples(text);
             let (first, device) = found[0].as_ref().unwrap();
             assert_eq!(
-                (first.used, first.utilization),
+                (first.get(Meaning::Used), first.get(Meaning::Utilization)),
                 (Some(61_284.0 * MIB), Some(98.0))
             );
-            assert_eq!((first.time, device.as_str()), (None, "0"));
+            assert_eq!((first.time(), device.as_str()), (None, "0"));
             let (second, device) = found[1].as_ref().unwrap();
-            assert_eq!((second.used, second.utilization), (Some(7.0 * MIB), None));
+            assert_eq!(
+                (second.get(Meaning::Used), second.get(Meaning::Utilization)),
+                (Some(7.0 * MIB), None)
+            );
             assert_eq!(device, "1");
         }
         let timed = "#Time        gpu     sm     fb\n#HH:MM:SS    Idx      %     MB\n 23:59:59      0     98  61284\n \
                      00:00:01      0     97  61284\n";
         let times: Vec<f64> = samples(timed)
             .into_iter()
-            .map(|s| s.unwrap().0.time.unwrap())
+            .map(|s| s.unwrap().0.time().unwrap())
             .collect();
         assert_eq!(times[1] - times[0], 2.0);
         let dated = "#Date       Time        gpu     sm     fb\n#YYYYMMDD   HH:MM:SS    Idx      %     MB\n \
                      20260102   03:04:05      0     98  61284\n";
         assert_eq!(
-            samples(dated)[0].as_ref().unwrap().0.time,
+            samples(dated)[0].as_ref().unwrap().0.time(),
             Some(1_767_323_045.0)
         );
     }

@@ -1,11 +1,11 @@
 //! Reads lines of arbitrary bytes, with a limit on their length: a gigabyte without a line end costs 64 KiB of memory.
 
-use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 /// Limit of a line's length; longer lines are not samples.
 pub(super) const LONGEST_LINE: usize = 1 << 16;
 
-pub(super) struct Lines<R> {
+pub(super) struct LogLines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
     number: u64,
@@ -20,9 +20,9 @@ pub(super) struct Line<'a> {
     pub is_too_long: bool,
 }
 
-impl<R: Read> Lines<R> {
-    pub fn new(reader: R) -> Lines<R> {
-        Lines {
+impl<R: Read> LogLines<R> {
+    pub fn new(reader: R) -> LogLines<R> {
+        LogLines {
             reader: BufReader::with_capacity(1 << 17, reader),
             line: Vec::new(),
             number: 0,
@@ -53,13 +53,6 @@ impl<R: Read> Lines<R> {
     }
 }
 
-impl<R: Read> Lines<Chain<Cursor<Vec<u8>>, R>> {
-    /// Prepends bytes that were read ahead; to be called before the first line is read.
-    pub fn restart(&mut self, window: Vec<u8>) {
-        *self.reader.get_mut().get_mut().0 = Cursor::new(window);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,7 +62,7 @@ mod tests {
         let mut text = b"first\r\n".to_vec();
         text.resize(text.len() + 10 * LONGEST_LINE, b'x');
         text.extend(b"\n\nlast");
-        let mut lines = Lines::new(text.as_slice());
+        let mut lines = LogLines::new(text.as_slice());
         let mut seen = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             seen.push((

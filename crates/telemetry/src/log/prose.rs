@@ -9,9 +9,9 @@
 //! A number is read if it has a unit of bytes, and a name with a known meaning, by itself or after the subject of its line. Epoch
 //! and step are remembered from earlier lines.
 
+use super::LineKind;
 use super::columns::{Column, Meaning, column};
-use super::csv::Read;
-use super::record::Raw;
+use super::sample::SampleReader;
 use super::values::{number_and_unit, timestamp, unit_bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -32,22 +32,22 @@ impl ProseReader {
         memory(line).any(|(meaning, _)| meaning.is_bytes())
     }
 
-    pub fn read(&mut self, line: &str, raw: &mut Raw) -> Result<Read, String> {
+    pub fn read(&mut self, line: &str, sample: &mut SampleReader) -> Result<LineKind, String> {
         for (slot, (words, _)) in self.counters.iter_mut().zip(COUNTERS) {
             *slot = counter(line, words).or(*slot);
         }
         let mut is_of_memory = false;
         for (meaning, bytes) in memory(line) {
             is_of_memory = true;
-            raw.set_number(of(meaning), bytes);
+            sample.set_number(of(meaning), bytes);
         }
         if !is_of_memory {
-            return Ok(Read::Header);
+            return Ok(LineKind::Header);
         }
         let counters = self.counters.iter().zip(COUNTERS);
         for (number, (_, meaning)) in counters {
             if let Some(number) = number {
-                raw.set_number(of(meaning), *number);
+                sample.set_number(of(meaning), *number);
             }
         }
         let begin = line.trim_start_matches('[');
@@ -55,9 +55,9 @@ impl ProseReader {
             .iter()
             .find_map(|end| timestamp(begin.get(..*end)?));
         if let Some(time) = time {
-            raw.set_number(of(Meaning::Time), time);
+            sample.set_number(of(Meaning::Time), time);
         }
-        Ok(Read::Cells)
+        Ok(LineKind::Sample)
     }
 }
 
@@ -71,81 +71,53 @@ fn memory(line: &str) -> impl Iterator<Item = (Meaning, f64)> {
     let mut subject = String::new();
     let mut last: Option<Meaning> = None;
     let pieces = line.split([',', ';', '|', '/', '(', ')', '[', ']']);
-    pieces
-        .flat_map(|piece| piece.split(" - "))
-        .filter_map(move |piece| {
-            let name_and_value = piece.rfind([':', '=']).map(|at| {
-                let (name, value) = piece.split_at(at);
-                (name.trim(), value[1..].trim())
-            });
-            let (name, value) = match name_and_value {
-                // `GPU memory: allocated 2.1 GB`
-                Some((name, value)) if !begins_with_digit(value) => {
-                    subject = name.to_owned();
-                    split_before_number(value)?
-                }
-                Some(found) => found,
-                None => match split_before_number(piece.trim()) {
-                    Some(found) => found,
-                    None => {
-                        subject = piece.trim().to_owned();
-                        return None;
-                    }
-                },
-            };
-            let words = first_words(value);
-            let behind = value[words.len()..].trim();
-            let Some(bytes) = bytes_of(words) else {
-                // `step 5 GPU Memory - Allocated: 14 GB`
-                subject = value
-                    .trim_start_matches(|c: char| !c.is_ascii_alphabetic())
-                    .to_owned();
-                return None;
-            };
-            let named = |name: &str| {
-                let whole = column(&format!("{subject} {name}"));
-                // Behind an amount of memory in its line, `peak` is one of memory too.
-                let after = || last.and_then(|_| column(&format!("memory {name}")));
-                let meaning = whole.or_else(|| column(name)).or_else(after)?.meaning;
-                meaning.is_bytes().then_some(meaning)
-            };
-            let meaning = match (name, behind) {
-                // `3.5 GB / 24 GB`
-                ("", "") if last == Some(Meaning::Used) => Meaning::Total,
-                // `GPU memory: 14000MB allocated, 58212MB peak`
-                _ if !behind.is_empty() && named(behind).is_some() => named(behind)?,
-                ("", _) => return None,
-                _ => named(name)?,
-            };
-            last = Some(meaning);
-            Some((meaning, bytes))
-        })
+    let pieces = pieces.flat_map(|piece| piece.split(" - "));
+    pieces.filter_map(move |piece| {
+        let words: Vec<&str> = piece
+            .split([' ', ':', '=', '~'])
+            .filter(|word| !word.is_empty())
+            .collect();
+        let amount = (0..words.len()).find_map(|at| Some((at, amount(&words[at..])?)));
+        let end = amount.map_or(words.len(), |(at, _)| at);
+        // Names are behind other numbers: `step 5 GPU memory allocated 14 GB`.
+        let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+        let begin = words[..end].iter().rposition(is_number);
+        let name = words[begin.map_or(0, |at| at + 1)..end].join(" ");
+        let Some((at, (bytes, length))) = amount else {
+            subject = name;
+            return None;
+        };
+        let behind = words[at + length..].join(" ");
+        let named = |name: &str| {
+            let whole = column(&format!("{subject} {name}"));
+            // Behind an amount of memory in its line, `peak` is one of memory too.
+            let after = || last.and_then(|_| column(&format!("memory {name}")));
+            let meaning = whole.or_else(|| column(name)).or_else(after)?.meaning;
+            meaning.is_bytes().then_some(meaning)
+        };
+        let meaning = match (name.as_str(), behind.as_str()) {
+            // `3.5 GB / 24 GB`
+            ("", "") if last == Some(Meaning::Used) => Meaning::Total,
+            ("", "") => return None,
+            ("", behind) => named(behind)?,
+            (name, "") => named(name)?,
+            // `GPU memory: 14000MB allocated, 58212MB peak`
+            (name, behind) => named(behind).or_else(|| named(name))?,
+        };
+        last = Some(meaning);
+        Some((meaning, bytes))
+    })
 }
 
-fn bytes_of(amount: &str) -> Option<f64> {
-    let (number, unit) = number_and_unit(amount)?;
-    Some(number * unit_bytes(unit.split(' ').next()?)?)
-}
-
-fn begins_with_digit(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_digit())
-}
-
-/// Splits `allocated 2.15 GB` into name and value.
-fn split_before_number(text: &str) -> Option<(&str, &str)> {
-    let at = text.find(|c: char| c.is_ascii_digit())?;
-    let (name, value) = text.split_at(at);
-    let is_word_end = name.is_empty() || name.ends_with([' ', ':', '=', '~']);
-    is_word_end.then(|| (name.trim_end_matches([' ', ':', '=', '~']), value))
-}
-
-/// A number and the word after it.
-fn first_words(value: &str) -> &str {
-    let mut ends = value.match_indices(' ').map(|(at, _)| at);
-    let begin = value.split(' ').next().unwrap_or(value);
-    let has_unit = begin.ends_with(|c: char| c.is_ascii_alphabetic());
-    let end = if has_unit { ends.next() } else { ends.nth(1) };
-    &value[..end.unwrap_or(value.len())]
+/// An amount of memory at the beginning of `words`, and how many of them it has: `2.15GB`, `2.15 GB`.
+fn amount(words: &[&str]) -> Option<(f64, usize)> {
+    let (number, unit) = number_and_unit(words[0])?;
+    let (unit, length) = if unit.is_empty() {
+        (words.get(1)?.to_ascii_lowercase(), 2)
+    } else {
+        (unit, 1)
+    };
+    Some((number * unit_bytes(&unit)?, length))
 }
 
 /// The number after one of the words, as in `Epoch [3/20]`, `epoch: 3` and `Epoch 3`.
@@ -166,18 +138,18 @@ fn counter(line: &str, words: &[&str]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Guess, Sample};
+    use super::super::sample::Sample;
     use super::*;
 
     const GIB: f64 = 1_073_741_824.0;
 
     fn samples(text: &str) -> Vec<Sample> {
         let mut reader = ProseReader::default();
-        let mut raw = Raw::new(Guess::default());
+        let mut raw = SampleReader::default();
         let lines = text.lines().filter_map(|line| {
             raw.clear();
             match reader.read(line, &mut raw) {
-                Ok(Read::Cells) => raw.sample(1),
+                Ok(LineKind::Sample) => raw.sample(1),
                 _ => None,
             }
         });
@@ -240,7 +212,11 @@ mod tests {
             assert_eq!(found.len(), 1, "{line}");
             let bytes = |gib: Option<f64>| gib.map(|gib| gib * GIB);
             let sample = &found[0];
-            let numbers = (sample.allocated, sample.allocated_peak, sample.reserved);
+            let numbers = (
+                sample.get(Meaning::Allocated),
+                sample.get(Meaning::AllocatedPeak),
+                sample.get(Meaning::Reserved),
+            );
             assert_eq!(
                 numbers,
                 (bytes(allocated), bytes(peak), bytes(reserved)),
@@ -249,7 +225,7 @@ mod tests {
         }
         let found = &samples("GPU memory: 3.50 GB / 24.00 GB")[0];
         assert_eq!(
-            (found.used, found.total),
+            (found.get(Meaning::Used), found.get(Meaning::Total)),
             (Some(3.5 * GIB), Some(24.0 * GIB))
         );
     }
@@ -261,9 +237,9 @@ mod tests {
              2026-01-02 03:04:05 GPU Memory - Allocated: 2.15GB / Peak: 3.01GB\n\
              Epoch 4\nGPU Memory - Allocated: 2.15GB / Peak: 3.01GB\n",
         );
-        assert_eq!((found[0].epoch, found[0].step), (Some(3), Some(40)));
-        assert_eq!(found[0].time, timestamp("2026-01-02 03:04:05"));
-        assert_eq!((found[1].epoch, found[1].time), (Some(4), None));
+        assert_eq!((found[0].epoch(), found[0].step()), (Some(3), Some(40)));
+        assert_eq!(found[0].time(), timestamp("2026-01-02 03:04:05"));
+        assert_eq!((found[1].epoch(), found[1].time()), (Some(4), None));
     }
 
     #[test]

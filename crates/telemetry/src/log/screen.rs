@@ -8,9 +8,9 @@
 //!
 //! Two rows per GPU: the first has its index, the second its memory. Other lines are borders and processes.
 
+use super::LineKind;
 use super::columns::{Column, Meaning};
-use super::csv::Read;
-use super::record::Raw;
+use super::sample::SampleReader;
 use super::values::{number_and_unit, timestamp, unit_bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -25,19 +25,19 @@ impl ScreenReader {
         line.starts_with("| NVIDIA-SMI")
     }
 
-    pub fn read(&mut self, line: &str, raw: &mut Raw) -> Result<Read, String> {
+    pub fn read(&mut self, line: &str, sample: &mut SampleReader) -> Result<LineKind, String> {
         if let Some(time) = date(line) {
             self.time = Some(time);
-            return Ok(Read::Header);
+            return Ok(LineKind::Header);
         }
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         if !line.starts_with('|') || cells.len() != 3 {
-            return Ok(Read::Header);
+            return Ok(LineKind::Header);
         }
         let Some((used, total)) = memory(cells[1]) else {
             let first = cells[0].split_whitespace().next();
             self.gpu = first.and_then(|word| word.parse().ok()).or(self.gpu);
-            return Ok(Read::Header);
+            return Ok(LineKind::Header);
         };
         let busy = cells[2].split_whitespace().next();
         let busy = busy.and_then(|word| word.strip_suffix('%')?.parse().ok());
@@ -45,16 +45,16 @@ impl ScreenReader {
             (Meaning::Used, Some(used)),
             (Meaning::Total, Some(total)),
             (Meaning::Utilization, busy),
-            (Meaning::Device(2), self.gpu.take()),
+            (Meaning::DeviceIndex, self.gpu.take()),
             (Meaning::Time, self.time),
         ];
         for (meaning, number) in numbers {
             if let Some(number) = number {
                 let scale = Some(1.0);
-                raw.set_number(Column { meaning, scale }, number);
+                sample.set_number(Column { meaning, scale }, number);
             }
         }
-        Ok(Read::Cells)
+        Ok(LineKind::Sample)
     }
 }
 
@@ -84,7 +84,7 @@ fn date(line: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Guess, Sample};
+    use super::super::sample::Sample;
     use super::*;
 
     const MIB: f64 = 1_048_576.0;
@@ -109,22 +109,28 @@ Mon Nov 16 02:57:09 2026
 +-----------------------------------------------------------------------------------------+
 |    0   N/A  N/A      1234      C   python                                    61280MiB |";
         let mut reader = ScreenReader::default();
-        let mut raw = Raw::new(Guess::default());
+        let mut raw = SampleReader::default();
         let mut found: Vec<(Sample, String)> = Vec::new();
         for line in text.lines() {
             raw.clear();
-            if reader.read(line, &mut raw) == Ok(Read::Cells) {
+            if reader.read(line, &mut raw) == Ok(LineKind::Sample) {
                 found.push((raw.sample(1).unwrap(), raw.device.clone()));
             }
         }
         assert_eq!(found.len(), 2);
         let (first, device) = &found[0];
         assert_eq!(
-            (first.used, first.total),
+            (first.get(Meaning::Used), first.get(Meaning::Total)),
             (Some(61_284.0 * MIB), Some(143_771.0 * MIB))
         );
-        assert_eq!((first.utilization, device.as_str()), (Some(98.0), "0"));
-        assert_eq!(first.time, timestamp("2026-11-16 02:57:09"));
-        assert_eq!((found[1].0.utilization, found[1].1.as_str()), (None, "1"));
+        assert_eq!(
+            (first.get(Meaning::Utilization), device.as_str()),
+            (Some(98.0), "0")
+        );
+        assert_eq!(first.time(), timestamp("2026-11-16 02:57:09"));
+        assert_eq!(
+            (found[1].0.get(Meaning::Utilization), found[1].1.as_str()),
+            (None, "1")
+        );
     }
 }

@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use super::lines::Line;
+
 /// Kind of an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -27,64 +29,61 @@ pub(crate) struct TroubleLines {
     pub step: Option<u64>,
 }
 
-/// Phrases in lower case. The search looks at bytes that are not letters only, because most lines have few.
-const PHRASES: [(&[u8], Trouble); 20] = [
-    (b"out of memory", Trouble::OutOfMemory),
-    (b"cuda_error_out_of_memory", Trouble::OutOfMemory),
-    (b"outofmemoryerror:", Trouble::OutOfMemory),
-    (b"gpu is lost", Trouble::Gpu),
-    (b"gpu requires reset", Trouble::Gpu),
-    (b"unable to determine the device handle", Trouble::Gpu),
-    (b"fallen off the bus", Trouble::Gpu),
-    (b"no devices were found", Trouble::Gpu),
-    (b"failed to initialize nvml", Trouble::Gpu),
-    (b"couldn't communicate with the nvidia driver", Trouble::Gpu),
-    (b"uncorrectable ecc error", Trouble::Gpu),
-    (b"err!", Trouble::Gpu),
-    (b"unknown error]", Trouble::Gpu),
-    (b"xid (", Trouble::Gpu),
-    (b"xid:", Trouble::Gpu),
-    (b"xid error", Trouble::Gpu),
-    (b"cuda error", Trouble::Cuda),
-    (b"cuda_error_", Trouble::Cuda),
-    (b"illegal memory access", Trouble::Cuda),
-    (b"device-side assert", Trouble::Cuda),
+/// Phrases in lower case. Earlier phrases take precedence, so that an out-of-memory error is not reported as a CUDA error.
+const PHRASES: [(&str, Trouble); 20] = [
+    ("out of memory", Trouble::OutOfMemory),
+    ("cuda_error_out_of_memory", Trouble::OutOfMemory),
+    ("outofmemoryerror:", Trouble::OutOfMemory),
+    ("gpu is lost", Trouble::Gpu),
+    ("gpu requires reset", Trouble::Gpu),
+    ("unable to determine the device handle", Trouble::Gpu),
+    ("fallen off the bus", Trouble::Gpu),
+    ("no devices were found", Trouble::Gpu),
+    ("failed to initialize nvml", Trouble::Gpu),
+    ("couldn't communicate with the nvidia driver", Trouble::Gpu),
+    ("uncorrectable ecc error", Trouble::Gpu),
+    ("err!", Trouble::Gpu),
+    ("unknown error]", Trouble::Gpu),
+    ("xid (", Trouble::Gpu),
+    ("xid:", Trouble::Gpu),
+    ("xid error", Trouble::Gpu),
+    ("cuda error", Trouble::Cuda),
+    ("cuda_error_", Trouble::Cuda),
+    ("illegal memory access", Trouble::Cuda),
+    ("device-side assert", Trouble::Cuda),
 ];
 
-/// Kind of the error in a line, if any. Earlier phrases take precedence, so that an out-of-memory error is not reported as a CUDA
-/// error.
+/// Kind of the error in a line, if any.
 pub(super) fn trouble(line: &[u8]) -> Option<Trouble> {
-    let mut found: Option<usize> = None;
-    for (at, byte) in line.iter().enumerate() {
-        if !matches!(byte, b' ' | b'!' | b'_' | b':' | b'\'' | b'-') {
-            continue;
-        }
-        let phrases = &PHRASES[..found.unwrap_or(PHRASES.len())];
-        found = phrases
-            .iter()
-            .position(|(phrase, _)| stands_at(line, at, phrase))
-            .or(found);
-    }
-    found.map(|at| PHRASES[at].1)
+    let line = String::from_utf8_lossy(line).to_ascii_lowercase();
+    // Whole words only: `taxid: 3` is not an Xid.
+    let is_word = |at: usize| !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
+    let has = |phrase: &str| line.match_indices(phrase).any(|(at, _)| is_word(at));
+    let found = PHRASES.iter().find(|(phrase, _)| has(phrase));
+    found.map(|(_, trouble)| *trouble)
 }
 
-/// Whether `phrase` is in the line such that its first non-letter is at `at`.
-fn stands_at(line: &[u8], at: usize, phrase: &[u8]) -> bool {
-    let anchor = phrase
-        .iter()
-        .position(|byte| !byte.is_ascii_alphabetic())
-        .unwrap_or(0);
-    let Some(start) = at.checked_sub(anchor) else {
-        return false;
-    };
-    let is_it = |part: &[u8]| part.eq_ignore_ascii_case(phrase);
-    // Whole words only: `taxid: 3` is not an Xid.
-    let is_word = start == 0 || !line[start - 1].is_ascii_alphanumeric();
-    is_word && line.get(start..start + phrase.len()).is_some_and(is_it)
+/// Adds an error message to the entry of its kind; `step` is the last step before it.
+pub(super) fn add(
+    troubles: &mut Vec<TroubleLines>,
+    what: Trouble,
+    line: &Line<'_>,
+    step: Option<u64>,
+) {
+    match troubles.iter_mut().find(|known| known.what == what) {
+        Some(known) => known.count += 1,
+        None => troubles.push(TroubleLines {
+            what,
+            first_line: line.number,
+            text: excerpt(line.bytes),
+            count: 1,
+            step,
+        }),
+    }
 }
 
 /// The beginning of a line, without control characters.
-pub(super) fn excerpt(line: &[u8]) -> String {
+fn excerpt(line: &[u8]) -> String {
     const LONGEST: usize = 160;
     let text = String::from_utf8_lossy(&line[..line.len().min(4 * LONGEST)]);
     let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });

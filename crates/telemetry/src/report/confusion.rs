@@ -15,13 +15,13 @@ pub struct Confusion {
     pub step: Option<u64>,
     /// Evaluated samples.
     on: Option<String>,
-    targets: Vec<Target>,
+    targets: Vec<ConfusionTarget>,
 }
 
 /// A target of the classifier, such as the breed.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Target {
+struct ConfusionTarget {
     name: String,
     labels: Vec<String>,
     /// True class, predicted class, count.
@@ -66,7 +66,7 @@ impl Confusion {
     }
 }
 
-impl Target {
+impl ConfusionTarget {
     fn bound(&mut self) {
         let num_labels = self.labels.len();
         self.counts

@@ -2,7 +2,7 @@
 
 use holdall_files::{FNV_START, fnv1a};
 
-use super::run::Run;
+use super::run::RunPage;
 
 const MARKUP: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -22,7 +22,7 @@ const SCRIPTS: [&str; 11] = [
 ];
 
 /// Renders the page of `runs`.
-pub fn render(runs: &[Run]) -> String {
+pub fn render(runs: &[RunPage]) -> String {
     let data = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "runs": runs,

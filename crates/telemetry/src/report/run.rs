@@ -31,63 +31,69 @@ const MAX_EVALUATIONS: usize = 2000;
 
 /// The data of a run for the page.
 #[derive(Serialize)]
-pub struct Run {
+pub struct RunPage {
     /// Name of the folder.
     pub name: String,
     config: Option<String>,
     summary: Option<Value>,
     /// The failure, unless the run was resumed since.
     failure: Option<Failure>,
-    plan: Option<Value>,
-    tensors: Option<Value>,
-    operations: Option<Value>,
-    samples: Option<Value>,
-    confusion: Option<Confusion>,
-    segmentation: Option<Segmentation>,
-    captions: Option<Captions>,
+    #[serde(flatten)]
+    plan: PlanFiles,
+    #[serde(flatten)]
+    best_model: BestModelFiles,
     #[serde(flatten)]
     steps: StepCurves,
     /// `None` for a single process.
     processes: Option<Processes>,
-    num_evaluations: usize,
-    metrics: Vec<MetricCurve>,
-    best: Option<Best>,
-    num_memory_samples: usize,
-    /// By key, over seconds since the first sample, without pauses.
-    memory: Map<String, Value>,
-    phases: Vec<(f64, &'static str)>,
+    #[serde(flatten)]
+    evaluations: Evaluations,
+    #[serde(flatten)]
+    memory: MemoryCurves,
     /// Result of `analyze`.
     analysis: Option<Value>,
     skipped: u64,
     notes: Vec<String>,
 }
 
-impl Run {
+#[derive(Serialize)]
+struct PlanFiles {
+    plan: Option<Value>,
+    tensors: Option<Value>,
+    operations: Option<Value>,
+}
+
+/// Files that are written for every best model so far.
+#[derive(Serialize)]
+struct BestModelFiles {
+    samples: Option<Value>,
+    confusion: Option<Confusion>,
+    segmentation: Option<Segmentation>,
+    captions: Option<Captions>,
+}
+
+#[derive(Serialize)]
+struct Evaluations {
+    num_evaluations: usize,
+    metrics: Vec<MetricCurve>,
+    best: Option<Best>,
+}
+
+#[derive(Serialize)]
+struct MemoryCurves {
+    num_memory_samples: usize,
+    /// By key, over seconds since the first sample, without pauses.
+    memory: Map<String, Value>,
+    phases: Vec<(f64, &'static str)>,
+}
+
+impl RunPage {
     /// Reads the files of a run.
-    pub fn read(path: &Path) -> Result<Run, ReportError> {
-        let not_a_run = |found: &str| ReportError::NotARun {
-            path: path.display().to_string(),
-            found: found.to_owned(),
-        };
-        if !path.is_dir() {
-            let found = if path.exists() {
-                "a file"
-            } else {
-                "nothing there"
-            };
-            return Err(not_a_run(found));
-        }
-        if !run_files::is_run(path) {
-            return Err(not_a_run(&format!("none of {} in it", OF_A_RUN.join(", "))));
-        }
+    pub fn read(path: &Path) -> Result<RunPage, ReportError> {
+        check_is_run(path)?;
         let mut notes = Vec::new();
         let config = config(path, &mut notes);
-        let mut plan: Option<Value> = noted(run_files::read_json(path, PLAN_FILE), &mut notes);
-        for (key, most) in [("alternatives", MAX_ALTERNATIVES), ("curve", MAX_CURVE)] {
-            if let Some(Value::Array(all)) = plan.as_mut().and_then(|plan| plan.get_mut(key)) {
-                all.truncate(most);
-            }
-        }
+        let plan = PlanFiles::read(path, &mut notes);
         let mut steps = StepCurves::default();
         let mut processes = Processes::default();
         let mut evaluations: Vec<EvaluationLine> = Vec::new();
@@ -109,50 +115,26 @@ impl Run {
                 "{METRICS_FILE}: the first {left_out} evaluations are not shown"
             ));
         }
-        let mut memory: Vec<MemorySample> = Vec::new();
-        read_lines(path, memory_log::FILE_NAME, &mut notes, |line| {
-            memory.push(serde_json::from_slice(line)?);
-            Ok(())
-        });
-        let times = without_pauses(&memory);
-        let mut json =
-            |name: &str| -> Option<Value> { noted(run_files::read_json(path, name), &mut notes) };
-        let (tensors, operations) = (json("plan-tensors.json"), json("operations.json"));
-        let (summary, samples) = (json(SUMMARY_FILE), json("samples.json"));
-        let confusion = noted(run_files::read_json(path, "confusion.json"), &mut notes);
-        let confusion: Option<Confusion> = confusion.map(Confusion::bounded);
-        let segmentation = noted(run_files::read_json(path, "segmentation.json"), &mut notes);
-        let segmentation: Option<Segmentation> = segmentation.map(Segmentation::bounded);
-        let captions = noted(run_files::read_json(path, "captions.json"), &mut notes);
-        let captions: Option<Captions> = captions.map(Captions::bounded);
+        let memory = MemoryCurves::read(path, &mut notes);
+        let summary: Option<Value> = noted(run_files::read_json(path, SUMMARY_FILE), &mut notes);
+        let best_model = BestModelFiles::read(path, &mut notes);
         let failure = noted(run_files::failure(path), &mut notes);
         let analysis = analysis(path, failure.is_some(), &mut notes);
-        // These files are written for every best model so far.
-        let best_step = samples.as_ref().and_then(|file| file["step"].as_u64());
-        let best_step = best_step
-            .or(confusion.as_ref().and_then(|file| file.step))
-            .or(segmentation.as_ref().and_then(|file| file.step))
-            .or(captions.as_ref().and_then(|file| file.step));
-        Ok(Run {
+        Ok(RunPage {
             name: name_of(path),
             config,
             failure,
             plan,
-            tensors,
-            operations,
-            confusion,
-            segmentation,
-            captions,
             steps: steps.thinned(),
             processes: processes.if_several(),
-            num_evaluations: evaluations.len(),
-            metrics: metric_curves(&evaluations),
-            best: best(summary.as_ref(), best_step, &evaluations),
+            evaluations: Evaluations {
+                num_evaluations: evaluations.len(),
+                metrics: metric_curves(&evaluations),
+                best: best(summary.as_ref(), best_model.step(), &evaluations),
+            },
+            best_model,
             summary,
-            samples,
-            num_memory_samples: memory.len(),
-            memory: memory_curves(&memory, &times),
-            phases: phases(&memory, &times),
+            memory,
             analysis,
             skipped: num_rows(&path.join("skipped.csv")),
             notes,
@@ -163,6 +145,76 @@ impl Run {
     pub fn notes(&self) -> Vec<String> {
         let notes = self.notes.iter();
         notes.map(|note| format!("{}: {note}", self.name)).collect()
+    }
+}
+
+fn check_is_run(path: &Path) -> Result<(), ReportError> {
+    let found = if run_files::is_run(path) {
+        return Ok(());
+    } else if path.is_dir() {
+        format!("none of {} in it", OF_A_RUN.join(", "))
+    } else if path.exists() {
+        "a file".to_owned()
+    } else {
+        "nothing there".to_owned()
+    };
+    let path = path.display().to_string();
+    Err(ReportError::NotARun { path, found })
+}
+
+impl PlanFiles {
+    fn read(path: &Path, notes: &mut Vec<String>) -> PlanFiles {
+        let mut json = |name: &str| noted(run_files::read_json(path, name), notes);
+        let mut plan: Option<Value> = json(PLAN_FILE);
+        for (key, most) in [("alternatives", MAX_ALTERNATIVES), ("curve", MAX_CURVE)] {
+            if let Some(Value::Array(all)) = plan.as_mut().and_then(|plan| plan.get_mut(key)) {
+                all.truncate(most);
+            }
+        }
+        PlanFiles {
+            plan,
+            tensors: json("plan-tensors.json"),
+            operations: json("operations.json"),
+        }
+    }
+}
+
+impl BestModelFiles {
+    fn read(path: &Path, notes: &mut Vec<String>) -> BestModelFiles {
+        let confusion = noted(run_files::read_json(path, "confusion.json"), notes);
+        let segmentation = noted(run_files::read_json(path, "segmentation.json"), notes);
+        let captions = noted(run_files::read_json(path, "captions.json"), notes);
+        BestModelFiles {
+            samples: noted(run_files::read_json(path, "samples.json"), notes),
+            confusion: confusion.map(Confusion::bounded),
+            segmentation: segmentation.map(Segmentation::bounded),
+            captions: captions.map(Captions::bounded),
+        }
+    }
+
+    /// Step of the best model.
+    fn step(&self) -> Option<u64> {
+        let of_samples = self.samples.as_ref().and_then(|file| file["step"].as_u64());
+        of_samples
+            .or(self.confusion.as_ref().and_then(|file| file.step))
+            .or(self.segmentation.as_ref().and_then(|file| file.step))
+            .or(self.captions.as_ref().and_then(|file| file.step))
+    }
+}
+
+impl MemoryCurves {
+    fn read(path: &Path, notes: &mut Vec<String>) -> MemoryCurves {
+        let mut samples: Vec<MemorySample> = Vec::new();
+        read_lines(path, memory_log::FILE_NAME, notes, |line| {
+            samples.push(serde_json::from_slice(line)?);
+            Ok(())
+        });
+        let times = without_pauses(&samples);
+        MemoryCurves {
+            num_memory_samples: samples.len(),
+            memory: memory_curves(&samples, &times),
+            phases: phases(&samples, &times),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ const RECENT_STEPS: usize = 20;
 /// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum RunState {
     /// A process trains in the folder.
     Running,
     /// The run has a summary.
@@ -41,11 +41,28 @@ pub enum State {
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReading {
     pub folder: PathBuf,
-    pub state: State,
+    pub state: RunState,
     pub pid: Option<u32>,
     /// Seconds since the last write to the run's files.
     pub quiet_s: Option<f64>,
     pub phase: Option<Phase>,
+    #[serde(flatten)]
+    pub progress: ProgressReading,
+    #[serde(flatten)]
+    pub plan: PlanReading,
+    /// Memory of the process: current, or the peak of a finished run.
+    pub used_bytes: Option<u64>,
+    /// Per-process figures of the last step, if several processes train.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<ProcessesOfStep>,
+    /// The newest evaluation, with all fields of its line.
+    #[serde(serialize_with = "line_as_it_is")]
+    pub evaluation: Option<EvaluationLine>,
+}
+
+/// How far the run is, and how fast.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProgressReading {
     pub step: Option<u64>,
     /// Steps of the whole run, extrapolated from the first epoch once it is over.
     pub steps: Option<u64>,
@@ -61,6 +78,11 @@ pub struct RunReading {
     /// Share of the training time, 0 to 1.
     pub waited_for_data: Option<f64>,
     pub left_s: Option<f64>,
+}
+
+/// Figures of the plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanReading {
     pub device: Option<String>,
     pub effective_batch: Option<u64>,
     pub batch_size: Option<u64>,
@@ -70,14 +92,6 @@ pub struct RunReading {
     pub budget_bytes: Option<u64>,
     /// Planned memory of the process.
     pub planned_bytes: Option<u64>,
-    /// Memory of the process: current, or the peak of a finished run.
-    pub used_bytes: Option<u64>,
-    /// Per-process figures of the last step, if several processes train.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processes: Option<ProcessesOfStep>,
-    /// The newest evaluation, with all fields of its line.
-    #[serde(serialize_with = "line_as_it_is")]
-    pub evaluation: Option<EvaluationLine>,
 }
 
 fn line_as_it_is<S: Serializer>(
@@ -94,7 +108,7 @@ pub struct RunWatch {
     folder: PathBuf,
     metrics: Tail,
     memory: Tail,
-    seen: Progress,
+    seen: NewestFigures,
     pub loss: Curve,
     pub samples_per_s: Curve,
     plan: File<Plan>,
@@ -105,7 +119,7 @@ pub struct RunWatch {
 
 /// Figures from the newest metrics lines.
 #[derive(Debug, Default)]
-struct Progress {
+struct NewestFigures {
     last: Option<StepLine>,
     recent: VecDeque<StepLine>,
     steps_per_epoch: Option<u64>,
@@ -151,7 +165,7 @@ impl RunWatch {
             folder: folder.to_owned(),
             metrics: Tail::whole(folder.join(METRICS_FILE)),
             memory: Tail::last(folder.join(FILE_NAME), LOG_TAIL_BYTES),
-            seen: Progress::default(),
+            seen: NewestFigures::default(),
             loss: Curve::default(),
             samples_per_s: Curve::default(),
             plan: File::new(PLAN_FILE),
@@ -189,9 +203,9 @@ impl RunWatch {
         metrics.read(|news| match news {
             News::Restart => {
                 let sample = seen.sample.take();
-                *seen = Progress {
+                *seen = NewestFigures {
                     sample,
-                    ..Progress::default()
+                    ..NewestFigures::default()
                 };
                 (*loss, *samples_per_s) = (Curve::default(), Curve::default());
             }
@@ -225,59 +239,73 @@ impl RunWatch {
         let plan = self.plan.read(&self.folder).cloned().unwrap_or_default();
         let summary = self.summary.read(&self.folder).cloned();
         let state = match (&training, &summary) {
-            (Some(_), _) => State::Running,
-            (None, _) if has_failed => State::Failed,
-            (None, Some(_)) => State::Finished,
-            (None, None) => State::Stopped,
+            (Some(_), _) => RunState::Running,
+            (None, _) if has_failed => RunState::Failed,
+            (None, Some(_)) => RunState::Finished,
+            (None, None) => RunState::Stopped,
         };
         // A summary from an earlier process does not describe the current one.
         let summary = summary
-            .filter(|_| state == State::Finished)
+            .filter(|_| state == RunState::Finished)
             .unwrap_or_default();
-        let seen = &self.seen;
-        let last = seen.last.clone().unwrap_or_default();
-        let is_one_loss = last.is_one_loss();
-        let sample = seen.sample.clone().unwrap_or_default();
-        let sum = |of: fn(&StepLine) -> Option<f64>| seen.recent.iter().filter_map(of).sum::<f64>();
-        let (samples, seconds) = (sum(|step| step.samples), sum(|step| step.seconds));
-        let recent = |value: f64| (seconds > 0.0).then(|| value / seconds);
-        let steps = summary.steps.or_else(|| {
-            let per_epoch = seen.steps_per_epoch?;
-            Some(self.length.1.as_ref()?.total_steps(per_epoch))
-        });
-        let epochs = self.length.1.as_ref().and_then(|train| {
-            match (train.max_steps, seen.steps_per_epoch) {
-                (None, _) => Some(train.num_epochs() as u64),
-                (Some(_), per_epoch) => Some(train.epochs_begun(per_epoch?)),
-            }
-        });
+        let is_running = state == RunState::Running;
         let pid = training.and_then(|training| training.pid);
-        let is_running = state == State::Running;
-        let seconds_per_step = recent(seconds).map(|_| seconds / seen.recent.len() as f64);
-        let left = steps.zip(last.step).zip(seconds_per_step);
-        let left = left.map(|((steps, step), each)| steps.saturating_sub(step) as f64 * each);
+        let sample = self.seen.sample.clone().unwrap_or_default();
         let on_cpu = || pid.and_then(resident_bytes).or(sample.host_rss_bytes);
         let used_bytes = match plan.device.as_deref() {
             _ if !is_running => summary.process_bytes,
             Some("cpu") | None => on_cpu(),
             Some(_) => sample.process_bytes,
         };
+        let last = self.seen.last.clone().unwrap_or_default();
         RunReading {
             folder: self.folder.clone(),
             state,
             pid,
             quiet_s: quiet.map(|quiet| quiet.as_secs_f64()),
             phase: sample.phase.filter(|_| is_running),
+            processes: last.processes.clone(),
+            progress: self.progress(last, &summary, is_running),
+            plan: PlanReading {
+                device: plan.device,
+                effective_batch: plan.effective_batch,
+                batch_size: plan.chosen.batch_size,
+                gradient_accumulation: plan.chosen.gradient_accumulation,
+                precision: plan.chosen.precision,
+                recompute: plan.chosen.recompute,
+                budget_bytes: plan.budget_bytes,
+                planned_bytes: plan.chosen.process_bytes,
+            },
+            used_bytes,
+            evaluation: self.seen.evaluation.clone(),
+        }
+    }
+
+    fn progress(&self, last: StepLine, summary: &Summary, is_running: bool) -> ProgressReading {
+        let seen = &self.seen;
+        let sum = |of: fn(&StepLine) -> Option<f64>| seen.recent.iter().filter_map(of).sum::<f64>();
+        let (samples, seconds) = (sum(|step| step.samples), sum(|step| step.seconds));
+        let recent = |value: f64| (seconds > 0.0).then(|| value / seconds);
+        let train = self.length.1.as_ref();
+        let steps = summary
+            .steps
+            .or_else(|| Some(train?.total_steps(seen.steps_per_epoch?)));
+        let epochs = train.and_then(|train| match (train.max_steps, seen.steps_per_epoch) {
+            (None, _) => Some(train.num_epochs() as u64),
+            (Some(_), per_epoch) => Some(train.epochs_begun(per_epoch?)),
+        });
+        let seconds_per_step = recent(seconds).map(|_| seconds / seen.recent.len() as f64);
+        let left = steps.zip(last.step).zip(seconds_per_step);
+        let left = left.map(|((steps, step), each)| steps.saturating_sub(step) as f64 * each);
+        let is_one_loss = last.is_one_loss();
+        let chance = last.losses.first().and_then(|one| one.chance);
+        ProgressReading {
             step: last.step,
             steps,
             epoch: last.epoch,
             epochs,
             loss: last.loss,
-            chance: last
-                .losses
-                .first()
-                .and_then(|one| one.chance)
-                .filter(|_| is_one_loss),
+            chance: chance.filter(|_| is_one_loss),
             losses: if is_one_loss { Vec::new() } else { last.losses },
             lr: last.rates.first().map(|(_, rate)| *rate),
             samples_per_s: summary.samples_per_s.or(recent(samples)),
@@ -285,22 +313,11 @@ impl RunWatch {
                 .waited_for_data
                 .or(recent(sum(|step| step.waited_for_data))),
             left_s: left.filter(|_| is_running),
-            device: plan.device,
-            effective_batch: plan.effective_batch,
-            batch_size: plan.chosen.batch_size,
-            gradient_accumulation: plan.chosen.gradient_accumulation,
-            precision: plan.chosen.precision,
-            recompute: plan.chosen.recompute,
-            budget_bytes: plan.budget_bytes,
-            planned_bytes: plan.chosen.process_bytes,
-            used_bytes,
-            processes: last.processes,
-            evaluation: seen.evaluation.clone(),
         }
     }
 }
 
-impl Progress {
+impl NewestFigures {
     fn take(&mut self, step: StepLine) {
         let before = self
             .last
@@ -353,7 +370,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let mut watch = RunWatch::new(run.path());
         let reading = watch.read();
-        assert_eq!((reading.step, reading.loss), (None, None));
+        assert_eq!((reading.progress.step, reading.progress.loss), (None, None));
         let metrics = run.path().join("metrics.jsonl");
         for step in 1..=4 {
             append(&metrics, &line(step, 1));
@@ -362,9 +379,12 @@ mod tests {
         let fifth = line(5, 2);
         append(&metrics, &fifth[..20]);
         let reading = watch.read();
-        assert_eq!((reading.step, reading.epoch), (Some(4), Some(1)));
-        assert_eq!(reading.samples_per_s, Some(256.0));
-        assert_eq!(reading.waited_for_data, Some(0.1));
+        assert_eq!(
+            (reading.progress.step, reading.progress.epoch),
+            (Some(4), Some(1))
+        );
+        assert_eq!(reading.progress.samples_per_s, Some(256.0));
+        assert_eq!(reading.progress.waited_for_data, Some(0.1));
         append(&metrics, &fifth[20..]);
         append(
             &metrics,
@@ -372,8 +392,14 @@ mod tests {
         );
         fs::write(run.path().join("config.yml"), "train: {epochs: 3}\n").unwrap();
         let reading = watch.read();
-        assert_eq!((reading.step, reading.epoch), (Some(5), Some(2)));
-        assert_eq!((reading.steps, reading.epochs), (Some(12), Some(3)));
+        assert_eq!(
+            (reading.progress.step, reading.progress.epoch),
+            (Some(5), Some(2))
+        );
+        assert_eq!(
+            (reading.progress.steps, reading.progress.epochs),
+            (Some(12), Some(3))
+        );
         let json = serde_json::to_value(&reading).unwrap();
         assert_eq!(json["evaluation"]["image_to_text"]["r1"], 0.25);
         assert_eq!(
@@ -382,8 +408,8 @@ mod tests {
         );
         assert_eq!(watch.loss.points().len(), 5);
         // Fresh files count as a run in training, without a known process.
-        assert_eq!(reading.state, State::Running);
-        assert_eq!(reading.left_s, Some(3.5));
+        assert_eq!(reading.state, RunState::Running);
+        assert_eq!(reading.progress.left_s, Some(3.5));
     }
 
     #[test]
@@ -397,7 +423,7 @@ mod tests {
         watch.read();
         assert_eq!(watch.loss.points().len(), 8);
         fs::write(&metrics, [line(1, 1), line(2, 1)].concat()).unwrap();
-        assert_eq!(watch.read().step, Some(2));
+        assert_eq!(watch.read().progress.step, Some(2));
         assert_eq!(watch.loss.points().len(), 2);
     }
 
@@ -407,7 +433,7 @@ mod tests {
         append(&run.path().join("metrics.jsonl"), &line(9, 1));
         let mut watch = RunWatch::new(run.path());
         watch.read();
-        assert_eq!(watch.reading(None, OVER).state, State::Stopped);
+        assert_eq!(watch.reading(None, OVER).state, RunState::Stopped);
         fs::write(
             run.path().join("summary.json"),
             "{\"steps\":9,\"samples_per_s\":77.5,\"waited_for_data\":0.25,\"process_bytes\":1000}",
@@ -420,25 +446,31 @@ mod tests {
         )
         .unwrap();
         let reading = watch.reading(None, OVER);
-        assert_eq!(reading.state, State::Finished);
+        assert_eq!(reading.state, RunState::Finished);
         assert_eq!(
-            (reading.steps, reading.samples_per_s),
+            (reading.progress.steps, reading.progress.samples_per_s),
             (Some(9), Some(77.5))
         );
         assert_eq!(
-            (reading.planned_bytes, reading.used_bytes),
+            (reading.plan.planned_bytes, reading.used_bytes),
             (Some(1100), Some(1000))
         );
-        assert_eq!((reading.batch_size, reading.left_s), (Some(8), None));
+        assert_eq!(
+            (reading.plan.batch_size, reading.progress.left_s),
+            (Some(8), None)
+        );
         // A process that resumes the run makes it running again.
         let training = Training {
             folder: run.path().to_owned(),
             pid: None,
         };
         let reading = watch.reading(Some(training), OVER);
-        assert_eq!((reading.state, reading.steps), (State::Running, None));
+        assert_eq!(
+            (reading.state, reading.progress.steps),
+            (RunState::Running, None)
+        );
         fs::write(run.path().join("failure.json"), "{}").unwrap();
-        assert_eq!(watch.reading(None, OVER).state, State::Failed);
+        assert_eq!(watch.reading(None, OVER).state, RunState::Failed);
     }
 
     #[test]
@@ -455,12 +487,12 @@ mod tests {
         );
         let mut watch = RunWatch::new(run.path());
         // An incomplete plan file is ignored.
-        assert_eq!(watch.read().device, None);
+        assert_eq!(watch.read().plan.device, None);
         let plan = "{\"device\":\"cuda\",\"chosen\":{\"process_bytes\":200}}";
         fs::write(run.path().join("plan.json"), plan).unwrap();
         let reading = watch.read();
         assert_eq!(reading.used_bytes, Some(123));
-        assert_eq!(reading.planned_bytes, Some(200));
+        assert_eq!(reading.plan.planned_bytes, Some(200));
         assert_eq!(reading.phase, Some(Phase::Evaluate));
     }
 }

@@ -86,7 +86,7 @@ impl View {
 
 /// A section of the screen, from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum ScreenPart {
     Host,
     HostCurves,
     Gpus,
@@ -97,7 +97,7 @@ enum Part {
 
 /// Height bounds and rank of a section.
 struct PartSize {
-    part: Part,
+    part: ScreenPart,
     least: u16,
     most: u16,
     /// Without room, the section with the largest rank is left out first.
@@ -113,30 +113,35 @@ fn part_sizes(view: &View, height: u16) -> Vec<PartSize> {
         most,
         rank,
     };
-    let mut all = vec![want(Part::Host, 3, 3, 1)];
+    let mut all = vec![want(ScreenPart::Host, 3, 3, 1)];
     if !has_gpu || height >= HIGH {
-        all.push(want(Part::HostCurves, 4, 14, if has_gpu { 6 } else { 3 }));
+        all.push(want(
+            ScreenPart::HostCurves,
+            4,
+            14,
+            if has_gpu { 6 } else { 3 },
+        ));
     }
     if has_gpu {
         let num_holders = view
             .chosen()
             .and_then(|gpu| Some(gpu.processes.as_ref()?.len()));
         let num_holders = u16::try_from(num_holders.unwrap_or(0)).unwrap_or(u16::MAX - 1);
-        all.push(want(Part::Gpus, 1 + num_gpus.min(4), 1 + num_gpus, 0));
-        all.push(want(Part::GpuCurves, 5, 18, 3));
-        all.push(want(Part::Holders, 2, 1 + num_holders.max(1), 4));
+        all.push(want(ScreenPart::Gpus, 1 + num_gpus.min(4), 1 + num_gpus, 0));
+        all.push(want(ScreenPart::GpuCurves, 5, 18, 3));
+        all.push(want(ScreenPart::Holders, 2, 1 + num_holders.max(1), 4));
     } else {
-        all.push(want(Part::Gpus, 3, 3, 0))
+        all.push(want(ScreenPart::Gpus, 3, 3, 0))
     }
     all.push(match view.run {
-        Some(_) => want(Part::Run, 9, 40, 2),
-        None => want(Part::Run, 2, 2, 5),
+        Some(_) => want(ScreenPart::Run, 9, 40, 2),
+        None => want(ScreenPart::Run, 2, 2, 5),
     });
     all
 }
 
 /// The visible sections with their heights.
-fn laid_out(view: &View, height: u16) -> Vec<(Part, u16)> {
+fn laid_out(view: &View, height: u16) -> Vec<(ScreenPart, u16)> {
     let mut all = part_sizes(view, height);
     let sum = |all: &[PartSize]| all.iter().map(|want| u32::from(want.least)).sum::<u32>();
     while sum(&all) > u32::from(height) && all.len() > 1 {
@@ -175,12 +180,12 @@ pub fn draw(frame: &mut Frame, view: &View) {
     let areas = Layout::vertical(heights.chain([Constraint::Fill(1)])).split(body);
     for ((part, _), area) in parts.iter().zip(areas.iter()) {
         match part {
-            Part::Host => machine::draw_host(frame, *area, view),
-            Part::HostCurves => machine::draw_host_curves(frame, *area, view),
-            Part::Gpus => machine::draw_gpus(frame, *area, view),
-            Part::GpuCurves => machine::draw_gpu_curves(frame, *area, view),
-            Part::Holders => machine::draw_holders(frame, *area, view),
-            Part::Run => run::draw_run(frame, *area, view),
+            ScreenPart::Host => machine::draw_host(frame, *area, view),
+            ScreenPart::HostCurves => machine::draw_host_curves(frame, *area, view),
+            ScreenPart::Gpus => machine::draw_gpus(frame, *area, view),
+            ScreenPart::GpuCurves => machine::draw_gpu_curves(frame, *area, view),
+            ScreenPart::Holders => machine::draw_holders(frame, *area, view),
+            ScreenPart::Run => run::draw_run(frame, *area, view),
         }
     }
     draw_keys(frame, keys, view);

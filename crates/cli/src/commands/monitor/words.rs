@@ -6,7 +6,7 @@ use holdall_device::cuda::gpus::GpuReading;
 use holdall_files::{show_bytes, thousands};
 use holdall_telemetry::run_files::{ProcessesOfStep, in_words, is_share};
 
-use super::run::{RunReading, State};
+use super::run::{RunReading, RunState};
 
 pub const UNKNOWN: &str = "-";
 
@@ -77,12 +77,12 @@ pub fn progress(run: &RunReading) -> String {
         Some(all) => format!("{}/{}", thousands(done), thousands(all)),
         None => thousands(done),
     };
-    match (run.epoch, run.step) {
+    match (run.progress.epoch, run.progress.step) {
         (Some(epoch), Some(step)) => {
             format!(
                 "epoch {}, step {}",
-                of(epoch, run.epochs),
-                of(step, run.steps)
+                of(epoch, run.progress.epochs),
+                of(step, run.progress.steps)
             )
         }
         _ => "no step yet".to_owned(),
@@ -95,11 +95,11 @@ pub fn state(run: &RunReading) -> String {
         .quiet_s
         .map_or(String::new(), |seconds| format!(" {} ago", span(seconds)));
     match (run.state, run.phase) {
-        (State::Running, Some(phase)) => format!("running ({})", phase.name()),
-        (State::Running, None) => "running".to_owned(),
-        (State::Finished, _) => format!("finished{ago}"),
-        (State::Failed, _) => format!("failed{ago}"),
-        (State::Stopped, _) => format!("stopped{ago}"),
+        (RunState::Running, Some(phase)) => format!("running ({})", phase.name()),
+        (RunState::Running, None) => "running".to_owned(),
+        (RunState::Finished, _) => format!("finished{ago}"),
+        (RunState::Failed, _) => format!("failed{ago}"),
+        (RunState::Stopped, _) => format!("stopped{ago}"),
     }
 }
 
@@ -121,16 +121,21 @@ pub fn facts(run: &RunReading) -> Vec<(String, String)> {
         (Some(value), None) => format!("{value:.3}"),
         (None, _) => "not a number".to_owned(),
     };
-    add("loss", run.step.map(|_| by_chance(run.loss, run.chance)));
-    for loss in run.losses.iter().take(MOST_LOSSES) {
+    add(
+        "loss",
+        run.progress
+            .step
+            .map(|_| by_chance(run.progress.loss, run.progress.chance)),
+    );
+    for loss in run.progress.losses.iter().take(MOST_LOSSES) {
         let value = by_chance(loss.value, loss.chance);
         add(&in_words(&loss.name), Some(value));
     }
-    let more = run.losses.len().saturating_sub(MOST_LOSSES);
+    let more = run.progress.losses.len().saturating_sub(MOST_LOSSES);
     add("", (more > 0).then(|| format!("and {more} more")));
-    let speed = run.samples_per_s;
+    let speed = run.progress.samples_per_s;
     add("speed", speed.map(|speed| format!("{speed:.0} samples/s")));
-    let waited = run.waited_for_data;
+    let waited = run.progress.waited_for_data;
     add(
         "data wait",
         waited.map(|share| format!("{:.1}%", 100.0 * share)),
@@ -143,7 +148,9 @@ pub fn facts(run: &RunReading) -> Vec<(String, String)> {
     add("", how(run));
     add(
         "left",
-        run.left_s.map(|seconds| format!("about {}", span(seconds))),
+        run.progress
+            .left_s
+            .map(|seconds| format!("about {}", span(seconds))),
     );
     for (at, metric) in metrics(run).into_iter().enumerate() {
         add(if at == 0 { "evaluation" } else { "" }, Some(metric));
@@ -152,10 +159,10 @@ pub fn facts(run: &RunReading) -> Vec<(String, String)> {
 }
 
 fn memory(run: &RunReading) -> Option<String> {
-    let planned = run.planned_bytes?;
+    let planned = run.plan.planned_bytes?;
     Some(match (run.used_bytes, run.state) {
         (None, _) => format!("{} planned", show_bytes(planned)),
-        (used, State::Running) => format!("{} planned", of_bytes(used, Some(planned))),
+        (used, RunState::Running) => format!("{} planned", of_bytes(used, Some(planned))),
         (used, _) => format!("peak {} planned", of_bytes(used, Some(planned))),
     })
 }
@@ -192,13 +199,16 @@ fn memory_by_rank(each: &ProcessesOfStep) -> Option<String> {
 
 /// `batch 8`, `batch 8 x 16 = 128`, `batch 4 processes x 8 x 4 = 128`.
 fn plan(run: &RunReading) -> Option<String> {
-    let (batch, times) = (run.batch_size?, run.gradient_accumulation.unwrap_or(1));
+    let (batch, times) = (
+        run.plan.batch_size?,
+        run.plan.gradient_accumulation.unwrap_or(1),
+    );
     let each = run.processes.as_ref().map_or(1, |each| each.processes);
     if times == 1 && each == 1 {
         return Some(format!("batch {batch}"));
     }
     let product = batch.saturating_mul(times).saturating_mul(each);
-    let all = run.effective_batch.unwrap_or(product);
+    let all = run.plan.effective_batch.unwrap_or(product);
     let among = match each {
         1 => String::new(),
         _ => format!("{each} processes x "),
@@ -207,9 +217,9 @@ fn plan(run: &RunReading) -> Option<String> {
 }
 
 fn how(run: &RunReading) -> Option<String> {
-    let recompute = run.recompute.as_ref();
+    let recompute = run.plan.recompute.as_ref();
     let recompute = recompute.map(|recompute| format!("recompute {recompute}"));
-    let all: Vec<String> = [run.precision.clone(), recompute]
+    let all: Vec<String> = [run.plan.precision.clone(), recompute]
         .into_iter()
         .flatten()
         .collect();

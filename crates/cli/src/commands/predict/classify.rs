@@ -6,14 +6,17 @@ use holdall_train::engine::task::Unfinished;
 use holdall_train::tasks::classify::SavedClassifier;
 
 use super::answers::{Guess, HeadColumns, TargetGuess};
-use super::{Job, Prediction, Predictions};
+use super::{Prediction, PredictionJob, Predictions};
 use crate::screen::progress;
 use crate::stop;
 
 /// Memory per picture beside its labels.
 const NAMES_BYTES: usize = 384;
 
-pub(super) fn predict(job: &Job<'_>, saved: &SavedClassifier) -> Result<Option<Predictions>> {
+pub(super) fn predict(
+    job: &PredictionJob<'_>,
+    saved: &SavedClassifier,
+) -> Result<Option<Predictions>> {
     let arguments = job.arguments;
     let wrong = |option: &str, hint: &str| {
         let model = &arguments.model;

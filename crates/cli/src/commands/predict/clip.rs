@@ -10,7 +10,7 @@ use holdall_train::tasks::clip::{
 };
 
 use super::answers::{Guess, HeadColumns, TargetGuess};
-use super::{Job, PredictArguments, Prediction, Predictions};
+use super::{PredictArguments, Prediction, PredictionJob, Predictions};
 use crate::screen::progress;
 use crate::stop;
 
@@ -43,7 +43,7 @@ impl Labels {
 /// Target name of zero-shot labels.
 const ZERO_SHOT: &str = "label";
 
-pub(super) fn predict(job: &Job<'_>, trained: &SavedClip) -> Result<Option<Predictions>> {
+pub(super) fn predict(job: &PredictionJob<'_>, trained: &SavedClip) -> Result<Option<Predictions>> {
     let arguments = job.arguments;
     let labels = labels(arguments, trained)?;
     let longest = match &labels {

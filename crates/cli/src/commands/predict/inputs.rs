@@ -128,29 +128,29 @@ pub(in crate::commands) fn pictures(
 /// Clips, with the group of each sample if the table has groups.
 pub(super) struct Clips {
     pub named: Named,
-    pub groups: Option<Groups>,
+    pub groups: Option<ClipGroups>,
 }
 
 /// Group name of each sample.
-pub(super) struct Groups {
+pub(super) struct ClipGroups {
     pub column: String,
     name_of_line: HashMap<u32, String>,
 }
 
-impl Groups {
+impl ClipGroups {
     pub fn name(&self, samples: &Samples, sample: u32) -> &str {
         let name = self.name_of_line.get(&samples.row(sample as usize));
         name.map_or("", String::as_str)
     }
 
-    fn read(table: &Table, column: &str) -> Result<Groups, DataError> {
+    fn read(table: &Table, column: &str) -> Result<ClipGroups, DataError> {
         let at = table.column("group", column)?;
         let mut name_of_line = HashMap::new();
         let mut rows = table.rows()?;
         while let Some(row) = rows.read_any()? {
             name_of_line.insert(row.line(), row.cell(at).trim().to_owned());
         }
-        Ok(Groups {
+        Ok(ClipGroups {
             column: column.to_owned(),
             name_of_line,
         })
@@ -172,7 +172,7 @@ pub(super) fn clips(named: &[PathBuf], data: &DataConfig) -> Result<Clips, Train
     if let Some(column) = data.group.clone() {
         let table = Table::open_separated(path, data.separator)?;
         if table.columns().contains(&column) {
-            groups = Some(Groups::read(&table, &column)?);
+            groups = Some(ClipGroups::read(&table, &column)?);
         } else {
             tell_ungrouped(&data, "the table has no such column");
             (data.group, data.num_videos) = (None, None);

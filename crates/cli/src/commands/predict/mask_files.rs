@@ -37,10 +37,10 @@ pub(super) struct PredictedMask {
 }
 
 /// File names by list and sample: the picture's stem, with a number if several pictures share it.
-pub(super) struct Names(Vec<Vec<String>>);
+pub(super) struct ClassNames(Vec<Vec<String>>);
 
-impl Names {
-    pub fn of(lists: &[Arc<Samples>]) -> Names {
+impl ClassNames {
+    pub fn of(lists: &[Arc<Samples>]) -> ClassNames {
         let mut taken: HashMap<String, usize> = HashMap::new();
         let mut name = |samples: &Samples, sample: usize| {
             let path = samples.image_path(sample);
@@ -65,7 +65,7 @@ impl Names {
             let all = 0..samples.len();
             all.map(|sample| name(samples, sample)).collect()
         });
-        Names(names.collect())
+        ClassNames(names.collect())
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Writer<'a> {
     pub out: &'a Path,
     pub options: &'a SegmentOptions,
     pub saved: &'a SavedSegmenter,
-    pub names: &'a Names,
+    pub names: &'a ClassNames,
 }
 
 impl Writer<'_> {

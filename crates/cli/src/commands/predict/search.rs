@@ -28,7 +28,7 @@ use holdall_train::tasks::clip::{
 use holdall_train::tasks::video_text::{ClipReader, SavedVideoText};
 
 use super::inputs::{self, Named};
-use super::{Job, PredictArguments};
+use super::{PredictArguments, PredictionJob};
 use crate::commands::plan::fitting;
 use crate::screen::progress;
 use crate::stop;
@@ -88,7 +88,7 @@ fn keep_best(best: &mut Vec<(u32, f64)>, top: usize, (sample, cosine): (u32, f64
 }
 
 /// Result of a search.
-struct Outcome {
+struct SearchOutcome {
     skipped: Vec<loader::Skipped>,
     planned_bytes: u64,
     /// JPEG thumbnails by sample, for the HTML page.
@@ -120,7 +120,7 @@ pub(super) fn run(
         (false, _) => inputs::pictures(&named, data)?,
     };
     inputs::check_outputs(arguments, &samples)?;
-    let job = Job {
+    let job = PredictionJob {
         arguments,
         device,
         budget_bytes,
@@ -191,7 +191,7 @@ fn check(arguments: &PredictArguments, saved: &Saved) -> Result<(), TrainError> 
 }
 
 /// Memory of a search beside the model.
-fn held_bytes(job: &Job<'_>, search: &Search<'_>, projection: usize) -> u64 {
+fn held_bytes(job: &PredictionJob<'_>, search: &Search<'_>, projection: usize) -> u64 {
     let of_text =
         projection * size_of::<f32>() + search.top.min(job.samples.len()) * size_of::<(u32, f64)>();
     let of_picture = match search.pictures {
@@ -202,7 +202,11 @@ fn held_bytes(job: &Job<'_>, search: &Search<'_>, projection: usize) -> u64 {
 }
 
 /// A model without image inputs: only its text encoder runs.
-fn open_for_texts(job: &Job<'_>, task: &dyn Task, host_bytes: u64) -> Result<ForwardModel> {
+fn open_for_texts(
+    job: &PredictionJob<'_>,
+    task: &dyn Task,
+    host_bytes: u64,
+) -> Result<ForwardModel> {
     let batch = job.arguments.inference.batch_size;
     let model = ForwardModel::new(job.device, task, batch, job.budget_bytes, host_bytes);
     let mut model = fitting(job.arguments.output.json, job.device.kind(), model)?;
@@ -211,10 +215,10 @@ fn open_for_texts(job: &Job<'_>, task: &dyn Task, host_bytes: u64) -> Result<For
 }
 
 fn search_pictures(
-    job: &Job<'_>,
+    job: &PredictionJob<'_>,
     saved: &SavedClip,
     search: &mut Search<'_>,
-) -> Result<Option<Outcome>> {
+) -> Result<Option<SearchOutcome>> {
     let tokens = saved.tokens(search.texts)?;
     let (task, projection) = (saved.task(tokens.longest()), saved.projection());
     let host_bytes = held_bytes(job, search, projection);
@@ -265,7 +269,7 @@ fn search_pictures(
         };
     }
     let thumbnails = thumbnails(job, pictures.as_mut(), search, 1)?;
-    Ok(Some(Outcome {
+    Ok(Some(SearchOutcome {
         skipped,
         planned_bytes,
         thumbnails,
@@ -273,10 +277,10 @@ fn search_pictures(
 }
 
 fn search_clips(
-    job: &Job<'_>,
+    job: &PredictionJob<'_>,
     saved: &SavedVideoText,
     search: &mut Search<'_>,
-) -> Result<Option<Outcome>> {
+) -> Result<Option<SearchOutcome>> {
     let task = &saved.task_for(job.data)?;
     let table = TokenTable::new(&saved.text()?, search.texts, task.num_text_tokens)?;
     let projection = task.model.projection_dim;
@@ -319,7 +323,7 @@ fn search_clips(
         }
     }
     let thumbnails = thumbnails(job, clips.as_mut(), search, task.model.frames())?;
-    Ok(Some(Outcome {
+    Ok(Some(SearchOutcome {
         skipped,
         planned_bytes,
         thumbnails,
@@ -328,7 +332,7 @@ fn search_clips(
 
 /// Reads the found pictures, or middle frames of clips, again as thumbnails; empty without an HTML page.
 fn thumbnails(
-    job: &Job<'_>,
+    job: &PredictionJob<'_>,
     pictures: Option<&mut Loader<HostRow>>,
     search: &Search<'_>,
     frames: usize,

@@ -24,14 +24,14 @@ use holdall_train::tasks::segment::SavedSegmenter;
 use serde::Serialize;
 
 use super::inputs::{self, files_under};
-use super::mask_files::{Names, PredictedMask, Writer};
+use super::mask_files::{ClassNames, PredictedMask, Writer};
 use super::{PredictArguments, Skipped};
 use crate::failure;
 use crate::options::{SEGMENTATION, resolved};
 use crate::screen::{print, print_json, progress, tell};
 use crate::stop;
 
-/// What is written of a segmentation.
+/// Files of a segmentation.
 #[derive(Args, Clone)]
 pub struct SegmentOptions {
     /// Folder for masks, probabilities, overlays and scores
@@ -63,7 +63,7 @@ struct SegmentJson<'a> {
 }
 
 /// Pictures, with the coding of their true masks if they have any.
-struct Found {
+struct SegmentPrediction {
     lists: Vec<Arc<Samples>>,
     coding: Option<MaskCoding>,
 }
@@ -87,7 +87,7 @@ pub(super) fn run(
         ));
     }
     let found = find(arguments, saved, data)?;
-    let names = Names::of(&found.lists);
+    let names = ClassNames::of(&found.lists);
     let writer = Writer {
         out,
         options: &arguments.segment,
@@ -102,7 +102,7 @@ pub(super) fn run(
     let bar = progress(total as u64, "Predicting");
     let (mut predictions, mut skipped, mut planned_bytes) = (Vec::new(), Vec::new(), 0);
     for (number, samples) in found.lists.iter().enumerate() {
-        let job = Job {
+        let job = SegmentationJob {
             arguments,
             device,
             budget_bytes,
@@ -154,7 +154,11 @@ fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Err
 }
 
 /// Finds the inputs: a folder of images and masks, or a CSV of both, has truth to score against; other inputs are pictures only.
-fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig) -> Result<Found> {
+fn find(
+    arguments: &PredictArguments,
+    saved: &SavedSegmenter,
+    data: &DataConfig,
+) -> Result<SegmentPrediction> {
     let inputs = SavedInputs::read(saved.path())?;
     let channel_files = inputs.map_or(1, |inputs| inputs.channel_files);
     if let [only] = arguments.images.as_slice() {
@@ -173,7 +177,7 @@ fn find(arguments: &PredictArguments, saved: &SavedSegmenter, data: &DataConfig)
             if !is_known {
                 tell("Scores: none, masks and model have different classes");
             }
-            return Ok(Found {
+            return Ok(SegmentPrediction {
                 lists: lists.map(Arc::new).collect(),
                 coding: is_known.then_some(set.coding),
             });
@@ -213,9 +217,9 @@ fn check_out(arguments: &PredictArguments) -> Result<(), TrainError> {
     }
 }
 
-fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<Found> {
+fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<SegmentPrediction> {
     let samples = without_masks(root, names, channel_files).map_err(TrainError::from)?;
-    Ok(Found {
+    Ok(SegmentPrediction {
         lists: vec![Arc::new(samples)],
         coding: None,
     })
@@ -230,7 +234,7 @@ fn has_masks(config: &DataConfig, table: &Path) -> Result<bool, TrainError> {
 }
 
 /// The pictures of one list.
-struct Job<'a> {
+struct SegmentationJob<'a> {
     arguments: &'a PredictArguments,
     device: &'a Device,
     budget_bytes: Option<u64>,
@@ -241,7 +245,7 @@ struct Job<'a> {
 
 const HAS_FRAMING: &str = "a saved model's task has a framing";
 
-impl Job<'_> {
+impl SegmentationJob<'_> {
     /// Plans for all picture sizes and predicts. Returns planned bytes and unreadable pictures; `None` if it was stopped.
     fn predict(
         &self,

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use super::answers::{Guess, HeadColumns, TargetGuess, describe_labels};
 use super::inputs::{self, Clips, Named};
-use super::{Job, PredictArguments, Skipped, tell_csv, write_file};
+use super::{PredictArguments, PredictionJob, Skipped, tell_csv, write_file};
 use crate::array_file;
 use crate::failure;
 use crate::options::small_count;
@@ -115,7 +115,7 @@ pub(super) fn run(
     let Clips { named, groups } = inputs::clips(&arguments.images, data)?;
     let Named { samples, bad_rows } = named;
     inputs::check_outputs(arguments, &samples)?;
-    let job = Job {
+    let job = PredictionJob {
         samples,
         bad_rows,
         arguments,
@@ -125,21 +125,7 @@ pub(super) fn run(
     };
     let task = task(arguments, saved.task_for(data)?);
     let texts = Texts::of(arguments, &task, saved)?;
-    let caption_text = match task.decoder() {
-        Some(_) => Some(match saved.own_caption_text()? {
-            Some(own) => own,
-            None => saved.text()?,
-        }),
-        None if texts.table.is_none() && arguments.features.is_none() && task.heads.is_empty() => {
-            return Err(TrainError::Config(format!(
-                "{}: expected a model that writes captions, found one without a decoder and without heads\n\
-                 hint: --labels \"a,b\" or --find TEXT compare clips with texts; --features FILE writes features",
-                saved.path().display()
-            ))
-            .into());
-        }
-        None => None,
-    };
+    let caption_text = caption_text(arguments, &task, saved, &texts)?;
     let projection = task.model.projection_dim;
     let feature_bytes = arguments.features.as_ref().map_or(0, |_| 4 * projection);
     let most_labels = task.heads.iter().map(|head| head.kind.names().len()).max();
@@ -175,19 +161,17 @@ pub(super) fn run(
                 return Err(Unfinished::NotFinite(found));
             }
             let (labels, similarity) = texts.compare(feature, &text_features, top);
-            let answers = match &logits {
-                Some(logits) => {
-                    let outputs = logits.len() / loaded.samples.len();
-                    answers_of(&task.heads, &logits[row * outputs..][..outputs], top)
-                }
-                None => Vec::new(),
-            };
+            let answers = logits.as_ref().map(|logits| {
+                let outputs = logits.len() / loaded.samples.len();
+                answers_of(&task.heads, &logits[row * outputs..][..outputs], top)
+            });
+            let targets = answers.into_iter().flatten().map(TargetGuess::from);
             let group = groups.as_ref();
             all.push(ClipPrediction {
                 row: job.samples.row(sample as usize),
                 video: job.image(sample),
                 group: group.map(|groups| groups.name(&job.samples, sample).to_owned()),
-                targets: answers.into_iter().map(TargetGuess::from).collect(),
+                targets: targets.collect(),
                 caption: captions.as_ref().map(|captions| captions[row].clone()),
                 labels,
                 similarity,
@@ -210,37 +194,21 @@ pub(super) fn run(
         let path = path.display();
         tell(&format!("{} x {projection} features: {path}", all.len()));
     }
-    let is_sorted = arguments.clips.find.is_some();
-    if is_sorted {
+    if texts.has_find {
         all.sort_by(|a, b| b.similarity.partial_cmp(&a.similarity).expect("finite"));
     }
     if let (Some(path), true) = (&arguments.csv, has_read) {
+        let heads = task.heads.iter();
         let columns = Columns {
             group: groups.map(|groups| groups.column),
             has_captions: caption_text.is_some(),
             has_similarity: texts.has_find,
-            heads: task
-                .heads
-                .iter()
+            heads: heads
                 .map(|head| HeadColumns::of_head(head, arguments.top, arguments.all_probabilities))
                 .collect(),
             zero_shot: texts.columns(arguments, &task),
         };
-        let mut lines: Vec<(u32, Vec<String>)> = all
-            .iter()
-            .map(|one| (one.row, columns.cells(one)))
-            .chain(
-                skipped
-                    .iter()
-                    .map(|one| (one.row, columns.empty(&one.image))),
-            )
-            .collect();
-        // With `--find`, rows are sorted by similarity; otherwise they keep the order of the table.
-        if !is_sorted {
-            lines.sort_by_key(|(row, _)| *row);
-        }
-        write_file(path, "--csv", &as_csv(&columns, &lines)?)?;
-        tell_csv(path, all.len(), skipped.len());
+        write_csv(path, &columns, &all, &skipped)?;
     }
     if arguments.output.json {
         print_json(&ClipsJson {
@@ -260,6 +228,30 @@ pub(super) fn run(
     } else {
         ExitCode::from(failure::FOUND)
     })
+}
+
+/// The tokenizer of captions, if the model writes any. A model that has nothing to say of clips is refused.
+fn caption_text(
+    arguments: &PredictArguments,
+    task: &VideoTextTask,
+    saved: &SavedVideoText,
+    texts: &Texts,
+) -> Result<Option<TextEncoder>> {
+    if task.decoder().is_some() {
+        return Ok(Some(match saved.own_caption_text()? {
+            Some(own) => own,
+            None => saved.text()?,
+        }));
+    }
+    if texts.table.is_none() && arguments.features.is_none() && task.heads.is_empty() {
+        return Err(TrainError::Config(format!(
+            "{}: expected a model that writes captions, found one without a decoder and without heads\n\
+             hint: --labels \"a,b\" or --find TEXT compare clips with texts; --features FILE writes features",
+            saved.path().display()
+        ))
+        .into());
+    }
+    Ok(None)
 }
 
 /// The model's task, with captioning options applied.
@@ -429,14 +421,30 @@ impl Columns {
     }
 }
 
-/// A row for each clip, or for each group of clips.
-fn as_csv(columns: &Columns, lines: &[(u32, Vec<String>)]) -> Result<Vec<u8>> {
+/// Writes a row for each clip, or for each group of clips; unreadable ones are empty.
+fn write_csv(
+    path: &Path,
+    columns: &Columns,
+    all: &[ClipPrediction],
+    skipped: &[Skipped],
+) -> Result<()> {
+    let read = all.iter().map(|one| (one.row, columns.cells(one)));
+    let unread = skipped
+        .iter()
+        .map(|one| (one.row, columns.empty(&one.image)));
+    let mut lines: Vec<(u32, Vec<String>)> = read.chain(unread).collect();
+    // With `--find`, rows are sorted by similarity; otherwise they keep the order of the table.
+    if !columns.has_similarity {
+        lines.sort_by_key(|(row, _)| *row);
+    }
     let mut rows = csv::Writer::from_writer(Vec::new());
     rows.write_record(columns.names())?;
-    for (_, cells) in lines {
+    for (_, cells) in &lines {
         rows.write_record(cells)?;
     }
-    Ok(rows.into_inner()?)
+    write_file(path, "--csv", &rows.into_inner()?)?;
+    tell_csv(path, all.len(), skipped.len());
+    Ok(())
 }
 
 fn show(all: &[ClipPrediction]) -> String {

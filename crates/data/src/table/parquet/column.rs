@@ -181,7 +181,7 @@ impl ColumnReader {
         let held = (self.packed.capacity() + page) as u64;
         let grown = (packed_bytes + unpacked_bytes as u64).saturating_sub(held);
         if grown > UNCHECKED_BYTES {
-            check_memory(grown).map_err(Fault::OverBudget)?;
+            check_memory(grown).map_err(ParquetFault::OverBudget)?;
         }
         self.packed.clear();
         self.packed.reserve_exact(packed_bytes as usize);

@@ -8,7 +8,7 @@ use ratatui::widgets::Paragraph;
 
 use super::super::chart::{self, CurveChart};
 use super::super::once::NO_RUN;
-use super::super::run::{RunReading, State};
+use super::super::run::{RunReading, RunState};
 use super::super::words::{self, NAME_WIDTH, UNKNOWN, facts};
 use super::{LOSS, View, WIDE, WORK, headed, indented, whole};
 
@@ -20,9 +20,9 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
     };
     let reading = &run.reading;
     let state = match reading.state {
-        State::Running | State::Finished => Style::new().fg(WORK),
-        State::Failed => Style::new().fg(Color::Red),
-        State::Stopped => Style::new().fg(Color::Yellow),
+        RunState::Running | RunState::Finished => Style::new().fg(WORK),
+        RunState::Failed => Style::new().fg(Color::Red),
+        RunState::Stopped => Style::new().fg(Color::Yellow),
     };
     let heading = Line::from(vec![
         Span::from(format!(" Run {} ", short_folder(reading, area.width))).bold(),
@@ -42,7 +42,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
     let mut all = vec![(
         "loss",
         &run.loss,
-        reading.loss,
+        reading.progress.loss,
         None,
         three as fn(f64) -> String,
         LOSS,
@@ -51,7 +51,7 @@ pub fn draw_run(frame: &mut Frame, area: Rect, view: &View) {
         all.push((
             "samples/s",
             &run.samples_per_s,
-            reading.samples_per_s,
+            reading.progress.samples_per_s,
             Some(0.0),
             whole,
             WORK,

@@ -8,8 +8,8 @@ use holdall_files::counted;
 use serde::Serialize;
 
 use super::super::contact_sheet::{self, Cell};
-use super::super::{Job, Skipped, write_file};
-use super::{Outcome, Search};
+use super::super::{PredictionJob, Skipped, write_file};
+use super::{Search, SearchOutcome};
 use crate::array_file;
 use crate::failure;
 use crate::screen::{print, print_json, tell};
@@ -42,12 +42,12 @@ struct FoundJson {
 
 /// Writes and prints the requested outputs.
 pub(super) fn report(
-    job: &Job<'_>,
+    job: &PredictionJob<'_>,
     model: &Path,
     search: &Search<'_>,
-    outcome: &Outcome,
+    outcome: &SearchOutcome,
 ) -> Result<ExitCode> {
-    let Job {
+    let PredictionJob {
         arguments, device, ..
     } = job;
     let options = &arguments.search;
@@ -120,7 +120,7 @@ fn jpeg_of(thumbnails: &[(u32, Vec<u8>)], sample: u32) -> Option<&[u8]> {
     found.ok().map(|index| thumbnails[index].1.as_slice())
 }
 
-fn as_json<'a>(job: &Job<'_>, search: &'a Search<'_>) -> Vec<TextJson<'a>> {
+fn as_json<'a>(job: &PredictionJob<'_>, search: &'a Search<'_>) -> Vec<TextJson<'a>> {
     let each = search.texts.iter().zip(&search.best);
     let found = |&(sample, similarity): &(u32, f64)| FoundJson {
         image: job.image(sample),
@@ -134,7 +134,7 @@ fn as_json<'a>(job: &Job<'_>, search: &'a Search<'_>) -> Vec<TextJson<'a>> {
 }
 
 /// A row per text and found picture.
-fn as_csv(job: &Job<'_>, search: &Search<'_>) -> Result<Vec<u8>> {
+fn as_csv(job: &PredictionJob<'_>, search: &Search<'_>) -> Result<Vec<u8>> {
     let mut rows = csv::Writer::from_writer(Vec::new());
     rows.write_record(["text", "rank", "image", "similarity"])?;
     for (text, best) in search.texts.iter().zip(&search.best) {
@@ -146,7 +146,7 @@ fn as_csv(job: &Job<'_>, search: &Search<'_>) -> Result<Vec<u8>> {
     Ok(rows.into_inner()?)
 }
 
-fn show(job: &Job<'_>, search: &Search<'_>) -> String {
+fn show(job: &PredictionJob<'_>, search: &Search<'_>) -> String {
     let mut text = String::new();
     for (query, best) in search.texts.iter().zip(&search.best) {
         text.push_str(&format!("{query}\n"));

@@ -52,48 +52,48 @@ fn is_gap(c: char) -> bool {
 
 /// Text in the form of a telephone number, even if it is none: `555-123-4567`, `100 200 3000`, `(555) 123-4567`, `555.123.4567`.
 pub fn telephone(text: &Text, at: usize) -> Option<Match> {
-    let bracket = Part::Code;
-    let shapes: [&[Part]; 5] = [
+    let bracket = NumberPart::Code;
+    let shapes: [&[NumberPart]; 5] = [
         &[
             bracket,
-            Part::Digits(3, 4),
-            Part::PerhapsGap,
-            Part::Digits(3, 5),
+            NumberPart::Digits(3, 4),
+            NumberPart::PerhapsGap,
+            NumberPart::Digits(3, 5),
         ],
         &[
-            Part::Plus,
-            Part::Digits(2, 4),
-            Part::Gap,
-            Part::Digits(3, 4),
-            Part::PerhapsGap,
-            Part::Digits(3, 5),
+            NumberPart::Plus,
+            NumberPart::Digits(2, 4),
+            NumberPart::Gap,
+            NumberPart::Digits(3, 4),
+            NumberPart::PerhapsGap,
+            NumberPart::Digits(3, 5),
         ],
         &[
-            Part::Plus,
-            Part::Digits(2, 4),
-            Part::Gap,
-            Part::Digits(2, 4),
-            Part::Gap,
-            Part::Digits(3, 4),
-            Part::PerhapsGap,
-            Part::Digits(3, 5),
+            NumberPart::Plus,
+            NumberPart::Digits(2, 4),
+            NumberPart::Gap,
+            NumberPart::Digits(2, 4),
+            NumberPart::Gap,
+            NumberPart::Digits(3, 4),
+            NumberPart::PerhapsGap,
+            NumberPart::Digits(3, 5),
         ],
         &[
-            Part::Digits(2, 4),
-            Part::Stop,
-            Part::Digits(3, 4),
-            Part::Stop,
-            Part::Digits(3, 5),
+            NumberPart::Digits(2, 4),
+            NumberPart::Stop,
+            NumberPart::Digits(3, 4),
+            NumberPart::Stop,
+            NumberPart::Digits(3, 5),
         ],
         &[
-            Part::Plus,
-            Part::Digits(2, 4),
-            Part::Stop,
-            Part::Digits(2, 4),
-            Part::Stop,
-            Part::Digits(3, 4),
-            Part::Stop,
-            Part::Digits(3, 5),
+            NumberPart::Plus,
+            NumberPart::Digits(2, 4),
+            NumberPart::Stop,
+            NumberPart::Digits(2, 4),
+            NumberPart::Stop,
+            NumberPart::Digits(3, 4),
+            NumberPart::Stop,
+            NumberPart::Digits(3, 5),
         ],
     ];
     let ends = shapes.iter().filter_map(|shape| end_of(text, at, shape));
@@ -101,7 +101,7 @@ pub fn telephone(text: &Text, at: usize) -> Option<Match> {
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum NumberPart {
     /// Two or three digits in brackets, with or without a space after them.
     Code,
     /// Up to two plus signs.
@@ -114,13 +114,13 @@ enum Part {
 }
 
 /// Furthest end of a match of a shape.
-fn end_of(text: &Text, at: usize, shape: &[Part]) -> Option<usize> {
+fn end_of(text: &Text, at: usize, shape: &[NumberPart]) -> Option<usize> {
     let Some((&part, rest)) = shape.split_first() else {
         return Some(at);
     };
     let digits = |at: usize| text.run(at, |c| c.is_ascii_digit());
     match part {
-        Part::Code => {
+        NumberPart::Code => {
             let length = digits(at + 1);
             let is_code =
                 text.at(at) == '(' && (2..=3).contains(&length) && text.at(at + 1 + length) == ')';
@@ -128,20 +128,20 @@ fn end_of(text: &Text, at: usize, shape: &[Part]) -> Option<usize> {
             let space = usize::from(matches!(text.at(next), ' ' | '\u{a0}'));
             is_code.then(|| end_of(text, next + space, rest))?
         }
-        Part::Plus => end_of(text, at + text.run(at, |c| c == '+').min(2), rest),
-        Part::Digits(least, most) => {
+        NumberPart::Plus => end_of(text, at + text.run(at, |c| c == '+').min(2), rest),
+        NumberPart::Digits(least, most) => {
             let most = digits(at).min(most);
             (least..=most)
                 .filter_map(|length| end_of(text, at + length, rest))
                 .max()
         }
-        Part::Gap => is_gap(text.at(at)).then(|| end_of(text, at + 1, rest))?,
-        Part::PerhapsGap => {
+        NumberPart::Gap => is_gap(text.at(at)).then(|| end_of(text, at + 1, rest))?,
+        NumberPart::PerhapsGap => {
             let with = is_gap(text.at(at))
                 .then(|| end_of(text, at + 1, rest))
                 .flatten();
             with.max(end_of(text, at, rest))
         }
-        Part::Stop => (text.at(at) == '.').then(|| end_of(text, at + 1, rest))?,
+        NumberPart::Stop => (text.at(at) == '.').then(|| end_of(text, at + 1, rest))?,
     }
 }
