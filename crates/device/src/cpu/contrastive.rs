@@ -25,7 +25,7 @@ pub(super) fn scratch_elements(rows: usize, tile: usize) -> usize {
     2 * tile * tile + 5 * rows
 }
 
-struct Scratch<T> {
+struct ContrastiveScratch<T> {
     scores: Rows<T>,
     again: Rows<T>,
     diagonal: Rows<T>,
@@ -36,13 +36,13 @@ struct Scratch<T> {
     packing: Packing,
 }
 
-fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
+fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> ContrastiveScratch<T> {
     let tile = tile.min(rows);
     let tiles = o.workspace::<T>(tile);
     let elements = scratch_elements(rows, tile);
     let flat = o.workspace::<T>(elements).slice(0, 1);
     let vector = |index: usize| flat.columns(2 * tile * tile + index * rows, rows);
-    Scratch {
+    ContrastiveScratch {
         scores: tiles.slice(0, tile),
         again: tiles.slice(tile, tile),
         diagonal: vector(0),
@@ -72,7 +72,7 @@ fn tiles(
 
 /// Scores of a tile, in the top-left corner of the tile buffer.
 fn scores<T: Real>(
-    s: &Scratch<T>,
+    s: &ContrastiveScratch<T>,
     scale: f64,
     [image, text]: [Rows<T>; 2],
     (i, rows): (usize, usize),
@@ -91,15 +91,15 @@ fn scores<T: Real>(
 }
 
 /// Groups of rows that are positives of each other; absent if the only positive of a row is its own pair.
-struct Groups<T> {
+struct PositiveGroups<T> {
     groups: Rows<i64>,
     shares: Rows<T>,
 }
 
-impl<T: Real> Groups<T> {
+impl<T: Real> PositiveGroups<T> {
     /// `first` is the index that the groups would have among the inputs.
-    fn new(o: &Operands<'_>, first: usize) -> Option<Groups<T>> {
-        (o.num_inputs() > first).then(|| Groups {
+    fn new(o: &Operands<'_>, first: usize) -> Option<PositiveGroups<T>> {
+        (o.num_inputs() > first).then(|| PositiveGroups {
             groups: o.input::<i64>(first).flat(),
             shares: o.input::<T>(first + 1).flat(),
         })
@@ -125,7 +125,7 @@ pub(super) fn forward<T: Real>(op: &Contrastive, o: &Operands<'_>) {
     let &Contrastive { tile, processes } = op;
     let features = [o.input::<T>(0), o.input::<T>(1)];
     let weights = o.input::<T>(2).flat();
-    let groups = Groups::<T>::new(o, 4);
+    let groups = PositiveGroups::<T>::new(o, 4);
     let scale = o.input::<T>(3).scalar().f64().exp();
     let rows = features[0].rows;
     let s = scratch::<T>(o, rows, tile);
@@ -262,7 +262,7 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
     let weights = o.input::<T>(3).flat();
     let scale = o.input::<T>(4).scalar().f64().exp();
     let (row_lse, column_lse) = (o.input::<T>(5).flat(), o.input::<T>(6).flat());
-    let groups = Groups::<T>::new(o, 7);
+    let groups = PositiveGroups::<T>::new(o, 7);
     let (dimage, dimage_mode) = o.result::<T>(0);
     let (dtext, dtext_mode) = o.result::<T>(1);
     let rows = features[0].rows;
@@ -308,7 +308,7 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
                             *score = if counts { term } else { T::ZERO };
                         }
                     }
-                    Some(Groups { groups, shares }) => {
+                    Some(PositiveGroups { groups, shares }) => {
                         let (own, share) = (groups.row(0)[i + row], shares.row(0)[i + row]);
                         let columns = columns.zip(&groups.row(0)[j..]);
                         for ((gradient, score), ((&across, &count), &group)) in places.zip(columns)

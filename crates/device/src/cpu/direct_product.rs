@@ -37,7 +37,7 @@ pub(super) fn direct_product<T: Real>(
     let mut start = 0;
     while start < inner {
         let run = RUN.min(inner - start);
-        pulp::Arch::new().dispatch(Run {
+        pulp::Arch::new().dispatch(TermRun {
             y,
             adds: start > 0 || mode == Write::Accumulate,
             alpha: T::of(alpha),
@@ -51,7 +51,7 @@ pub(super) fn direct_product<T: Real>(
 }
 
 /// Operands of one run of terms of every sum.
-struct Run<T> {
+struct TermRun<T> {
     y: Rows<T>,
     adds: bool,
     alpha: T,
@@ -61,7 +61,7 @@ struct Run<T> {
     right: Rows<T>,
 }
 
-impl<T: Real> pulp::WithSimd for Run<T> {
+impl<T: Real> pulp::WithSimd for TermRun<T> {
     type Output = ();
 
     #[inline(always)]
@@ -77,7 +77,7 @@ impl<T: Real> pulp::WithSimd for Run<T> {
     }
 }
 
-impl<T: Real> Run<T> {
+impl<T: Real> TermRun<T> {
     /// Processes `P` rows at a time with units of `V` vectors; if a unit is one vector, two units of half as many rows.
     #[inline(always)]
     fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {

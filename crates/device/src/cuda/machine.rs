@@ -20,7 +20,7 @@ use holdall_plan::{Place, Program, ProgramId, Stage, StepPlan};
 
 use super::driver::{Buffer, Event, Pinned, Replay, Stream};
 use super::kernels::Kernels;
-use super::launch::{Issuer, Pass, Tables};
+use super::launch::{Issuer, LaunchPass, Tables};
 use super::nccl::Nccl;
 use super::product::timed;
 use super::progress::told_if_slow;
@@ -142,7 +142,7 @@ impl CudaMachine {
         &'a self,
         cuda: &'a Cuda,
         arithmetic: Arithmetic,
-        pass: Pass,
+        pass: LaunchPass,
         program: ProgramId,
         slot: usize,
     ) -> Issuer<'a> {
@@ -171,12 +171,12 @@ impl CudaMachine {
         plan: &StepPlan,
         arithmetic: Arithmetic,
     ) -> Result<(), DeviceError> {
-        self.issuer(cuda, arithmetic, Pass::Issue, Stage::Begin.id(), 0)
+        self.issuer(cuda, arithmetic, LaunchPass::Issue, Stage::Begin.id(), 0)
             .noise()?;
         let began = Instant::now();
         told_if_slow("Choosing product algorithms (once; kept on disk)", || {
             programs(plan).try_for_each(|(id, program)| {
-                let issuer = self.issuer(cuda, arithmetic, Pass::Prepare, id, 0);
+                let issuer = self.issuer(cuda, arithmetic, LaunchPass::Prepare, id, 0);
                 issuer.program(program)
             })
         })?;
@@ -203,7 +203,7 @@ impl CudaMachine {
                 1
             };
             for slot in 0..slots {
-                let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
+                let issuer = self.issuer(cuda, arithmetic, LaunchPass::Issue, id, slot);
                 let replay = self.compute.capture(|| issuer.program(program))?;
                 self.replays.insert((id, slot), replay);
             }
@@ -214,7 +214,7 @@ impl CudaMachine {
                 let buckets = buckets::buckets(plan, program);
                 let issuer = Issuer {
                     meanwhile: Some((&buckets, exchange)),
-                    ..self.issuer(cuda, arithmetic, Pass::Issue, id, 0)
+                    ..self.issuer(cuda, arithmetic, LaunchPass::Issue, id, 0)
                 };
                 let replay = self.compute.capture(|| issuer.program(program))?;
                 self.last_replays.insert(id, replay);
@@ -456,7 +456,7 @@ impl CudaMachine {
         self.take_inputs()?;
         self.compute.set(self.tables.micro(), micro as u32)?;
         let slot = self.slot_of(id, slot);
-        let issuer = self.issuer(cuda, arithmetic, Pass::Issue, id, slot);
+        let issuer = self.issuer(cuda, arithmetic, LaunchPass::Issue, id, slot);
         let program = &plan.programs[id.0];
         for (index, instruction) in program.instructions.iter().enumerate() {
             // Exchanges are issued once and not timed: other processes would have to repeat them as often.

@@ -516,8 +516,8 @@ fn scale(exponent: i32) -> i32 {
 
 /// Addresses of a count's scratch: one allocation, cut into parts.
 struct Work {
-    queries: Lines,
-    gallery: Lines,
+    queries: SideScratch,
+    gallery: SideScratch,
     list: u64,
     open: u64,
     tiles: u64,
@@ -537,8 +537,8 @@ impl Work {
         let at_once = queries.min(QUERIES);
         let tiles = at_once.div_ceil(TILE_Q) * gallery.div_ceil(TILE_G);
         Work {
-            queries: Lines::new(&mut take, queries, at_once, padded),
-            gallery: Lines::new(&mut take, gallery, gallery, padded),
+            queries: SideScratch::new(&mut take, queries, at_once, padded),
+            gallery: SideScratch::new(&mut take, gallery, gallery, padded),
             list: take(LIST, 8),
             open: take(OPEN, 8),
             tiles: take(tiles, 4),
@@ -549,7 +549,7 @@ impl Work {
 }
 
 /// Addresses of one side's scratch.
-struct Lines {
+struct SideScratch {
     high: u64,
     low: u64,
     sizes: u64,
@@ -562,15 +562,15 @@ struct Lines {
     padded: usize,
 }
 
-impl Lines {
+impl SideScratch {
     /// Takes one word for each of `rows`, and memory for the halves of `at_once` rows.
     fn new(
         take: &mut impl FnMut(usize, usize) -> u64,
         rows: usize,
         at_once: usize,
         padded: usize,
-    ) -> Lines {
-        Lines {
+    ) -> SideScratch {
+        SideScratch {
             high: take(at_once * padded, 2),
             low: take(at_once * padded, 2),
             sizes: take(at_once, 4),

@@ -11,7 +11,7 @@ use holdall_graph::ops::contrastive::{Contrastive, ContrastiveGrad};
 
 use super::super::demand::contrastive_tile;
 use super::super::driver::Argument;
-use super::super::product::{Factor, Format, Product};
+use super::super::product::{Factor, Product, ProductFormat};
 use super::{Matrix, Operands, accumulates, rows_of_warps};
 use crate::DeviceError;
 
@@ -56,10 +56,10 @@ fn dots(
         inner: image.width,
         left: rows_of(image, i, false),
         right: rows_of(text, j, true),
-        inputs: Format::F32,
+        inputs: ProductFormat::F32,
         scale: 1.0,
         y: (o.scratch(), tile),
-        output: Format::F32,
+        output: ProductFormat::F32,
         bias: None,
         added: None,
     })
@@ -223,10 +223,10 @@ pub(super) fn backward(op: &ContrastiveGrad, o: &Operands<'_, '_>) -> Result<(),
                     inner,
                     left: gradients(left),
                     right: from,
-                    inputs: Format::F32,
+                    inputs: ProductFormat::F32,
                     scale: 1.0,
                     y,
-                    output: Format::F32,
+                    output: ProductFormat::F32,
                     bias: None,
                     added: adds.then_some(y),
                 })?;

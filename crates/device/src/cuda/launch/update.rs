@@ -6,7 +6,7 @@ use holdall_graph::{DType, Graph, Op, Write};
 
 use super::super::demand::UPDATE_CHUNK;
 use super::super::driver::Argument;
-use super::{Matrix, Operands, Pass, SPAN_BYTES};
+use super::{LaunchPass, Matrix, Operands, SPAN_BYTES};
 use crate::DeviceError;
 use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};
 
@@ -102,7 +102,7 @@ fn flat(matrix: Matrix) -> (u64, usize) {
 /// Uploads a table in the preparing pass; returns its address in the issuing pass.
 fn placed(o: &Operands<'_, '_>, index: usize, bytes: &[u8]) -> Result<u64, DeviceError> {
     let (issuer, key) = (o.issuer, (o.issuer.program, index));
-    if issuer.pass == Pass::Prepare {
+    if issuer.pass == LaunchPass::Prepare {
         issuer.tables.put(key, bytes, issuer.stream)?;
     }
     Ok(issuer.tables.get(key))

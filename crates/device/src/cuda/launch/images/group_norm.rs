@@ -42,7 +42,7 @@ pub(in crate::cuda) fn gradient_bytes(shape: Shape, groups: usize) -> usize {
 }
 
 /// Assignment of channels and pixels to the threads of a block.
-struct Split {
+struct ThreadSplit {
     samples: usize,
     pixels: usize,
     channels: usize,
@@ -53,8 +53,8 @@ struct Split {
     packed: bool,
 }
 
-impl Split {
-    fn new(o: &Operands<'_, '_>, operands: &[Matrix]) -> Split {
+impl ThreadSplit {
+    fn new(o: &Operands<'_, '_>, operands: &[Matrix]) -> ThreadSplit {
         let [samples, height, width, channels] = input_dims(o, 0);
         let packed = packs(operands);
         let each = if packed {
@@ -71,7 +71,7 @@ impl Split {
             .filter(|&lanes| lanes >= fewest)
             .min_by_key(|lanes| accesses.next_multiple_of(*lanes))
             .expect("32 lanes are always enough");
-        Split {
+        ThreadSplit {
             samples,
             pixels: height * width,
             channels,
@@ -112,7 +112,7 @@ pub(in crate::cuda::launch) fn group_statistics(
 ) -> Result<(), DeviceError> {
     let (x, partials) = (o.input(0), o.scratch());
     let [mean, rstd] = [0, 1].map(|index| o.result(index).0);
-    let split = Split::new(o, &[x]);
+    let split = ThreadSplit::new(o, &[x]);
     let grid = split.sum_grid();
     o.issuer.launch(
         "group_statistics",
@@ -152,7 +152,7 @@ pub(in crate::cuda::launch) fn group_norm(
     let [mean, rstd, gamma, beta] = [1, 2, 3, 4].map(|index| o.input(index).address);
     let residual = (o.num_inputs() > 5).then(|| o.input(5));
     let (y, _) = o.result(0);
-    let split = Split::new(o, &[x, y, residual.unwrap_or(x)]);
+    let split = ThreadSplit::new(o, &[x, y, residual.unwrap_or(x)]);
     let (curve, below) = curve(op.activation);
     o.issuer.launch(
         "group_norm",
@@ -196,8 +196,8 @@ pub(in crate::cuda::launch) fn group_norm_grad(
     });
     let (curve, below) = curve(op.activation);
     // The same split for both passes: sums do not depend on the destination of gradients.
-    let sums_split = Split::new(o, &[dy, x, residual.unwrap_or(x)]);
-    let Split {
+    let sums_split = ThreadSplit::new(o, &[dy, x, residual.unwrap_or(x)]);
+    let ThreadSplit {
         samples,
         pixels,
         channels,
@@ -274,7 +274,7 @@ pub(in crate::cuda::launch) fn group_norm_grad(
     let (dx, x_mode) = dx.unzip();
     let (dresidual, residual_mode) = dresidual.unzip();
     let results = [dx.unwrap_or(x), dresidual.unwrap_or(x)];
-    let split = Split::new(o, &[dy, x, residual.unwrap_or(x), results[0], results[1]]);
+    let split = ThreadSplit::new(o, &[dy, x, residual.unwrap_or(x), results[0], results[1]]);
     o.issuer.launch(
         "group_norm_grad",
         split.grid(),
