@@ -26,6 +26,7 @@ mod cudnn;
 mod demand;
 mod driver;
 pub mod gpus;
+mod inputs;
 mod kernels;
 mod launch;
 pub mod libraries;
