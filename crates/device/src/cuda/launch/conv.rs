@@ -656,57 +656,7 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
                 bias: None,
                 added: (*mode == Write::Accumulate).then(|| dw.result()),
             })?,
-            Method::Cudnn => {
-                let (dy_address, dy_picture) = conv.packed(0)?;
-                let (x_address, x_picture) = conv.packed(1)?;
-                let [outputs, down, across, channels] = weight;
-                let seen = x_picture.dims[3];
-                let rows = outputs * down * across;
-                let landing = conv.take(aligned(rows * seen * x.dtype.bytes()));
-                conv.cudnn(
-                    &Convolution {
-                        computed: Computed::WeightGrad,
-                        x: x_picture,
-                        weight: [outputs, down, across, seen],
-                        y: dy_picture,
-                        stride,
-                        padding,
-                        inputs: o.issuer.format(dy.dtype),
-                        output: o.issuer.format(x.dtype),
-                        adds: false,
-                    },
-                    [x_address, landing, dy_address],
-                )?;
-                let elements = rows * channels;
-                if seen == channels {
-                    o.issuer.launch(
-                        "cast_up",
-                        o.issuer.grid(elements, x.dtype),
-                        BLOCK,
-                        arguments![
-                            dw.address,
-                            landing,
-                            elements as i64,
-                            accumulates(Some(*mode)),
-                        ],
-                    )?;
-                } else {
-                    o.issuer.launch(
-                        "cast_up_rows",
-                        o.issuer.grid(elements, DType::F32),
-                        BLOCK,
-                        arguments![
-                            dw.address,
-                            landing,
-                            rows as i64,
-                            channels as i32,
-                            channels as i64,
-                            seen as i64,
-                            accumulates(Some(*mode)),
-                        ],
-                    )?;
-                }
-            }
+            Method::Cudnn => cudnn_weight_grad(&mut conv, op, weight)?,
         }
     }
     if has_bias {
@@ -714,6 +664,64 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
     } else {
         Ok(())
     }
+}
+
+/// cuDNN writes the gradient in the format of its inputs, for as many channels as it reads; the weight's own are added up in f32.
+fn cudnn_weight_grad(
+    conv: &mut Conv<'_, '_, '_>,
+    op: &Conv2dWeightGrad,
+    [outputs, down, across, channels]: [usize; 4],
+) -> Result<(), DeviceError> {
+    let o = conv.o;
+    let (dy, x) = (o.input(0), o.input(1));
+    let (dw, mode) = o.result(0);
+    let (dy_address, dy_picture) = conv.packed(0)?;
+    let (x_address, x_picture) = conv.packed(1)?;
+    let seen = x_picture.dims[3];
+    let rows = outputs * down * across;
+    let landing = conv.take(aligned(rows * seen * x.dtype.bytes()));
+    conv.cudnn(
+        &Convolution {
+            computed: Computed::WeightGrad,
+            x: x_picture,
+            weight: [outputs, down, across, seen],
+            y: dy_picture,
+            stride: op.stride,
+            padding: op.padding,
+            inputs: o.issuer.format(dy.dtype),
+            output: o.issuer.format(x.dtype),
+            adds: false,
+        },
+        [x_address, landing, dy_address],
+    )?;
+    let elements = rows * channels;
+    if seen == channels {
+        return o.issuer.launch(
+            "cast_up",
+            o.issuer.grid(elements, x.dtype),
+            BLOCK,
+            arguments![
+                dw.address,
+                landing,
+                elements as i64,
+                accumulates(Some(mode)),
+            ],
+        );
+    }
+    o.issuer.launch(
+        "cast_up_rows",
+        o.issuer.grid(elements, DType::F32),
+        BLOCK,
+        arguments![
+            dw.address,
+            landing,
+            rows as i64,
+            channels as i32,
+            channels as i64,
+            seen as i64,
+            accumulates(Some(mode)),
+        ],
+    )
 }
 
 fn head_weight_grad(conv: &mut Conv<'_, '_, '_>, has_bias: bool) -> Result<(), DeviceError> {
