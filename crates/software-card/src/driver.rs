@@ -14,7 +14,7 @@ use crate::streams::{Attempt, Copy, CopySource, Fill, Goal, Machine, code, machi
 /// CUDA 13.0.
 const VERSION: c_int = 13_000;
 
-/// What a captured graph takes of the card's memory, as measured on a real one: for itself, and for each node.
+/// Card memory of a captured graph, and of each of its nodes, as measured on a real card.
 const GRAPH_BYTES: u64 = 124 << 10;
 const NODE_BYTES: u64 = 4545;
 
@@ -299,7 +299,7 @@ pub extern "C" fn cuMemHostAlloc(to: *mut *mut c_void, bytes: usize, _flags: c_u
             unsafe { std::alloc::dealloc(memory, layout) };
             return Err(code::OUT_OF_MEMORY);
         }
-        // What the driver hands out is not zeroed.
+        // The driver does not clear memory that it hands out.
         crate::foreign::slice_mut::<u8>(memory as u64, bytes).fill(0xff);
         host_allocations()
             .get_or_insert_default()
@@ -667,7 +667,7 @@ fn with_loaded<R>(work: impl FnOnce(&mut Loaded) -> R) -> R {
     work(loaded.get_or_insert_default())
 }
 
-/// What a module of so many bytes takes on the card.
+/// Card memory of a module.
 fn module_bytes(module: &Module) -> u64 {
     (module.num_kernels() as u64) << 14
 }

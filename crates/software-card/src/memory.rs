@@ -1,7 +1,7 @@
 //! The card's memory: pages of this process, counted as the driver counts them, with guards on both sides and NaNs in them.
 //!
 //! An allocation ends where a page that nobody may touch begins, so that a kernel that reads beyond its last byte (rounded to 256) faults.
-//! What is freed is unmapped: a kernel that uses it later faults too.
+//! Freed memory is unmapped: a kernel that uses it later faults too.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,6 @@ use crate::model::{CONTEXT_BYTES, model};
 /// Pages that the driver hands out.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// What addresses are multiples of.
 const ALIGNMENT: u64 = 256;
 
 /// Bytes of a guard, and of this machine's pages.
@@ -69,7 +68,7 @@ impl Memory {
         }
     }
 
-    /// What this process holds on the card.
+    /// Card memory of this process, the context included.
     pub fn held_bytes(&self) -> u64 {
         let context = if self.has_context { CONTEXT_BYTES } else { 0 };
         let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);

@@ -259,7 +259,7 @@ pub struct KernelTask {
     pub seed: u64,
 }
 
-/// What went wrong in a block.
+/// A fault that ended a block.
 struct BlockFault {
     message: String,
     trap: Option<Trap>,

@@ -32,7 +32,7 @@ const PLANT_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_PLANT";
 /// Where it is set, every access of a kernel is checked against the tensors that a test describes by [`holdall_software_card_tensors`].
 const GUARD_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_GUARD_TENSORS";
 
-/// What has g++ call the checks in card.h at every access.
+/// Options by which g++ calls the checks in card.h at every access.
 const GUARD_OPTIONS: [&str; 8] = [
     "-DHOLDALL_GUARD_TENSORS",
     "-fsanitize=kernel-address",
@@ -139,7 +139,7 @@ fn with_fault(source: String, file: &str, fault: &str) -> Result<String, String>
     let (Some(of), Some(place), Some(change)) = (parts.next(), parts.next(), parts.next()) else {
         return Ok(source);
     };
-    // What all files begin with is changed in all of them.
+    // `common.cuh` is included by every file: a fault in it is planted in all of them.
     if of != file && of != "common.cuh" {
         return Ok(source);
     }

@@ -20,7 +20,7 @@ const INVALID_VALUE: c_int = 7;
 const EXECUTION_FAILED: c_int = 13;
 const NOT_SUPPORTED: c_int = 15;
 
-/// What the library's kernels take of the card's memory once it is opened, as measured on a real one.
+/// Card memory of the library's kernels once it is opened, as measured on a real card.
 const LIBRARY_BYTES: u64 = (56 << 20) / 10;
 
 /// Numbers of the algorithms, in the first word of what callers keep.
@@ -74,7 +74,7 @@ pub struct Operation {
     bias: u64,
 }
 
-/// What a caller prefers.
+/// Preferences of a caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Preference {
     workspace_bytes: u64,
@@ -278,7 +278,7 @@ struct CheckedProduct {
     inner: usize,
 }
 
-/// What a product reads and writes.
+/// Operands of a product.
 const OPERANDS: [&str; 6] = ["A", "B", "C", "D", "bias", "workspace"];
 
 impl CheckedProduct {
