@@ -6,11 +6,11 @@ use crate::cuda::memory::{self, CardId, Holder};
 /// Reads memory and utilization of one device.
 #[derive(Debug, Clone)]
 pub struct Gauge {
-    kind: Source,
+    kind: MemorySource,
 }
 
 #[derive(Debug, Clone)]
-enum Source {
+enum MemorySource {
     Cpu,
     Card {
         name: String,
@@ -37,7 +37,9 @@ pub struct Reading {
 
 impl Gauge {
     pub(crate) fn of_cpu() -> Gauge {
-        Gauge { kind: Source::Cpu }
+        Gauge {
+            kind: MemorySource::Cpu,
+        }
     }
 
     /// `held_bytes`: memory of the process on the card now.
@@ -49,7 +51,7 @@ impl Gauge {
                 .map(|memory| memory.used_bytes.saturating_sub(held_bytes.unwrap_or(0))),
         };
         Gauge {
-            kind: Source::Card {
+            kind: MemorySource::Card {
                 name,
                 pci_bus_id: pci_bus_id.to_owned(),
                 others_bytes,
@@ -60,8 +62,8 @@ impl Gauge {
     /// `cpu`, or for example `cuda:0`.
     pub fn name(&self) -> &str {
         match &self.kind {
-            Source::Cpu => "cpu",
-            Source::Card { name, .. } => name,
+            MemorySource::Cpu => "cpu",
+            MemorySource::Card { name, .. } => name,
         }
     }
 
@@ -70,7 +72,7 @@ impl Gauge {
     pub fn is_by_difference(&self) -> bool {
         matches!(
             self.kind,
-            Source::Card {
+            MemorySource::Card {
                 others_bytes: Some(_),
                 ..
             }
@@ -80,7 +82,7 @@ impl Gauge {
     pub fn read(&self) -> Reading {
         let host_rss_bytes = cpu::resident_bytes();
         match &self.kind {
-            Source::Cpu => {
+            MemorySource::Cpu => {
                 let memory = cpu::host_memory();
                 Reading {
                     used_bytes: memory
@@ -91,7 +93,7 @@ impl Gauge {
                     host_rss_bytes,
                 }
             }
-            Source::Card {
+            MemorySource::Card {
                 pci_bus_id,
                 others_bytes,
                 ..
@@ -116,16 +118,16 @@ impl Gauge {
     /// Peak memory of this process, where the system records it: on the CPU alone.
     pub fn high_water_bytes(&self) -> Option<u64> {
         match self.kind {
-            Source::Cpu => cpu::peak_resident_bytes(),
-            Source::Card { .. } => None,
+            MemorySource::Cpu => cpu::peak_resident_bytes(),
+            MemorySource::Card { .. } => None,
         }
     }
 
     /// Memory of other processes on the card, largest first.
     pub fn others(&self) -> Vec<Holder> {
         match &self.kind {
-            Source::Cpu => Vec::new(),
-            Source::Card { pci_bus_id, .. } => memory::holders(CardId::PciBusId(pci_bus_id)),
+            MemorySource::Cpu => Vec::new(),
+            MemorySource::Card { pci_bus_id, .. } => memory::holders(CardId::PciBusId(pci_bus_id)),
         }
     }
 }

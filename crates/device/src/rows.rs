@@ -7,44 +7,44 @@ use crate::cuda::Pinned;
 
 /// A row of host memory. Clones are the same row; it is writable while there is only one.
 #[derive(Clone, Debug)]
-pub struct HostRow(Arc<Piece>);
+pub struct HostRow(Arc<RowBytes>);
 
 /// Bytes of a block that no other piece overlaps.
-struct Piece {
+struct RowBytes {
     start: *mut u8,
     bytes: usize,
     /// Keeps the memory alive.
-    _block: Arc<Block>,
+    _block: Arc<RowBlock>,
 }
 
 // SAFETY: pieces do not overlap, and a piece is plain memory that is written through `&mut` alone.
-unsafe impl Send for Piece {}
+unsafe impl Send for RowBytes {}
 // SAFETY: as above; what is shared is only read.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for RowBytes {}
 
-impl std::fmt::Debug for Piece {
+impl std::fmt::Debug for RowBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.bytes)
     }
 }
 
 /// Memory that pieces point into; kept to be freed last.
-enum Block {
+enum RowBlock {
     Plain(*mut [u8]),
     Pinned { _memory: Pinned },
 }
 
 // SAFETY: plain memory with one owner; only pieces access it.
-unsafe impl Send for Block {}
+unsafe impl Send for RowBlock {}
 // SAFETY: a shared block gives access to nothing.
-unsafe impl Sync for Block {}
+unsafe impl Sync for RowBlock {}
 
-impl Drop for Block {
+impl Drop for RowBlock {
     fn drop(&mut self) {
         match self {
             // SAFETY: the pointer came from a box, and every piece is gone.
-            Block::Plain(memory) => drop(unsafe { Box::from_raw(*memory) }),
-            Block::Pinned { .. } => {}
+            RowBlock::Plain(memory) => drop(unsafe { Box::from_raw(*memory) }),
+            RowBlock::Pinned { .. } => {}
         }
     }
 }
@@ -60,16 +60,16 @@ pub(crate) fn rows(
         let mut pinned = Pinned::new(all)?;
         (
             pinned.bytes_mut().as_mut_ptr(),
-            Block::Pinned { _memory: pinned },
+            RowBlock::Pinned { _memory: pinned },
         )
     } else {
         // Not zeros: the system maps zero pages lazily, on first write, and a plan counts resident memory.
         let memory = Box::into_raw(vec![0x7f; all].into_boxed_slice());
-        (memory.cast::<u8>(), Block::Plain(memory))
+        (memory.cast::<u8>(), RowBlock::Plain(memory))
     };
     let block = Arc::new(block);
     let row = |index: usize| {
-        HostRow(Arc::new(Piece {
+        HostRow(Arc::new(RowBytes {
             // SAFETY: within the block, which has `count * bytes`.
             start: unsafe { start.add(index * bytes) },
             bytes,
@@ -84,17 +84,17 @@ impl From<&[u8]> for HostRow {
     fn from(bytes: &[u8]) -> HostRow {
         let memory: Box<[u8]> = bytes.into();
         let memory = Box::into_raw(memory);
-        HostRow(Arc::new(Piece {
+        HostRow(Arc::new(RowBytes {
             start: memory.cast::<u8>(),
             bytes: bytes.len(),
-            _block: Arc::new(Block::Plain(memory)),
+            _block: Arc::new(RowBlock::Plain(memory)),
         }))
     }
 }
 
 impl AsRef<[u8]> for HostRow {
     fn as_ref(&self) -> &[u8] {
-        let Piece { start, bytes, .. } = &*self.0;
+        let RowBytes { start, bytes, .. } = &*self.0;
         // SAFETY: in bounds by construction; written through `&mut` alone, so not during this borrow.
         unsafe { std::slice::from_raw_parts(*start, *bytes) }
     }

@@ -122,6 +122,24 @@ pub enum Copies {
     PerUse,
 }
 
+/// Where the next node belongs.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    section: Section,
+    block: Option<BlockId>,
+    lane: Option<usize>,
+}
+
+/// The weights' copies in a compute format that is narrower than the weights' own.
+#[derive(Clone, Debug)]
+struct WeightCopies {
+    lifetime: Copies,
+    /// Weight storage -> its resident copy.
+    resident: HashMap<StorageId, StorageId>,
+    /// Storage of a copy -> the view of the weight that was copied.
+    originals: HashMap<StorageId, Value>,
+}
+
 /// A training step: its storages, values, nodes and parameters.
 #[derive(Clone, Debug)]
 pub struct Graph {
@@ -131,16 +149,10 @@ pub struct Graph {
     parameters: Vec<Parameter>,
     blocks: Vec<String>,
     compute: DType,
-    section: Section,
-    block: Option<BlockId>,
-    lane: Option<usize>,
+    position: Position,
     /// Weight storage -> the storage of its gradient.
     weight_gradients: HashMap<StorageId, StorageId>,
-    copies: Copies,
-    /// Weight storage -> its resident copy in the compute format.
-    resident: HashMap<StorageId, StorageId>,
-    /// Storage of a copy in the compute format -> the view of the weight that was copied.
-    originals: HashMap<StorageId, Value>,
+    copies: WeightCopies,
     /// Names of the forward programs beside the step.
     forward_programs: Vec<String>,
     /// Values that are written or read from outside, by name.
@@ -162,9 +174,11 @@ impl Graph {
     /// Like [`Graph::new`], with the lifetime of the weights' copies in a narrower format.
     pub fn with_copies(compute: DType, copies: Copies) -> Graph {
         Graph {
-            copies,
-            resident: HashMap::new(),
-            originals: HashMap::new(),
+            copies: WeightCopies {
+                lifetime: copies,
+                resident: HashMap::new(),
+                originals: HashMap::new(),
+            },
             forward_programs: Vec::new(),
             endpoints: BTreeMap::new(),
             left_by_first_pass: HashSet::new(),
@@ -176,9 +190,11 @@ impl Graph {
             parameters: Vec::new(),
             blocks: Vec::new(),
             compute,
-            section: Section::Forward,
-            block: None,
-            lane: None,
+            position: Position {
+                section: Section::Forward,
+                block: None,
+                lane: None,
+            },
             weight_gradients: HashMap::new(),
         }
     }
@@ -246,37 +262,38 @@ impl Graph {
 
     /// Nodes appended from here on belong to `section`.
     pub fn enter(&mut self, section: Section) {
-        self.section = section;
+        self.position.section = section;
     }
 
     pub fn section(&self) -> Section {
-        self.section
+        self.position.section
     }
 
     /// Nodes appended by `write` form a block that the planner may recompute as a whole. In a forward program beside the step,
     /// nodes have no block: there is no backward pass.
     pub fn block<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
-        if let Section::ForwardProgram(_) = self.section {
+        if let Section::ForwardProgram(_) = self.position.section {
             return write(self);
         }
         self.blocks.push(name.to_owned());
-        let outer = self.block.replace(BlockId(self.blocks.len() - 1));
+        let outer = self.position.block.replace(BlockId(self.blocks.len() - 1));
         let result = write(self);
-        self.block = outer;
+        self.position.block = outer;
         result
     }
 
     /// Nodes appended by `write` belong to a lane: an independent branch that a device may run in parallel with other lanes.
     pub fn in_lane<T>(&mut self, lane: usize, write: impl FnOnce(&mut Graph) -> T) -> T {
-        let outer = self.lane.replace(lane);
+        let outer = self.position.lane.replace(lane);
         let result = write(self);
-        self.lane = outer;
+        self.position.lane = outer;
         result
     }
 
     /// For the backward pass: nodes appended from here on belong to the block and the lane of their forward node.
     pub fn resume(&mut self, block: Option<BlockId>, lane: Option<usize>) {
-        (self.block, self.lane) = (block, lane);
+        self.position.block = block;
+        self.position.lane = lane;
     }
 
     pub fn add_storage(
@@ -354,7 +371,7 @@ impl Graph {
     /// # Panics
     /// If the name is taken.
     pub fn name_endpoint(&mut self, name: &str, value: ValueId) {
-        let name = match self.section {
+        let name = match self.position.section {
             Section::ForwardProgram(index) => format!("{}/{name}", self.forward_programs[index]),
             _ => name.to_owned(),
         };
@@ -377,9 +394,9 @@ impl Graph {
     pub fn forward_program<T>(&mut self, name: &str, write: impl FnOnce(&mut Graph) -> T) -> T {
         self.forward_programs.push(name.to_owned());
         let program = Section::ForwardProgram(self.forward_programs.len() - 1);
-        let outer = std::mem::replace(&mut self.section, program);
+        let outer = std::mem::replace(&mut self.position.section, program);
         let result = write(self);
-        self.section = outer;
+        self.position.section = outer;
         result
     }
 
@@ -596,14 +613,16 @@ impl Graph {
         }
         let value = *self.value(weight);
         let is_matrix = value.shape.dims().len() > 1;
-        if self.copies == Copies::PerUse && is_matrix {
+        if self.copies.lifetime == Copies::PerUse && is_matrix {
             let name = format!("{} as {dtype:?}", self.storage(value.storage).name);
             let copy = self.tensor(name, value.shape.dims(), dtype, Role::Activation);
-            self.originals.insert(self.value(copy).storage, value);
+            self.copies
+                .originals
+                .insert(self.value(copy).storage, value);
             self.push_new(Cast {}, vec![weight], &[copy]);
             return copy;
         }
-        let storage = match self.resident.get(&value.storage) {
+        let storage = match self.copies.resident.get(&value.storage) {
             Some(&copy) => copy,
             None => self.make_resident_copy(value.storage, dtype),
         };
@@ -616,20 +635,26 @@ impl Graph {
         } = self.storage(weight).clone();
         let name = format!("{name} as {dtype:?}");
         let copy = self.add_storage(name, num_elements, dtype, Role::Weight);
-        self.resident.insert(weight, copy);
+        self.copies.resident.insert(weight, copy);
         let shape = Shape::new(&[num_elements]);
-        self.originals.insert(copy, Value::whole(weight, shape));
+        self.copies
+            .originals
+            .insert(copy, Value::whole(weight, shape));
         let [from, to] = [weight, copy].map(|storage| self.add_value(Value::whole(storage, shape)));
-        let (section, block, lane) = (self.section, self.block.take(), self.lane.take());
-        self.section = Section::Refresh;
+        let outer = self.position;
+        self.position = Position {
+            section: Section::Refresh,
+            block: None,
+            lane: None,
+        };
         self.push_new(Cast {}, vec![from], &[to]);
-        (self.section, self.block, self.lane) = (section, block, lane);
+        self.position = outer;
         copy
     }
 
     /// The view of a weight that `value` copies; `value` itself if it is not a copy.
     pub(crate) fn original(&self, value: Value) -> Value {
-        match self.originals.get(&value.storage) {
+        match self.copies.originals.get(&value.storage) {
             Some(of) => Value {
                 storage: of.storage,
                 offset: of.offset + value.offset,
@@ -641,14 +666,14 @@ impl Graph {
 
     /// Storages of copies in the compute format, each with the weight storage it copies.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (StorageId, StorageId)> {
-        let originals = self.originals.iter();
+        let originals = self.copies.originals.iter();
         originals.map(|(&copy, of)| (copy, of.storage))
     }
 
     /// A parameter's resident copy in the compute format.
     pub fn parameter_copy(&self, parameter: &Parameter) -> Option<Value> {
         let value = self.values[parameter.value.0];
-        let storage = *self.resident.get(&value.storage)?;
+        let storage = *self.copies.resident.get(&value.storage)?;
         Some(Value { storage, ..value })
     }
 
@@ -740,9 +765,9 @@ impl Graph {
             op: op.into(),
             inputs,
             outputs,
-            section: self.section,
-            block: self.block,
-            lane: self.lane,
+            section: self.position.section,
+            block: self.position.block,
+            lane: self.position.lane,
         });
         NodeId(self.nodes.len() - 1)
     }

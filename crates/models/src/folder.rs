@@ -58,10 +58,10 @@ pub struct ModelFolder {
     config: ModelConfig,
     notes: Vec<String>,
     files: Vec<WeightsFile>,
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, TensorEntry>,
 }
 
-struct Place {
+struct TensorEntry {
     file: usize,
     /// Name in the file.
     stored_name: String,
@@ -87,14 +87,14 @@ impl ModelFolder {
         let prefix = config.prefix();
         let has_prefix = prefix.is_none_or(|prefix| names.any(|name| name.starts_with(prefix)));
         let mut unused = Vec::new();
-        let mut tensors: BTreeMap<String, Place> = BTreeMap::new();
+        let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
         for (file, weights) in files.iter().enumerate() {
             for (name, info) in weights.tensors() {
                 if config.ignores(name) {
                     unused.push(name.as_str());
                     continue;
                 }
-                let place = Place {
+                let place = TensorEntry {
                     file,
                     stored_name: name.clone(),
                     stored_type: stored_type(weights, name, info)?,

@@ -147,7 +147,7 @@ pub fn download(
         files = listing.choose();
     }
     let files = files.ok_or_else(|| no_safetensors(&model, &listing))?;
-    let place = Place::new(&cache, &model, &listing)?;
+    let place = CacheFolders::new(&cache, &model, &listing)?;
     let mut bytes = 0;
     for file in files {
         bytes += hub.fetch(file, &listing.commit, &place, watcher)?;
@@ -274,7 +274,7 @@ impl<'a> Hub<'a> {
         &self,
         file: &RemoteFile,
         commit: &str,
-        place: &Place,
+        place: &CacheFolders,
         watcher: &mut dyn Watcher,
     ) -> Result<u64, DownloadError> {
         let blob = place.blobs.join(file.blob_name());
@@ -346,16 +346,20 @@ fn disk(path: &Path) -> impl FnOnce(io::Error) -> DownloadError {
 }
 
 /// Folders of a model in the cache.
-struct Place {
+struct CacheFolders {
     refs: PathBuf,
     blobs: PathBuf,
     snapshot: PathBuf,
 }
 
-impl Place {
-    fn new(cache: &Path, model: &ModelName, listing: &Listing) -> Result<Place, DownloadError> {
+impl CacheFolders {
+    fn new(
+        cache: &Path,
+        model: &ModelName,
+        listing: &Listing,
+    ) -> Result<CacheFolders, DownloadError> {
         let folder = cache.join(model.folder());
-        let place = Place {
+        let place = CacheFolders {
             refs: folder.join("refs"),
             blobs: folder.join("blobs"),
             snapshot: folder.join("snapshots").join(&listing.commit),

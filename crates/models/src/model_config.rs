@@ -35,7 +35,7 @@ pub enum ModelConfig {
 
 /// Variant of [`ModelConfig`] for an architecture of transformers.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ArchitectureKind {
     Clip,
     Backbone(Family),
     Classifier(Family),
@@ -46,66 +46,78 @@ enum Kind {
 }
 
 /// `model_type`, a name in `architectures`, and the variant.
-const ARCHITECTURES: [(&str, &str, Kind); 21] = [
-    ("clip", "CLIPModel", Kind::Clip),
+const ARCHITECTURES: [(&str, &str, ArchitectureKind); 21] = [
+    ("clip", "CLIPModel", ArchitectureKind::Clip),
     (
         "clip",
         "CLIPForImageClassification",
-        Kind::Classifier(Family::Clip),
+        ArchitectureKind::Classifier(Family::Clip),
     ),
     (
         "clip_vision_model",
         "CLIPVisionModel",
-        Kind::Backbone(Family::Clip),
+        ArchitectureKind::Backbone(Family::Clip),
     ),
     (
         "clip_vision_model",
         "CLIPVisionModelWithProjection",
-        Kind::Backbone(Family::Clip),
+        ArchitectureKind::Backbone(Family::Clip),
     ),
-    ("vit", "ViTModel", Kind::Backbone(Family::Vit)),
+    ("vit", "ViTModel", ArchitectureKind::Backbone(Family::Vit)),
     (
         "vit",
         "ViTForImageClassification",
-        Kind::Classifier(Family::Vit),
+        ArchitectureKind::Classifier(Family::Vit),
     ),
-    ("deit", "DeiTModel", Kind::Backbone(Family::Deit)),
+    (
+        "deit",
+        "DeiTModel",
+        ArchitectureKind::Backbone(Family::Deit),
+    ),
     (
         "deit",
         "DeiTForImageClassification",
-        Kind::Classifier(Family::Deit),
+        ArchitectureKind::Classifier(Family::Deit),
     ),
     // Only the backbone is read: its two classifiers are trained together, against a teacher.
     (
         "deit",
         "DeiTForImageClassificationWithTeacher",
-        Kind::Backbone(Family::Deit),
+        ArchitectureKind::Backbone(Family::Deit),
     ),
-    ("dinov2", "Dinov2Model", Kind::Backbone(Family::Dinov2)),
+    (
+        "dinov2",
+        "Dinov2Model",
+        ArchitectureKind::Backbone(Family::Dinov2),
+    ),
     (
         "dinov2",
         "Dinov2ForImageClassification",
-        Kind::Classifier(Family::Dinov2),
+        ArchitectureKind::Classifier(Family::Dinov2),
     ),
-    (unet::MODEL_TYPE, unet::ARCHITECTURE, Kind::Unet),
-    (bert::MODEL_TYPE, "BertModel", Kind::Bert),
-    (bert::MODEL_TYPE, "BertForMaskedLM", Kind::Bert),
-    (bert::MODEL_TYPE, "BertForPreTraining", Kind::Bert),
+    (unet::MODEL_TYPE, unet::ARCHITECTURE, ArchitectureKind::Unet),
+    (bert::MODEL_TYPE, "BertModel", ArchitectureKind::Bert),
+    (bert::MODEL_TYPE, "BertForMaskedLM", ArchitectureKind::Bert),
+    (
+        bert::MODEL_TYPE,
+        "BertForPreTraining",
+        ArchitectureKind::Bert,
+    ),
     (
         decoder::MODEL_TYPE,
         decoder::ARCHITECTURE,
-        Kind::CaptionDecoder,
+        ArchitectureKind::CaptionDecoder,
     ),
     (
         video_text::MODEL_TYPE,
         video_text::ARCHITECTURE,
-        Kind::VideoText,
+        ArchitectureKind::VideoText,
     ),
     // A configuration saved without its model names no architecture; the type is sufficient.
-    ("clip", "", Kind::Clip),
-    (unet::MODEL_TYPE, "", Kind::Unet),
-    (bert::MODEL_TYPE, "", Kind::Bert),
-    (video_text::MODEL_TYPE, "", Kind::VideoText),
+    ("clip", "", ArchitectureKind::Clip),
+    (unet::MODEL_TYPE, "", ArchitectureKind::Unet),
+    (bert::MODEL_TYPE, "", ArchitectureKind::Bert),
+    (video_text::MODEL_TYPE, "", ArchitectureKind::VideoText),
 ];
 
 impl ModelConfig {
@@ -119,27 +131,27 @@ impl ModelConfig {
         };
         let mut notes = Vec::new();
         let config = match kind_of(entries, file)? {
-            Kind::Clip => ModelConfig::Clip(ClipConfig::from_json(json, file)?),
-            Kind::Backbone(family) => {
+            ArchitectureKind::Clip => ModelConfig::Clip(ClipConfig::from_json(json, file)?),
+            ArchitectureKind::Backbone(family) => {
                 let config = VisionTransformerConfig::read(family, &top, &mut notes)?;
                 config.validate(file)?;
                 ModelConfig::Backbone(config)
             }
-            Kind::Classifier(family) => {
+            ArchitectureKind::Classifier(family) => {
                 ModelConfig::Classifier(ClassifierConfig::read(family, &top, &mut notes)?)
             }
-            Kind::Unet => ModelConfig::Unet(UnetConfig::read(&top)?),
-            Kind::Bert => {
+            ArchitectureKind::Unet => ModelConfig::Unet(UnetConfig::read(&top)?),
+            ArchitectureKind::Bert => {
                 let config = BertConfig::read(&top)?;
                 config.validate(file, "")?;
                 ModelConfig::Bert(config)
             }
-            Kind::CaptionDecoder => {
+            ArchitectureKind::CaptionDecoder => {
                 let config = DecoderConfig::read(&top)?;
                 config.validate(file, "")?;
                 ModelConfig::CaptionDecoder(config)
             }
-            Kind::VideoText => ModelConfig::VideoText(VideoTextConfig::read(&top)?),
+            ArchitectureKind::VideoText => ModelConfig::VideoText(VideoTextConfig::read(&top)?),
         };
         Ok((config, notes))
     }
@@ -318,7 +330,7 @@ impl From<&UnetConfig> for ModelConfig {
     }
 }
 
-fn kind_of(entries: &Map<String, Value>, file: &Path) -> Result<Kind, ModelError> {
+fn kind_of(entries: &Map<String, Value>, file: &Path) -> Result<ArchitectureKind, ModelError> {
     let model_type = entries.get("model_type").unwrap_or(&Value::Null);
     let architectures = entries.get("architectures").unwrap_or(&Value::Null);
     let named = |name: &str| match architectures {

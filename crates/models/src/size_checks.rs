@@ -11,13 +11,13 @@ pub(crate) const MOST_LAYERS: usize = 1 << 10;
 const MOST_PARAMETERS: usize = 1 << 40;
 
 /// Checks sizes under the keys of one section of a file.
-pub(crate) struct Sizes<'a> {
+pub(crate) struct SizeChecks<'a> {
     pub file: &'a Path,
     /// Prefix of the keys: empty, or the section's name and a dot.
     pub section: &'a str,
 }
 
-impl Sizes<'_> {
+impl SizeChecks<'_> {
     pub fn wrong(&self, key: &str, expected: String, found: impl ToString) -> ModelError {
         ModelError::Setting {
             file: self.file.into(),

@@ -152,7 +152,7 @@ impl Blocks {
         usage: &Use<'_>,
     ) -> ValueId {
         for layer in 0..self.num_layers {
-            let block = Block {
+            let block = BlockWriter {
                 of: self,
                 layer,
                 prefix: format!("{}.{layer}", self.prefix),
@@ -232,7 +232,7 @@ impl Regularization {
     }
 }
 
-struct Block<'a> {
+struct BlockWriter<'a> {
     of: &'a Blocks,
     layer: usize,
     prefix: String,
@@ -241,7 +241,7 @@ struct Block<'a> {
     attention_dropout: f64,
 }
 
-impl Block<'_> {
+impl BlockWriter<'_> {
     fn name(&self, part: &str) -> String {
         format!("{}.{part}", self.prefix)
     }

@@ -22,7 +22,7 @@ pub mod weights;
 pub use crate::clip::TextInputs;
 pub use crate::decoder::{CaptionInputs, DecodingCaches, TokenInputs};
 pub use crate::transformer::Regularization;
-pub use parts::Part;
+pub use parts::Submodel;
 
 use holdall_graph::{Decay, Graph, ValueId};
 

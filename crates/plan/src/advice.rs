@@ -72,87 +72,20 @@ pub(crate) fn changes(
     build: Build<'_>,
     target: &dyn Target,
 ) -> Vec<Change> {
-    let split_fixed = request.batch_size.is_some() || request.gradient_accumulation.is_some();
     let open_split = Request {
         effective_batch: Some(effective_batch),
         batch_size: None,
         gradient_accumulation: None,
         ..request.clone()
     };
-    let mut asked = Vec::new();
-    if split_fixed {
-        asked.push((open_split.clone(), false));
-    }
-    if request.recompute.is_some() {
-        let recompute = None;
-        asked.push((
-            Request {
-                recompute,
-                ..request.clone()
-            },
-            true,
-        ));
-        if split_fixed {
-            asked.push((
-                Request {
-                    recompute,
-                    ..open_split.clone()
-                },
-                true,
-            ));
-        }
-    }
-    let mut found: Vec<Change> = Vec::new();
-    for (relaxed, recompute) in asked {
-        let Ok(candidate) = search(&relaxed, build, target) else {
-            continue;
-        };
-        let mut words = Vec::new();
-        if recompute {
-            words.push("--recompute auto".to_owned());
-        }
-        if relaxed.batch_size.is_none() && split_fixed && relaxed.gradient_accumulation.is_none() {
-            words.push(split_words(&candidate));
-        }
-        let change = format!("{} (the same gradient)", words.join(" "));
-        let same = |other: &Change| other.process_bytes == candidate.process_bytes;
-        if !found.iter().any(same) {
-            found.push(Change {
-                change,
-                process_bytes: candidate.process_bytes,
-                step_ms: candidate.step_ms,
-            });
-        }
-    }
-    let fewer = |effective: usize| {
-        let relaxed = Request {
-            effective_batch: Some(effective),
-            ..open_split.clone()
-        };
-        search(&relaxed, build, target).ok()
-    };
-    let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
-    // If a single sample does not fit, no effective batch does.
-    if effective_batch > 1 && fewer(1).is_some() {
-        let fitting = halves
-            .take_while(|&half| half >= 1)
-            .find_map(|half| fewer(half).map(|candidate| (half, candidate)));
-        if let Some((half, candidate)) = fitting {
-            let split = if split_fixed {
-                format!(" {}", split_words(&candidate))
-            } else {
-                String::new()
-            };
-            found.push(Change {
-                change: format!(
-                    "--effective-batch {half}{split} (another gradient{})",
-                    request.smaller_batch_note
-                ),
-                process_bytes: candidate.process_bytes,
-                step_ms: candidate.step_ms,
-            });
-        }
-    }
+    let search = |relaxed: &Request| search(relaxed, build, target).ok();
+    let mut found = with_the_same_gradient(request, &open_split, &search);
+    found.extend(with_a_smaller_batch(
+        request,
+        &open_split,
+        effective_batch,
+        &search,
+    ));
     found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
     found.truncate(2);
     found.push(Change {
@@ -162,6 +95,91 @@ pub(crate) fn changes(
     });
     found.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms));
     found
+}
+
+fn is_split_fixed(request: &Request) -> bool {
+    request.batch_size.is_some() || request.gradient_accumulation.is_some()
+}
+
+/// Another split, recomputation, or both; those of one size once.
+fn with_the_same_gradient(
+    request: &Request,
+    open_split: &Request,
+    search: &dyn Fn(&Request) -> Option<Candidate>,
+) -> Vec<Change> {
+    let split_fixed = is_split_fixed(request);
+    let recomputing = |request: &Request| Request {
+        recompute: None,
+        ..request.clone()
+    };
+    let mut relaxed = Vec::new();
+    if split_fixed {
+        relaxed.push(open_split.clone());
+    }
+    if request.recompute.is_some() {
+        relaxed.push(recomputing(request));
+        if split_fixed {
+            relaxed.push(recomputing(open_split));
+        }
+    }
+    let mut found: Vec<Change> = Vec::new();
+    for relaxed in relaxed {
+        let Some(candidate) = search(&relaxed) else {
+            continue;
+        };
+        let mut words = Vec::new();
+        if relaxed.recompute != request.recompute {
+            words.push("--recompute auto".to_owned());
+        }
+        if relaxed.batch_size.is_none() && split_fixed && relaxed.gradient_accumulation.is_none() {
+            words.push(split_words(&candidate));
+        }
+        let same = |other: &Change| other.process_bytes == candidate.process_bytes;
+        if !found.iter().any(same) {
+            found.push(Change {
+                change: format!("{} (the same gradient)", words.join(" ")),
+                process_bytes: candidate.process_bytes,
+                step_ms: candidate.step_ms,
+            });
+        }
+    }
+    found
+}
+
+/// The largest effective batch that fits, of a half, a quarter and so on.
+fn with_a_smaller_batch(
+    request: &Request,
+    open_split: &Request,
+    effective_batch: usize,
+    search: &dyn Fn(&Request) -> Option<Candidate>,
+) -> Option<Change> {
+    let fewer = |effective: usize| {
+        search(&Request {
+            effective_batch: Some(effective),
+            ..open_split.clone()
+        })
+    };
+    // If a single sample does not fit, no effective batch does.
+    if effective_batch <= 1 || fewer(1).is_none() {
+        return None;
+    }
+    let halves = std::iter::successors(Some(effective_batch / 2), |&half| Some(half / 2));
+    let (half, candidate) = halves
+        .take_while(|&half| half >= 1)
+        .find_map(|half| fewer(half).map(|candidate| (half, candidate)))?;
+    let split = if is_split_fixed(request) {
+        format!(" {}", split_words(&candidate))
+    } else {
+        String::new()
+    };
+    Some(Change {
+        change: format!(
+            "--effective-batch {half}{split} (another gradient{})",
+            request.smaller_batch_note
+        ),
+        process_bytes: candidate.process_bytes,
+        step_ms: candidate.step_ms,
+    })
 }
 
 fn split_words(candidate: &Candidate) -> String {

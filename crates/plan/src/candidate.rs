@@ -1,4 +1,4 @@
-//! What the planner chooses about a step, and what a choice costs.
+//! Choices of the planner about a step, and their costs.
 
 use holdall_graph::{Copies, Graph};
 use serde::ser::{SerializeStruct, Serializer};

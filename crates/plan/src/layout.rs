@@ -52,6 +52,15 @@ pub struct Layout {
     pub(crate) packings: Vec<Packing>,
 }
 
+/// The inputs in the arena.
+#[derive(Clone, Debug)]
+pub struct InputRegion {
+    /// Byte range.
+    pub range: Range<u64>,
+    /// Offset of the landing area, where inputs arrive while a program runs; laid out like `range`.
+    pub landing: Option<u64>,
+}
+
 /// A planned step: everything that a device needs to run it, and a report to explain it.
 #[derive(Clone, Debug)]
 pub struct StepPlan {
@@ -71,10 +80,7 @@ pub struct StepPlan {
     pub bound_bytes: u64,
     /// Pinned host memory for offloaded state.
     pub host_bytes: u64,
-    /// Byte range of the inputs in the arena.
-    pub inputs: Range<u64>,
-    /// Offset of the landing area, where inputs arrive while a program runs; laid out like `inputs`.
-    pub landing: Option<u64>,
+    pub inputs: InputRegion,
     /// Micro-batches per step.
     pub accumulation: usize,
     /// Micro-batches that keep their activations between the passes.
@@ -230,8 +236,10 @@ impl Layout {
             process_bytes: lifetimes.process_bytes(arena_bytes, kept, accumulation),
             bound_bytes: lifetimes.bound_bytes(kept, accumulation),
             host_bytes: lifetimes.outliving.host_bytes,
-            inputs: lifetimes.outliving.inputs.clone(),
-            landing: lifetimes.outliving.landing,
+            inputs: InputRegion {
+                range: lifetimes.outliving.inputs.clone(),
+                landing: lifetimes.outliving.landing,
+            },
             accumulation,
             kept,
             coupled: lifetimes.coupled,

@@ -46,7 +46,7 @@ pub use curve::{knee, without_dominated};
 pub use error::PlanError;
 pub use frozen_blocks::num_trained_blocks;
 pub use host_state::HostState;
-pub use layout::{Breakdown, Layout, StepPlan};
+pub use layout::{Breakdown, InputRegion, Layout, StepPlan};
 pub use lifetimes::{Lifetimes, lifetimes_of};
 pub use memory_map::{MappedOperation, MappedProgram, MemoryMap, PlacedBox, Tenant};
 pub use pack::{Item, Packing, Spacing, liveness_peak, pack};

@@ -12,8 +12,8 @@ use crate::driver::{current_card, open_library};
 use crate::foreign::{Handle, list, number, put, put_list, put_text};
 use crate::memory::Memory;
 use crate::model::{BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_KERNEL};
-use crate::numbers::{Format, Matrix, product, round_to_tf32};
-use crate::streams::{Fault, Task, code};
+use crate::numbers::{Matrix, NumberFormat, product, round_to_tf32};
+use crate::streams::{CardFault, Task, code};
 
 const SUCCESS: c_int = 0;
 const NOT_INITIALIZED: c_int = 1001;
@@ -69,7 +69,7 @@ const SPLIT_KNOB: i32 = 11;
 const WORKSPACE_BYTES: i64 = 1 << 20;
 
 #[derive(Clone, Debug)]
-enum Value {
+enum AttributeValue {
     /// Bytes of the values, and the size of one value.
     Plain(Vec<u8>, usize),
     Descriptors(Vec<Arc<Descriptor>>),
@@ -78,7 +78,7 @@ enum Value {
 #[derive(Clone, Debug)]
 struct Descriptor {
     kind: c_int,
-    attributes: HashMap<c_int, Value>,
+    attributes: HashMap<c_int, AttributeValue>,
 }
 
 impl Descriptor {
@@ -90,30 +90,31 @@ impl Descriptor {
     }
 
     fn with_number(mut self, attribute: c_int, value: i64) -> Descriptor {
-        let value = Value::Plain(value.to_ne_bytes().to_vec(), 8);
+        let value = AttributeValue::Plain(value.to_ne_bytes().to_vec(), 8);
         self.attributes.insert(attribute, value);
         self
     }
 
     fn with_words(mut self, attribute: c_int, values: &[i32]) -> Descriptor {
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes());
-        let value = Value::Plain(bytes.collect(), 4);
+        let value = AttributeValue::Plain(bytes.collect(), 4);
         self.attributes.insert(attribute, value);
         self
     }
 
     fn with_descriptors(mut self, attribute: c_int, all: Vec<Arc<Descriptor>>) -> Descriptor {
-        self.attributes.insert(attribute, Value::Descriptors(all));
+        self.attributes
+            .insert(attribute, AttributeValue::Descriptors(all));
         self
     }
 
     fn numbers(&self, attribute: c_int) -> Result<Vec<i64>, c_int> {
         match self.attributes.get(&attribute) {
-            Some(Value::Plain(bytes, 8)) => Ok(bytes
+            Some(AttributeValue::Plain(bytes, 8)) => Ok(bytes
                 .chunks_exact(8)
                 .filter_map(|eight| eight.try_into().ok().map(i64::from_ne_bytes))
                 .collect()),
-            Some(Value::Plain(bytes, 4)) => Ok(bytes
+            Some(AttributeValue::Plain(bytes, 4)) => Ok(bytes
                 .chunks_exact(4)
                 .filter_map(|four| four.try_into().ok().map(i32::from_ne_bytes))
                 .map(i64::from)
@@ -136,7 +137,7 @@ impl Descriptor {
 
     fn descriptor(&self, attribute: c_int) -> Result<&Arc<Descriptor>, c_int> {
         match self.attributes.get(&attribute) {
-            Some(Value::Descriptors(all)) => all.first().ok_or(BAD_PARAMETER),
+            Some(AttributeValue::Descriptors(all)) => all.first().ok_or(BAD_PARAMETER),
             _ => Err(BAD_PARAMETER),
         }
     }
@@ -272,10 +273,10 @@ pub extern "C" fn cudnnBackendSetAttribute(
             for one in list(values.cast::<Handle>(), count) {
                 all.push(self::held(one)?.contents());
             }
-            Value::Descriptors(all)
+            AttributeValue::Descriptors(all)
         } else {
             let size = size_of_type(of)?;
-            Value::Plain(list(values.cast::<u8>(), count * size), size)
+            AttributeValue::Plain(list(values.cast::<u8>(), count * size), size)
         };
         let mut contents = (*held.contents()).clone();
         contents.attributes.insert(attribute, value);
@@ -331,7 +332,7 @@ fn notes(engine: i64) -> Option<&'static [i32]> {
 fn proposals(graph: &Arc<Descriptor>, mode: i64) -> Result<Vec<Descriptor>, c_int> {
     const FALLBACK: i64 = 2;
     let convolution = Convolution::new(graph)?;
-    let is_float = convolution.inputs() == Format::F32;
+    let is_float = convolution.inputs() == NumberFormat::F32;
     let engines: &[(i64, Option<i64>)] = if mode == FALLBACK {
         &[(PLAIN, None)]
     } else {
@@ -384,13 +385,13 @@ pub extern "C" fn cudnnBackendGetAttribute(
         let value = if attribute == HEURISTIC_RESULTS {
             let mode = contents.number(HEURISTIC_MODE)?;
             let all = proposals(contents.descriptor(HEURISTIC_GRAPH)?, mode)?;
-            Value::Descriptors(all.into_iter().map(Arc::new).collect())
+            AttributeValue::Descriptors(all.into_iter().map(Arc::new).collect())
         } else {
             let known = contents.attributes.get(&attribute).cloned();
-            known.unwrap_or(Value::Descriptors(Vec::new()))
+            known.unwrap_or(AttributeValue::Descriptors(Vec::new()))
         };
         match value {
-            Value::Descriptors(all) => {
+            AttributeValue::Descriptors(all) => {
                 // The caller passes descriptors to be filled.
                 let to = list(values.cast_const().cast::<Handle>(), room.min(all.len()));
                 for (to, one) in to.into_iter().zip(&all) {
@@ -398,7 +399,7 @@ pub extern "C" fn cudnnBackendGetAttribute(
                 }
                 put(count, all.len() as i64);
             }
-            Value::Plain(bytes, size) => {
+            AttributeValue::Plain(bytes, size) => {
                 if size != size_of_type(of)? {
                     return Err(BAD_PARAMETER);
                 }
@@ -415,7 +416,7 @@ pub extern "C" fn cudnnBackendGetAttribute(
 /// Dimensions `[n, c, h, w]` and their strides, in elements.
 #[derive(Clone, Copy, Debug)]
 struct Tensor {
-    format: Format,
+    format: NumberFormat,
     dims: [usize; 4],
     strides: [usize; 4],
     id: i64,
@@ -429,9 +430,9 @@ impl Tensor {
             all.try_into().map_err(|_| NOT_SUPPORTED)
         };
         let format = match descriptor.number(901)? {
-            0 => Format::F32,
-            2 => Format::F16,
-            9 => Format::Bf16,
+            0 => NumberFormat::F32,
+            2 => NumberFormat::F16,
+            9 => NumberFormat::Bf16,
             _ => return Err(NOT_SUPPORTED),
         };
         let tensor = Tensor {
@@ -551,7 +552,7 @@ impl Convolution {
         if fits { Ok(()) } else { Err(BAD_PARAMETER) }
     }
 
-    fn inputs(&self) -> Format {
+    fn inputs(&self) -> NumberFormat {
         match self.kind {
             FORWARD => self.x.format,
             _ => self.y.format,
@@ -621,10 +622,10 @@ fn columns_of(values: &[f32], width: usize) -> Matrix<'_> {
 }
 
 impl Task for ConvolutionTask {
-    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+    fn run(&self, _memory: &Memory) -> Result<(), CardFault> {
         let all = &self.convolution;
         let [x_at, weight_at, y_at] = self.addresses;
-        let in_tf32 = self.engine == TENSOR_CORE && all.inputs() == Format::F32;
+        let in_tf32 = self.engine == TENSOR_CORE && all.inputs() == NumberFormat::F32;
         let [n, c, h, w] = all.x.dims;
         let [o, _, kh, kw] = all.weight.dims;
         let (rows, width) = (all.y.dims[2] * all.y.dims[3], kh * kw * c);

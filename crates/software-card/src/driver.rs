@@ -9,12 +9,12 @@ use crate::foreign::{Handle, get, handle, list, number, put, put_text, text};
 use crate::model::model;
 use crate::module::{KernelTask, Module};
 use crate::nvrtc::planted;
-use crate::streams::{Copy, Fill, Goal, Machine, Progress, Source, code, machine, run_until};
+use crate::streams::{Attempt, Copy, CopySource, Fill, Goal, Machine, code, machine, run_until};
 
 /// CUDA 13.0.
 const VERSION: c_int = 13_000;
 
-/// What a captured graph takes of the card's memory, as measured on a real one: for itself, and for each node.
+/// Card memory of a captured graph, and of each of its nodes, as measured on a real card.
 const GRAPH_BYTES: u64 = 124 << 10;
 const NODE_BYTES: u64 = 4545;
 
@@ -299,7 +299,7 @@ pub extern "C" fn cuMemHostAlloc(to: *mut *mut c_void, bytes: usize, _flags: c_u
             unsafe { std::alloc::dealloc(memory, layout) };
             return Err(code::OUT_OF_MEMORY);
         }
-        // What the driver hands out is not zeroed.
+        // The driver does not clear memory that it hands out.
         crate::foreign::slice_mut::<u8>(memory as u64, bytes).fill(0xff);
         host_allocations()
             .get_or_insert_default()
@@ -408,7 +408,7 @@ fn query(mut machine: MutexGuard<'static, Machine>, card: usize, goal: Goal) -> 
         if machine.is_reached(goal) {
             break;
         }
-        if machine.step() != Progress::Made {
+        if machine.step() != Attempt::Made {
             break;
         }
     }
@@ -525,7 +525,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream:
         if !reaches(to) || !reaches(from) {
             return Err(code::INVALID_VALUE);
         }
-        let from = Source::Address(from);
+        let from = CopySource::Address(from);
         machine.put(number(stream), Arc::new(Copy { to, from, bytes }))
     }))
 }
@@ -543,9 +543,9 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
             return Err(code::INVALID_VALUE);
         }
         let from = if machine.is_pinned(from as u64, bytes as u64) {
-            Source::Address(from as u64)
+            CopySource::Address(from as u64)
         } else {
-            Source::Snapshot(crate::foreign::slice::<u8>(from as u64, bytes).to_vec())
+            CopySource::Snapshot(crate::foreign::slice::<u8>(from as u64, bytes).to_vec())
         };
         machine.put(number(stream), Arc::new(Copy { to, from, bytes }))
     }))
@@ -564,7 +564,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
             return Err(code::INVALID_VALUE);
         }
         let is_pinned = machine.is_pinned(to as u64, bytes as u64);
-        let (to, from) = (to as u64, Source::Address(from));
+        let (to, from) = (to as u64, CopySource::Address(from));
         machine.put(number(stream), Arc::new(Copy { to, from, bytes }))?;
         if is_pinned || machine.is_captured(number(stream)) {
             return Ok(());
@@ -667,7 +667,7 @@ fn with_loaded<R>(work: impl FnOnce(&mut Loaded) -> R) -> R {
     work(loaded.get_or_insert_default())
 }
 
-/// What a module of so many bytes takes on the card.
+/// Card memory of a module.
 fn module_bytes(module: &Module) -> u64 {
     (module.num_kernels() as u64) << 14
 }
@@ -745,14 +745,14 @@ pub extern "C" fn cuFuncSetAttribute(function: Handle, attribute: c_int, value: 
     }))
 }
 
-struct Shape {
+struct LaunchShape {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared_bytes: c_uint,
     stream: Handle,
 }
 
-fn launch(function: Handle, shape: &Shape, arguments: *const *const c_void) -> Answer {
+fn launch(function: Handle, shape: &LaunchShape, arguments: *const *const c_void) -> Answer {
     let (mut machine, _) = current()?;
     let function = with_loaded(|loaded| loaded.functions.get(&number(function)).cloned());
     let function = function.ok_or(code::INVALID_HANDLE)?;
@@ -807,7 +807,7 @@ pub extern "C" fn cuLaunchKernel(
     arguments: *const *const c_void,
     _extra: *const *const c_void,
 ) -> c_int {
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [grid_x, grid_y, grid_z],
         block: [block_x, block_y, block_z],
         shared_bytes,
@@ -839,7 +839,7 @@ pub extern "C" fn cuLaunchKernelEx(
     let Some(config) = get(config) else {
         return code::INVALID_VALUE;
     };
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: config.grid,
         block: config.block,
         shared_bytes: config.shared_bytes,

@@ -1,7 +1,7 @@
 //! The card's memory: pages of this process, counted as the driver counts them, with guards on both sides and NaNs in them.
 //!
 //! An allocation ends where a page that nobody may touch begins, so that a kernel that reads beyond its last byte (rounded to 256) faults.
-//! What is freed is unmapped: a kernel that uses it later faults too.
+//! Freed memory is unmapped: a kernel that uses it later faults too.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,6 @@ use crate::model::{CONTEXT_BYTES, model};
 /// Pages that the driver hands out.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// What addresses are multiples of.
 const ALIGNMENT: u64 = 256;
 
 /// Bytes of a guard, and of this machine's pages.
@@ -69,7 +68,7 @@ impl Memory {
         }
     }
 
-    /// What this process holds on the card.
+    /// Card memory of this process, the context included.
     pub fn held_bytes(&self) -> u64 {
         let context = if self.has_context { CONTEXT_BYTES } else { 0 };
         let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
@@ -258,39 +257,32 @@ impl Memory {
         })
     }
 
-    /// Where an address lies, for people.
+    /// Where an address lies, for people: in an allocation, or near one.
     pub fn describe(&self, address: u64) -> String {
         let near = 64 << 20;
-        for (start, mapping) in &self.allocations {
-            let end = start + mapping.bytes;
-            if (*start..end).contains(&address) {
+        if let Some((start, mapping)) = self.allocations.range(..=address).next_back() {
+            let (offset, bytes) = (address - start, mapping.bytes);
+            if offset < bytes {
                 let between = if self.leaves_tensors(address, 1) {
                     "outside of every tensor, "
                 } else {
                     ""
                 };
-                return format!(
-                    "{between}byte {} of an allocation of {} bytes",
-                    address - start,
-                    mapping.bytes
-                );
+                return format!("{between}byte {offset} of an allocation of {bytes} bytes");
             }
-            if address >= end && address - end < near {
-                return format!(
-                    "{} bytes behind an allocation of {} bytes",
-                    address - end,
-                    mapping.bytes
-                );
-            }
-            if address < *start && start - address < near {
-                return format!(
-                    "{} bytes before an allocation of {} bytes",
-                    start - address,
-                    mapping.bytes
-                );
+            if offset - bytes < near {
+                let behind = offset - bytes;
+                return format!("{behind} bytes behind an allocation of {bytes} bytes");
             }
         }
-        "outside of every allocation".to_owned()
+        match self.allocations.range(address..).next() {
+            Some((start, mapping)) if start - address < near => format!(
+                "{} bytes before an allocation of {} bytes",
+                start - address,
+                mapping.bytes
+            ),
+            _ => "outside of every allocation".to_owned(),
+        }
     }
 
     /// Somebody asks what is free.
@@ -387,6 +379,24 @@ mod tests {
         assert_eq!(memory.free_bytes(), 2 << 20);
         for address in [first, second] {
             assert!(memory.free(address));
+        }
+    }
+
+    #[test]
+    fn an_address_is_described_by_the_allocation_that_it_lies_in() {
+        let mut memory = Memory::new(903, 16 << 20, 0);
+        let all = [256u64, 512, 1024].map(|bytes| (memory.allocate(bytes).unwrap(), bytes));
+        for (address, bytes) in all {
+            let inside = memory.describe(address + 17);
+            assert_eq!(inside, format!("byte 17 of an allocation of {bytes} bytes"));
+            let behind = memory.describe(address + bytes + 3);
+            assert_eq!(
+                behind,
+                format!("3 bytes behind an allocation of {bytes} bytes")
+            );
+        }
+        for (address, _) in all {
+            memory.free(address);
         }
     }
 

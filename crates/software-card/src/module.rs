@@ -13,7 +13,7 @@ use crate::faults::{self, Trap};
 use crate::foreign::{get, list, slice};
 use crate::memory::Memory;
 use crate::model::{BYTES_PER_SECOND, Draws, SECONDS_PER_KERNEL};
-use crate::streams::{Fault, Task, code};
+use crate::streams::{CardFault, Task, code};
 
 /// Cores that blocks run on at most.
 const MOST_CORES: usize = 4;
@@ -259,7 +259,7 @@ pub struct KernelTask {
     pub seed: u64,
 }
 
-/// What went wrong in a block.
+/// A fault that ended a block.
 struct BlockFault {
     message: String,
     trap: Option<Trap>,
@@ -269,7 +269,7 @@ struct BlockFault {
 }
 
 /// A launch while its blocks are taken.
-struct Run {
+struct RunningLaunch {
     module: Arc<Module>,
     kernel: usize,
     grid: [u32; 3],
@@ -297,8 +297,8 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
     }
 }
 
-impl Run {
-    fn new(task: &KernelTask, memory: &Memory) -> Run {
+impl RunningLaunch {
+    fn new(task: &KernelTask, memory: &Memory) -> RunningLaunch {
         let tensors = memory.tensors();
         let arena = tensors.map(|tensors| [tensors.base, tensors.is_inside.len() as u64]);
         let total: u64 = task.grid.iter().map(|&extent| u64::from(extent)).product();
@@ -313,7 +313,7 @@ impl Run {
         while total > 1 && greatest_divisor(step.max(1), total) != 1 {
             step += 1;
         }
-        Run {
+        RunningLaunch {
             module: task.module.clone(),
             kernel: task.kernel,
             grid: task.grid,
@@ -399,11 +399,11 @@ impl Run {
 }
 
 /// Threads that run blocks beside the one that waits: one for each further core.
-fn helpers() -> &'static Mutex<Vec<Sender<Arc<Run>>>> {
-    static HELPERS: OnceLock<Mutex<Vec<Sender<Arc<Run>>>>> = OnceLock::new();
+fn helpers() -> &'static Mutex<Vec<Sender<Arc<RunningLaunch>>>> {
+    static HELPERS: OnceLock<Mutex<Vec<Sender<Arc<RunningLaunch>>>>> = OnceLock::new();
     HELPERS.get_or_init(|| {
         let helper = |core: usize| {
-            let (sender, receiver) = channel::<Arc<Run>>();
+            let (sender, receiver) = channel::<Arc<RunningLaunch>>();
             std::thread::spawn(move || {
                 for run in receiver {
                     run.run_blocks(core);
@@ -417,8 +417,8 @@ fn helpers() -> &'static Mutex<Vec<Sender<Arc<Run>>>> {
 }
 
 impl Task for KernelTask {
-    fn run(&self, memory: &Memory) -> Result<(), Fault> {
-        let run = Arc::new(Run::new(self, memory));
+    fn run(&self, memory: &Memory) -> Result<(), CardFault> {
+        let run = Arc::new(RunningLaunch::new(self, memory));
         let threads: u64 = self.block.iter().map(|&extent| u64::from(extent)).product();
         if run.total > 1 && run.total * threads >= SHARED_THREADS {
             let helpers = helpers().lock().unwrap_or_else(PoisonError::into_inner);
@@ -464,7 +464,7 @@ impl Task for KernelTask {
 }
 
 impl KernelTask {
-    fn describe(&self, fault: &BlockFault, memory: &Memory) -> Fault {
+    fn describe(&self, fault: &BlockFault, memory: &Memory) -> CardFault {
         let kernel = &self.module.kernels[self.kernel].name;
         let (block, thread) = (fault.block, fault.thread);
         let (code, what, source) = match &fault.trap {
@@ -488,7 +488,7 @@ impl KernelTask {
                 (code, what, source)
             }
         };
-        Fault {
+        CardFault {
             code,
             message: format!("kernel {kernel}, block {block:?}, thread {thread}: {what}{source}"),
         }

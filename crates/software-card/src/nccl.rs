@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::driver::{bus_id, current_card};
 use crate::foreign::{Handle, get, handle, number, put, slice, slice_mut};
 use crate::memory::Memory;
-use crate::numbers::Format;
-use crate::streams::{Exchange, Fault, Task, code, machine};
+use crate::numbers::NumberFormat;
+use crate::streams::{CardFault, Exchange, Task, code, machine};
 
 /// 2.28.9.
 const VERSION: c_int = 22_809;
@@ -60,7 +60,7 @@ pub struct Config {
 const MAGIC: u32 = 0xcafe_beef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ExchangeKind {
     AllGather,
     AllReduce,
     Broadcast { root: usize },
@@ -81,11 +81,11 @@ impl DataType {
         }
     }
 
-    fn format(self) -> Option<Format> {
+    fn format(self) -> Option<NumberFormat> {
         match self.0 {
-            6 => Some(Format::F16),
-            7 => Some(Format::F32),
-            9 => Some(Format::Bf16),
+            6 => Some(NumberFormat::F16),
+            7 => Some(NumberFormat::F32),
+            9 => Some(NumberFormat::Bf16),
             _ => None,
         }
     }
@@ -206,7 +206,7 @@ impl Communicator {
 /// A call that runs when its stream reaches it.
 struct Call {
     communicator: Arc<Communicator>,
-    kind: Kind,
+    kind: ExchangeKind,
     data_type: DataType,
     count: usize,
     from: u64,
@@ -218,7 +218,7 @@ impl Call {
     fn contribution(&self) -> Vec<u8> {
         let mut bytes = self.header();
         let is_silent =
-            matches!(self.kind, Kind::Broadcast { root } if root != self.communicator.rank);
+            matches!(self.kind, ExchangeKind::Broadcast { root } if root != self.communicator.rank);
         if !is_silent {
             bytes.extend(slice::<u8>(self.from, self.num_bytes()));
         }
@@ -239,15 +239,15 @@ impl Call {
     fn finish(&self, parts: &[Vec<u8>]) -> Result<(), String> {
         let bytes = self.num_bytes();
         match self.kind {
-            Kind::AllGather => {
+            ExchangeKind::AllGather => {
                 for (rank, part) in parts.iter().enumerate() {
                     slice_mut::<u8>(self.to + (rank * bytes) as u64, bytes).copy_from_slice(part);
                 }
             }
-            Kind::Broadcast { root } => {
+            ExchangeKind::Broadcast { root } => {
                 slice_mut::<u8>(self.to, bytes).copy_from_slice(&parts[root]);
             }
-            Kind::AllReduce => {
+            ExchangeKind::AllReduce => {
                 let format = self
                     .data_type
                     .format()
@@ -279,7 +279,7 @@ fn ring_sum(rows: &[Vec<f32>]) -> Vec<f32> {
 }
 
 impl Task for Call {
-    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+    fn run(&self, _memory: &Memory) -> Result<(), CardFault> {
         Ok(())
     }
 
@@ -297,8 +297,8 @@ impl Exchange for Call {
         self.communicator.num_issued.fetch_add(1, Ordering::SeqCst)
     }
 
-    fn advance(&self, ticket: u64) -> Result<bool, Fault> {
-        let fault = |message: String| Fault {
+    fn advance(&self, ticket: u64) -> Result<bool, CardFault> {
+        let fault = |message: String| CardFault {
             code: code::LAUNCH_FAILED,
             message,
         };
@@ -363,7 +363,7 @@ fn issue(call: Call, stream: Handle) -> c_int {
         return INVALID_USAGE;
     };
     let bytes = call.num_bytes() as u64;
-    let gathered = if call.kind == Kind::AllGather {
+    let gathered = if call.kind == ExchangeKind::AllGather {
         bytes * call.communicator.size as u64
     } else {
         bytes
@@ -561,7 +561,7 @@ pub extern "C" fn ncclAllGather(
     stream: Handle,
 ) -> c_int {
     call(
-        Kind::AllGather,
+        ExchangeKind::AllGather,
         (from, to, count, data_type),
         communicator,
         stream,
@@ -583,7 +583,7 @@ pub extern "C" fn ncclAllReduce(
         return INVALID_ARGUMENT;
     }
     call(
-        Kind::AllReduce,
+        ExchangeKind::AllReduce,
         (from, to, count, data_type),
         communicator,
         stream,
@@ -602,7 +602,7 @@ pub extern "C" fn ncclBroadcast(
 ) -> c_int {
     let root = root as usize;
     call(
-        Kind::Broadcast { root },
+        ExchangeKind::Broadcast { root },
         (from, to, count, data_type),
         communicator,
         stream,
@@ -610,7 +610,7 @@ pub extern "C" fn ncclBroadcast(
 }
 
 fn call(
-    kind: Kind,
+    kind: ExchangeKind,
     (from, to, count, data_type): (u64, u64, usize, c_int),
     communicator: Handle,
     stream: Handle,
@@ -618,7 +618,7 @@ fn call(
     let Some(communicator) = find(communicator) else {
         return INVALID_ARGUMENT;
     };
-    if matches!(kind, Kind::Broadcast { root } if root >= communicator.size) {
+    if matches!(kind, ExchangeKind::Broadcast { root } if root >= communicator.size) {
         return INVALID_ARGUMENT;
     }
     let call = Call {

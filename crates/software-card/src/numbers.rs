@@ -7,17 +7,17 @@ use crate::foreign::{slice, slice_mut};
 
 /// Storage format of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum NumberFormat {
     F32,
     F16,
     Bf16,
 }
 
-impl Format {
+impl NumberFormat {
     pub fn bytes(self) -> usize {
         match self {
-            Format::F32 => 4,
-            Format::F16 | Format::Bf16 => 2,
+            NumberFormat::F32 => 4,
+            NumberFormat::F16 | NumberFormat::Bf16 => 2,
         }
     }
 
@@ -30,15 +30,15 @@ impl Format {
         };
         let to = to[..count].iter_mut();
         match self {
-            Format::F32 => {
+            NumberFormat::F32 => {
                 let from = slice::<f32>(address, span).iter().step_by(stride);
                 to.zip(from).for_each(|(to, from)| *to = *from);
             }
-            Format::F16 => {
+            NumberFormat::F16 => {
                 let from = slice::<f16>(address, span).iter().step_by(stride);
                 to.zip(from).for_each(|(to, from)| *to = from.to_f32());
             }
-            Format::Bf16 => {
+            NumberFormat::Bf16 => {
                 let from = slice::<bf16>(address, span).iter().step_by(stride);
                 to.zip(from).for_each(|(to, from)| *to = from.to_f32());
             }
@@ -48,13 +48,13 @@ impl Format {
     /// Writes consecutive numbers.
     pub fn write(self, address: u64, values: &[f32]) {
         match self {
-            Format::F32 => slice_mut::<f32>(address, values.len()).copy_from_slice(values),
-            Format::F16 => {
+            NumberFormat::F32 => slice_mut::<f32>(address, values.len()).copy_from_slice(values),
+            NumberFormat::F16 => {
                 let to = slice_mut::<f16>(address, values.len()).iter_mut();
                 to.zip(values)
                     .for_each(|(to, from)| *to = f16::from_f32(*from));
             }
-            Format::Bf16 => {
+            NumberFormat::Bf16 => {
                 let to = slice_mut::<bf16>(address, values.len()).iter_mut();
                 to.zip(values)
                     .for_each(|(to, from)| *to = bf16::from_f32(*from));

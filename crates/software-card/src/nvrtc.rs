@@ -32,7 +32,7 @@ const PLANT_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_PLANT";
 /// Where it is set, every access of a kernel is checked against the tensors that a test describes by [`holdall_software_card_tensors`].
 const GUARD_VARIABLE: &str = "HOLDALL_SOFTWARE_GPU_GUARD_TENSORS";
 
-/// What has g++ call the checks in card.h at every access.
+/// Options by which g++ calls the checks in card.h at every access.
 const GUARD_OPTIONS: [&str; 8] = [
     "-DHOLDALL_GUARD_TENSORS",
     "-fsanitize=kernel-address",
@@ -69,7 +69,7 @@ const INVALID_OPTION: c_int = 5;
 /// Architectures that there are cards of; Hopper's products have no meaning here.
 const ARCHITECTURES: [c_int; 7] = [75, 80, 86, 87, 89, 100, 120];
 
-struct Program {
+struct NvrtcProgram {
     source: String,
     name: String,
     log: String,
@@ -139,7 +139,7 @@ fn with_fault(source: String, file: &str, fault: &str) -> Result<String, String>
     let (Some(of), Some(place), Some(change)) = (parts.next(), parts.next(), parts.next()) else {
         return Ok(source);
     };
-    // What all files begin with is changed in all of them.
+    // `common.cuh` is included by every file: a fault in it is planted in all of them.
     if of != file && of != "common.cuh" {
         return Ok(source);
     }
@@ -329,9 +329,9 @@ fn compile(source: &str, defines: &[String], architecture: u32) -> Result<Vec<u8
     std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-fn program(handle: Handle) -> Option<&'static mut Program> {
+fn program(handle: Handle) -> Option<&'static mut NvrtcProgram> {
     // SAFETY: the caller hands back what `nvrtcCreateProgram` gave, and uses it from one thread at a time.
-    unsafe { handle.cast::<Program>().as_mut() }
+    unsafe { handle.cast::<NvrtcProgram>().as_mut() }
 }
 
 /// The minor number changes with the runtime, the options and the compiler: what others keep by NVRTC's version is never out of date.
@@ -368,7 +368,7 @@ pub extern "C" fn nvrtcCreateProgram(
     if num_headers != 0 {
         return INVALID_INPUT;
     }
-    let program = Program {
+    let program = NvrtcProgram {
         source: text(source),
         name: text(name),
         log: String::new(),
@@ -424,13 +424,13 @@ pub extern "C" fn nvrtcDestroyProgram(handle: *mut Handle) -> c_int {
         && !pointer.is_null()
     {
         // SAFETY: made in `nvrtcCreateProgram`, and destroyed once.
-        drop(unsafe { Box::from_raw(pointer.cast::<Program>()) });
+        drop(unsafe { Box::from_raw(pointer.cast::<NvrtcProgram>()) });
         put(handle, std::ptr::null_mut());
     }
     0
 }
 
-fn fetch(handle: Handle, to: *mut c_char, part: impl Fn(&Program) -> Vec<u8>) -> c_int {
+fn fetch(handle: Handle, to: *mut c_char, part: impl Fn(&NvrtcProgram) -> Vec<u8>) -> c_int {
     match program(handle) {
         Some(program) => {
             put_list(to.cast::<u8>(), &part(program));
@@ -440,7 +440,7 @@ fn fetch(handle: Handle, to: *mut c_char, part: impl Fn(&Program) -> Vec<u8>) ->
     }
 }
 
-fn size(handle: Handle, to: *mut usize, part: impl Fn(&Program) -> Vec<u8>) -> c_int {
+fn size(handle: Handle, to: *mut usize, part: impl Fn(&NvrtcProgram) -> Vec<u8>) -> c_int {
     match program(handle) {
         Some(program) => {
             put(to, part(program).len());
@@ -450,7 +450,7 @@ fn size(handle: Handle, to: *mut usize, part: impl Fn(&Program) -> Vec<u8>) -> c
     }
 }
 
-fn log_of(program: &Program) -> Vec<u8> {
+fn log_of(program: &NvrtcProgram) -> Vec<u8> {
     [program.log.as_bytes(), b"\0"].concat()
 }
 

@@ -10,8 +10,8 @@ use crate::driver::{current_card, open_library};
 use crate::foreign::{Handle, get, number, put};
 use crate::memory::Memory;
 use crate::model::{BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_KERNEL};
-use crate::numbers::{Format, Matrix, product, round_to_tf32};
-use crate::streams::{Fault, Task, code};
+use crate::numbers::{Matrix, NumberFormat, product, round_to_tf32};
+use crate::streams::{CardFault, Task, code};
 
 const SUCCESS: c_int = 0;
 const NOT_INITIALIZED: c_int = 1;
@@ -20,7 +20,7 @@ const INVALID_VALUE: c_int = 7;
 const EXECUTION_FAILED: c_int = 13;
 const NOT_SUPPORTED: c_int = 15;
 
-/// What the library's kernels take of the card's memory once it is opened, as measured on a real one.
+/// Card memory of the library's kernels once it is opened, as measured on a real card.
 const LIBRARY_BYTES: u64 = (56 << 20) / 10;
 
 /// Numbers of the algorithms, in the first word of what callers keep.
@@ -37,14 +37,14 @@ const PARTS: usize = 2;
 
 /// A matrix's layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    format: Format,
+pub struct MatrixLayout {
+    format: NumberFormat,
     rows: usize,
     columns: usize,
     stride: usize,
 }
 
-impl Layout {
+impl MatrixLayout {
     /// Elements from the first to behind the last.
     fn span(&self) -> usize {
         match self.columns {
@@ -74,7 +74,7 @@ pub struct Operation {
     bias: u64,
 }
 
-/// What a caller prefers.
+/// Preferences of a caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Preference {
     workspace_bytes: u64,
@@ -96,11 +96,11 @@ pub struct HeuristicResult {
     reserved: [c_int; 4],
 }
 
-fn format_of(data_type: c_int) -> Option<Format> {
+fn format_of(data_type: c_int) -> Option<NumberFormat> {
     match data_type {
-        0 => Some(Format::F32),
-        2 => Some(Format::F16),
-        14 => Some(Format::Bf16),
+        0 => Some(NumberFormat::F32),
+        2 => Some(NumberFormat::F16),
+        14 => Some(NumberFormat::Bf16),
         _ => None,
     }
 }
@@ -226,7 +226,7 @@ pub extern "C" fn cublasLtMatrixLayoutCreate(
     }
     give(
         to,
-        Layout {
+        MatrixLayout {
             format,
             rows: rows as usize,
             columns: columns as usize,
@@ -237,7 +237,7 @@ pub extern "C" fn cublasLtMatrixLayoutCreate(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtMatrixLayoutDestroy(handle: Handle) -> c_int {
-    destroy::<Layout>(handle)
+    destroy::<MatrixLayout>(handle)
 }
 
 #[unsafe(no_mangle)]
@@ -269,19 +269,19 @@ pub extern "C" fn cublasLtMatmulPreferenceSetAttribute(
 
 /// A product with its matrices' layouts, checked against each other.
 #[derive(Clone, Copy)]
-struct Shape {
+struct CheckedProduct {
     operation: Operation,
-    a: Layout,
-    b: Layout,
-    c: Layout,
-    d: Layout,
+    a: MatrixLayout,
+    b: MatrixLayout,
+    c: MatrixLayout,
+    d: MatrixLayout,
     inner: usize,
 }
 
-/// What a product reads and writes.
+/// Operands of a product.
 const OPERANDS: [&str; 6] = ["A", "B", "C", "D", "bias", "workspace"];
 
-impl Shape {
+impl CheckedProduct {
     /// Address and bytes of each of the [`OPERANDS`]; no bytes where one is not used.
     fn ranges(&self, addresses: [u64; 6], beta: f32, workspace_bytes: u64) -> [(u64, u64); 6] {
         let c_bytes = if beta == 0.0 { 0 } else { self.c.span_bytes() };
@@ -295,16 +295,16 @@ impl Shape {
         std::array::from_fn(|index| (addresses[index], bytes[index]))
     }
 
-    fn new(operation: Handle, layouts: [Handle; 4]) -> Result<Shape, c_int> {
+    fn new(operation: Handle, layouts: [Handle; 4]) -> Result<CheckedProduct, c_int> {
         let operation: Operation = object(operation)?;
-        let [a, b, c, d]: [Layout; 4] = {
+        let [a, b, c, d]: [MatrixLayout; 4] = {
             let mut all = Vec::new();
             for layout in layouts {
                 all.push(object(layout)?);
             }
             [all[0], all[1], all[2], all[3]]
         };
-        let extents = |layout: Layout, is_transposed: bool| {
+        let extents = |layout: MatrixLayout, is_transposed: bool| {
             if !is_transposed {
                 (layout.rows, layout.columns)
             } else {
@@ -319,11 +319,11 @@ impl Shape {
                 .all(|one| (one.rows, one.columns) == (rows, columns))
             && a.format == b.format
             && c.format == d.format
-            && (d.format == a.format || d.format == Format::F32);
+            && (d.format == a.format || d.format == NumberFormat::F32);
         if !fits {
             return Err(INVALID_VALUE);
         }
-        Ok(Shape {
+        Ok(CheckedProduct {
             operation,
             a,
             b,
@@ -363,7 +363,7 @@ pub extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     count: *mut c_int,
 ) -> c_int {
     let list = || -> Result<(), c_int> {
-        let shape = Shape::new(operation, [a, b, c, d])?;
+        let shape = CheckedProduct::new(operation, [a, b, c, d])?;
         let Preference { workspace_bytes } = object(preference)?;
         let all: &[u64] = if shape.flops() < LARGE_FLOPS {
             &[REFUSED, SLOW, PLAIN, SPLIT]
@@ -406,7 +406,7 @@ pub extern "C" fn cublasLtMatmulAlgoCheck(
     result: *mut HeuristicResult,
 ) -> c_int {
     let check = || -> Result<(), c_int> {
-        let shape = Shape::new(operation, [a, b, c, d])?;
+        let shape = CheckedProduct::new(operation, [a, b, c, d])?;
         let algorithm = get(algorithm).ok_or(INVALID_VALUE)?;
         let bytes = shape
             .workspace_bytes(algorithm.data[0])
@@ -427,7 +427,7 @@ pub extern "C" fn cublasLtMatmulAlgoCheck(
 }
 
 struct ProductTask {
-    shape: Shape,
+    shape: CheckedProduct,
     algorithm: u64,
     alpha: f32,
     beta: f32,
@@ -440,7 +440,7 @@ struct ProductTask {
 impl ProductTask {
     /// The product of a part of the inner dimension, `[columns, rows]` row-major: D as it lies.
     fn part(&self, a: &[f32], b: &[f32], inner: std::ops::Range<usize>) -> Vec<f32> {
-        let Shape {
+        let CheckedProduct {
             operation,
             a: a_layout,
             b: b_layout,
@@ -473,12 +473,12 @@ impl ProductTask {
 }
 
 impl Task for ProductTask {
-    fn run(&self, memory: &Memory) -> Result<(), Fault> {
+    fn run(&self, memory: &Memory) -> Result<(), CardFault> {
         let shape = &self.shape;
         let ranges = shape.ranges(self.addresses, self.beta, self.workspace_bytes);
         for (name, (address, bytes)) in OPERANDS.iter().zip(ranges) {
             if memory.leaves_tensors(address, bytes) {
-                return Err(Fault {
+                return Err(CardFault {
                     code: code::ILLEGAL_ADDRESS,
                     message: format!("cublasLtMatmul: {name} of {bytes} bytes leaves its tensor"),
                 });
@@ -499,10 +499,10 @@ impl Task for ProductTask {
                 let middle = shape.inner / PARTS;
                 for (index, inner) in [0..middle, middle..shape.inner].into_iter().enumerate() {
                     let part = self.part(&a, &b, inner);
-                    Format::F32.write(workspace + (index * size * 4) as u64, &part);
+                    NumberFormat::F32.write(workspace + (index * size * 4) as u64, &part);
                 }
                 let mut parts = vec![0f32; PARTS * size];
-                Format::F32.read(workspace, PARTS * size, 1, &mut parts);
+                NumberFormat::F32.read(workspace, PARTS * size, 1, &mut parts);
                 let (first, second) = parts.split_at(size);
                 first
                     .iter()
@@ -541,9 +541,9 @@ impl Task for ProductTask {
         let bytes =
             self.shape.a.span_bytes() + self.shape.b.span_bytes() + self.shape.d.span_bytes();
         let rate = match self.shape.a.format {
-            Format::F32 if !self.shape.operation.is_tf32 => FLOPS_PER_SECOND,
-            Format::F32 => 2.0 * FLOPS_PER_SECOND,
-            Format::F16 | Format::Bf16 => 4.0 * FLOPS_PER_SECOND,
+            NumberFormat::F32 if !self.shape.operation.is_tf32 => FLOPS_PER_SECOND,
+            NumberFormat::F32 => 2.0 * FLOPS_PER_SECOND,
+            NumberFormat::F16 | NumberFormat::Bf16 => 4.0 * FLOPS_PER_SECOND,
         };
         let seconds =
             SECONDS_PER_KERNEL + self.shape.flops() / rate + bytes as f64 / BYTES_PER_SECOND;
@@ -582,7 +582,7 @@ pub extern "C" fn cublasLtMatmul(
     stream: Handle,
 ) -> c_int {
     let issue = || -> Result<(), c_int> {
-        let shape = Shape::new(operation, [a_layout, b_layout, c_layout, d_layout])?;
+        let shape = CheckedProduct::new(operation, [a_layout, b_layout, c_layout, d_layout])?;
         let algorithm = get(algorithm).map_or(PLAIN, |algorithm| algorithm.data[0]);
         let needed = shape.workspace_bytes(algorithm).ok_or(NOT_SUPPORTED)?;
         if algorithm == REFUSED {

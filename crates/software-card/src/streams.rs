@@ -38,14 +38,14 @@ pub mod code {
 
 /// An error that ends a card's work for good.
 #[derive(Debug)]
-pub struct Fault {
+pub struct CardFault {
     pub code: i32,
     pub message: String,
 }
 
 /// A piece of work: a kernel, a copy, a product.
 pub trait Task: Send + Sync {
-    fn run(&self, memory: &Memory) -> Result<(), Fault>;
+    fn run(&self, memory: &Memory) -> Result<(), CardFault>;
 
     /// Duration on the model card.
     fn seconds(&self) -> f64;
@@ -67,7 +67,7 @@ pub trait Exchange {
     fn take_ticket(&self) -> u64;
 
     /// Does as much as is possible now; returns whether the exchange is complete.
-    fn advance(&self, ticket: u64) -> Result<bool, Fault>;
+    fn advance(&self, ticket: u64) -> Result<bool, CardFault>;
 }
 
 /// The ticket of an exchange; `None` for other work.
@@ -77,7 +77,7 @@ fn ticket_of(task: &dyn Task) -> Option<u64> {
 
 /// Outcome of one attempt to run work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum Attempt {
     /// A piece of work ran.
     Made,
     /// All remaining work waits for another process.
@@ -515,7 +515,7 @@ impl Machine {
     }
 
     /// Runs a piece of work of a randomly drawn stream.
-    pub fn step(&mut self) -> Progress {
+    pub fn step(&mut self) -> Attempt {
         let is_ready = |stream: &Stream| match stream.queue.front() {
             None => false,
             Some(Work::Wait { record }) => !self.pending_records.contains(record),
@@ -527,13 +527,13 @@ impl Machine {
             .filter(|(_, stream)| is_ready(stream))
             .map(|(number, _)| *number)
             .collect();
-        let mut progress = Progress::NothingToDo;
+        let mut progress = Attempt::NothingToDo;
         while !ready.is_empty() {
             let number = ready.swap_remove(self.draws.below(ready.len()));
             if self.step_of(number) {
-                return Progress::Made;
+                return Attempt::Made;
             }
-            progress = Progress::WaitsForOthers;
+            progress = Attempt::WaitsForOthers;
         }
         progress
     }
@@ -634,13 +634,13 @@ pub fn run_until(
 ) -> Result<MutexGuard<'static, Machine>, i32> {
     while !machine.is_reached(goal) {
         match machine.step() {
-            Progress::Made => {}
-            Progress::WaitsForOthers => {
+            Attempt::Made => {}
+            Attempt::WaitsForOthers => {
                 drop(machine);
                 std::thread::sleep(Duration::from_micros(100));
                 machine = self::machine()?;
             }
-            Progress::NothingToDo => {
+            Attempt::NothingToDo => {
                 eprintln!("software card: streams wait for each other, and none can go on");
                 return Err(code::LAUNCH_FAILED);
             }
@@ -652,22 +652,22 @@ pub fn run_until(
 /// A copy of bytes between any two addresses.
 pub struct Copy {
     pub to: u64,
-    pub from: Source,
+    pub from: CopySource,
     pub bytes: usize,
 }
 
 /// Source of a copy.
-pub enum Source {
+pub enum CopySource {
     Address(u64),
     /// Contents of pageable memory at the time of the call.
     Snapshot(Vec<u8>),
 }
 
 impl Task for Copy {
-    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+    fn run(&self, _memory: &Memory) -> Result<(), CardFault> {
         let from = match &self.from {
-            Source::Address(address) => *address,
-            Source::Snapshot(bytes) => bytes.as_ptr() as u64,
+            CopySource::Address(address) => *address,
+            CopySource::Snapshot(bytes) => bytes.as_ptr() as u64,
         };
         crate::foreign::copy(self.to, from, self.bytes);
         Ok(())
@@ -688,7 +688,7 @@ pub struct Fill {
 }
 
 impl Task for Fill {
-    fn run(&self, _memory: &Memory) -> Result<(), Fault> {
+    fn run(&self, _memory: &Memory) -> Result<(), CardFault> {
         if self.is_wide {
             crate::foreign::slice_mut::<u32>(self.to, self.count).fill(self.value);
         } else {

@@ -2,20 +2,33 @@
 
 use std::path::Path;
 
-use crate::training::Home;
-use crate::typed::{Answer, DONE, holdall, holdall_with, test_device};
+use crate::several_processes::{assert_close, children_of, signal};
+use crate::training::{Home, assert_same_model};
+use crate::typed::{Answer, DONE, FOUND, holdall, holdall_with, start_after, test_device};
 
 /// Whether a card is tested; the tests of training say once for all where not.
 fn has_card() -> bool {
     test_device() != "cpu"
 }
 
-/// A set of each task, and how it is trained in a few steps.
-const TASKS: [(&str, &str, &str); 4] = [
+/// A set of each task, and how it is trained in a few steps; CLIP with adapters and with 8-bit moments and averages too.
+const RUNS: [(&str, &str, &str); 6] = [
     (
         "clip",
         "cars",
         "--model small --effective-batch 6 --batch-size 3 --gradient-accumulation 2",
+    ),
+    (
+        "clip",
+        "cars",
+        "--model small --effective-batch 6 --batch-size 3 --gradient-accumulation 2 --set train.lora.rank=4 \
+         --set train.lora.alpha=6",
+    ),
+    (
+        "clip",
+        "cars",
+        "--model small --effective-batch 6 --batch-size 3 --gradient-accumulation 2 --set train.optimizer_state=8bit \
+         --set train.ema=0.9",
     ),
     (
         "classify",
@@ -76,14 +89,15 @@ fn every_task_has_the_losses_of_the_cpu() {
     let home = Home::empty();
     draw(&home);
     let device = test_device();
-    for (task, data, options) in TASKS {
+    for (number, (task, data, options)) in RUNS.into_iter().enumerate() {
         let [expected, found] = [("cpu", "on-cpu"), (&*device, "on-card")].map(|(device, name)| {
-            let name = format!("{task}-{name}");
+            let name = format!("{number}-{task}-{name}");
             train(&home, task, data, options, device, &name);
             let run = home.path(&name);
             holdall(&format!("eval {} --device {device} --json", run.display())).exits(DONE);
             losses(&run)
         });
+        let task = format!("{task} {options}");
         assert_eq!(found.len(), expected.len(), "{task}");
         assert!(found.len() >= 3, "{task}: {found:?}");
         for (found, expected) in found.iter().zip(&expected) {
@@ -152,4 +166,40 @@ fn a_neighbour_that_takes_memory_is_named() {
             );
         }
     }
+}
+
+/// NCCL between two processes with a card each: the losses of one process. If one is killed, the other ends with a sentence, and the run
+/// can be resumed.
+#[test]
+fn two_cards_train_as_one_and_a_lost_process_ends_both() {
+    let Ok(card) = std::env::var("HOLDALL_SOFTWARE_GPU") else {
+        return;
+    };
+    let home = Home::with_cars(24);
+    let two_cards = format!("export HOLDALL_SOFTWARE_GPU={card},count=2");
+    let device = test_device();
+    let options = format!(
+        "--effective-batch 8 --batch-size 2 --epochs 2 --device {device} --precision f32 --recompute none \
+         --set train.save_every=2 --set data.validation=none"
+    );
+    let [one, two] = [("one", ""), ("two", " --processes 2")].map(|(name, processes)| {
+        let words = home.words(name, &format!("{options}{processes}"));
+        start_after(&two_cards, words).answer().exits(DONE);
+        home.run_named(name)
+    });
+    assert_close(&two, &one);
+
+    let run = home.run_named("killed");
+    let words = home.words("killed", &format!("{options} --processes 2"));
+    let mut running = start_after(&two_cards, words);
+    run.wait_until(&mut running, |run| run.num_lines() >= 3);
+    let processes = children_of(running.id());
+    assert_eq!(processes.len(), 2, "{}", running.said());
+    signal(processes[1], "KILL");
+    let answer = running.answer().exits(FOUND);
+    assert!(answer.stderr.contains("rank 1"), "{}", answer.stderr);
+    let words = run.resume_words(&format!("--processes 2 --device {device}"));
+    start_after(&two_cards, words).answer().exits(DONE);
+    assert_eq!(run.of_steps("loss"), two.of_steps("loss"));
+    assert_same_model(&run, &two);
 }

@@ -24,7 +24,7 @@ pub(super) fn scratch_elements(rows: usize, tile: usize) -> usize {
     2 * tile * tile + 5 * rows
 }
 
-struct Scratch<T> {
+struct ContrastiveScratch<T> {
     scores: Rows<T>,
     again: Rows<T>,
     diagonal: Rows<T>,
@@ -35,13 +35,13 @@ struct Scratch<T> {
     panels: Panels,
 }
 
-fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> Scratch<T> {
+fn scratch<T: Real>(o: &Operands<'_>, rows: usize, tile: usize) -> ContrastiveScratch<T> {
     let tile = tile.min(rows);
     let tiles = o.workspace::<T>(tile);
     let elements = scratch_elements(rows, tile);
     let flat = o.workspace::<T>(elements).slice(0, 1);
     let vector = |index: usize| flat.columns(2 * tile * tile + index * rows, rows);
-    Scratch {
+    ContrastiveScratch {
         scores: tiles.slice(0, tile),
         again: tiles.slice(tile, tile),
         diagonal: vector(0),
@@ -71,7 +71,7 @@ fn tiles(
 
 /// Scores of a tile, in the top-left corner of the tile buffer.
 fn scores<T: Real>(
-    s: &Scratch<T>,
+    s: &ContrastiveScratch<T>,
     scale: f64,
     [image, text]: [Rows<T>; 2],
     (i, rows): (usize, usize),
@@ -90,15 +90,15 @@ fn scores<T: Real>(
 }
 
 /// Groups of rows that are positives of each other; absent if the only positive of a row is its own pair.
-struct Groups<T> {
+struct PositiveGroups<T> {
     groups: Rows<i64>,
     shares: Rows<T>,
 }
 
-impl<T: Real> Groups<T> {
+impl<T: Real> PositiveGroups<T> {
     /// `first` is the index that the groups would have among the inputs.
-    fn new(o: &Operands<'_>, first: usize) -> Option<Groups<T>> {
-        (o.num_inputs() > first).then(|| Groups {
+    fn new(o: &Operands<'_>, first: usize) -> Option<PositiveGroups<T>> {
+        (o.num_inputs() > first).then(|| PositiveGroups {
             groups: o.input::<i64>(first).flat(),
             shares: o.input::<T>(first + 1).flat(),
         })
@@ -124,7 +124,7 @@ pub(super) fn forward<T: Real>(op: &Contrastive, o: &Operands<'_>) {
     let &Contrastive { tile, processes } = op;
     let features = [o.input::<T>(0), o.input::<T>(1)];
     let weights = o.input::<T>(2).flat();
-    let groups = Groups::<T>::new(o, 4);
+    let groups = PositiveGroups::<T>::new(o, 4);
     let scale = o.input::<T>(3).scalar().f64().exp();
     let rows = features[0].rows;
     let s = scratch::<T>(o, rows, tile);
@@ -254,14 +254,86 @@ fn fold_columns<T: Real>(tile: Rows<T>, peaks: Rows<T>, sums: Rows<T>) {
         });
 }
 
+/// Inputs of the gradient of every tile.
+struct GradientInputs<T> {
+    seed: T,
+    weights: Rows<T>,
+    row_lse: Rows<T>,
+    column_lse: Rows<T>,
+    groups: Option<PositiveGroups<T>>,
+}
+
+impl<T: Real> GradientInputs<T> {
+    /// Gradient of a tile's scores. Overwrites the scores; `shares` gets each row's contribution to the gradient of the temperature.
+    fn tile(&self, [i, j]: [usize; 2], tile: Rows<T>, gradient: Rows<T>, shares: Rows<T>) {
+        let GradientInputs { seed, weights, .. } = *self;
+        let half = seed * T::of(0.5);
+        let num_columns = tile.width;
+        for_rows(tile.rows, |row| {
+            let (scores, gradient) = (tile.row_mut(row), gradient.row_mut(row));
+            if weights.row(0)[i + row] == T::ZERO {
+                gradient.fill(T::ZERO);
+                shares.row_mut(row)[0] = T::ZERO;
+                return;
+            }
+            let along = self.row_lse.row(0)[i + row];
+            let across = &self.column_lse.row(0)[j..j + num_columns];
+            let counts = &weights.row(0)[j..j + num_columns];
+            let own = (i == j && self.groups.is_none())
+                .then(|| (scores[row] - along) + (scores[row] - across[row]));
+            // Each direction's probabilities add up to one, so scores may be taken relative to their log-sum-exp: the rounding of the
+            // log-sum-exps cancels in the gradient of the temperature.
+            let columns = across.iter().zip(counts);
+            let places = gradient.iter_mut().zip(scores.iter_mut());
+            let terms = |score: T, across: T| {
+                let (a, b) = (score - along, score - across);
+                let (p, q) = (a.exp(), b.exp());
+                (p + q, p * a + q * b, a + b)
+            };
+            match &self.groups {
+                None => {
+                    for ((gradient, score), (&across, &count)) in places.zip(columns) {
+                        let (both, term, _) = terms(*score, across);
+                        let counts = count != T::ZERO;
+                        *gradient = if counts { half * both } else { T::ZERO };
+                        *score = if counts { term } else { T::ZERO };
+                    }
+                }
+                Some(PositiveGroups { groups, shares }) => {
+                    let (own, share) = (groups.row(0)[i + row], shares.row(0)[i + row]);
+                    let columns = columns.zip(&groups.row(0)[j..]);
+                    for ((gradient, score), ((&across, &count), &group)) in places.zip(columns) {
+                        let (both, term, logarithm) = terms(*score, across);
+                        let target = if group == own { share } else { T::ZERO };
+                        let counts = count != T::ZERO;
+                        let (by_score, by_scale) =
+                            (half * both - seed * target, term - target * logarithm);
+                        *gradient = if counts { by_score } else { T::ZERO };
+                        *score = if counts { by_scale } else { T::ZERO };
+                    }
+                }
+            }
+            let mut share = sum(scores, |term| term);
+            if let Some(own) = own {
+                gradient[row] -= seed;
+                share -= own;
+            }
+            shares.row_mut(row)[0] = half * share;
+        });
+    }
+}
+
 pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
     let &ContrastiveGrad { tile, processes } = op;
-    let seed = o.input::<T>(0).scalar();
     let features = [o.input::<T>(1), o.input::<T>(2)];
-    let weights = o.input::<T>(3).flat();
     let scale = o.input::<T>(4).scalar().f64().exp();
-    let (row_lse, column_lse) = (o.input::<T>(5).flat(), o.input::<T>(6).flat());
-    let groups = Groups::<T>::new(o, 7);
+    let inputs = GradientInputs {
+        seed: o.input::<T>(0).scalar(),
+        weights: o.input::<T>(3).flat(),
+        row_lse: o.input::<T>(5).flat(),
+        column_lse: o.input::<T>(6).flat(),
+        groups: PositiveGroups::new(o, 7),
+    };
     let (dimage, dimage_mode) = o.result::<T>(0);
     let (dtext, dtext_mode) = o.result::<T>(1);
     let rows = features[0].rows;
@@ -274,62 +346,10 @@ pub(super) fn backward<T: Real>(op: &ContrastiveGrad, o: &Operands<'_>) {
             }
             let tile = scores(&s, scale, features, (i, num_rows), (j, num_columns));
             let gradient = s.again.slice(0, num_rows).columns(0, num_columns);
-            // Each row's contribution to the gradient of the temperature; the contributions are added in order below.
             let shares = s.row_sum.row_per_element();
-            let half = seed * T::of(0.5);
-            for_rows(num_rows, |row| {
-                let (scores, gradient) = (tile.row_mut(row), gradient.row_mut(row));
-                if weights.row(0)[i + row] == T::ZERO {
-                    gradient.fill(T::ZERO);
-                    shares.row_mut(row)[0] = T::ZERO;
-                    return;
-                }
-                let along = row_lse.row(0)[i + row];
-                let across = &column_lse.row(0)[j..j + num_columns];
-                let counts = &weights.row(0)[j..j + num_columns];
-                let own = (i == j && groups.is_none())
-                    .then(|| (scores[row] - along) + (scores[row] - across[row]));
-                // Each direction's probabilities add up to one, so scores may be taken relative to their log-sum-exp: the rounding of the
-                // log-sum-exps cancels in the gradient of the temperature.
-                let columns = across.iter().zip(counts);
-                let places = gradient.iter_mut().zip(scores.iter_mut());
-                let terms = |score: T, across: T| {
-                    let (a, b) = (score - along, score - across);
-                    let (p, q) = (a.exp(), b.exp());
-                    (p + q, p * a + q * b, a + b)
-                };
-                match &groups {
-                    None => {
-                        for ((gradient, score), (&across, &count)) in places.zip(columns) {
-                            let (both, term, _) = terms(*score, across);
-                            let counts = count != T::ZERO;
-                            *gradient = if counts { half * both } else { T::ZERO };
-                            *score = if counts { term } else { T::ZERO };
-                        }
-                    }
-                    Some(Groups { groups, shares }) => {
-                        let (own, share) = (groups.row(0)[i + row], shares.row(0)[i + row]);
-                        let columns = columns.zip(&groups.row(0)[j..]);
-                        for ((gradient, score), ((&across, &count), &group)) in places.zip(columns)
-                        {
-                            let (both, term, logarithm) = terms(*score, across);
-                            let target = if group == own { share } else { T::ZERO };
-                            let counts = count != T::ZERO;
-                            let (by_score, by_scale) =
-                                (half * both - seed * target, term - target * logarithm);
-                            *gradient = if counts { by_score } else { T::ZERO };
-                            *score = if counts { by_scale } else { T::ZERO };
-                        }
-                    }
-                }
-                let mut share = sum(scores, |term| term);
-                if let Some(own) = own {
-                    gradient[row] -= seed;
-                    share -= own;
-                }
-                shares.row_mut(row)[0] = half * share;
-            });
+            inputs.tile([i, j], tile, gradient, shares);
             if own_rows {
+                // In order, whichever thread computed them.
                 dscale += (0..num_rows)
                     .map(|row| shares.row(row)[0].f64())
                     .sum::<f64>();

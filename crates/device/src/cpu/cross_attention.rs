@@ -54,7 +54,7 @@ struct Heads<'o> {
 }
 
 /// Scratch of the thread that runs a task.
-struct Scratch<T> {
+struct AttentionScratch<T> {
     /// `[s, l]` each; the last is repeated if there are fewer.
     matrices: [Rows<T>; 3],
     /// `[w, l]`.
@@ -92,7 +92,7 @@ impl<'o> Heads<'o> {
         (sample, head, length)
     }
 
-    fn scratch<T: Real>(&self, o: &Operands<'_>) -> Scratch<T> {
+    fn scratch<T: Real>(&self, o: &Operands<'_>) -> AttentionScratch<T> {
         let thread = rayon::current_thread_index().unwrap_or(0);
         let rows = self.num_matrices * self.keys + 2 * self.width;
         let own = o.workspace::<T>(self.lanes).slice(thread * rows, rows);
@@ -101,7 +101,7 @@ impl<'o> Heads<'o> {
             own.slice(index * self.keys, self.keys)
         };
         let columns = own.slice(self.num_matrices * self.keys, 2 * self.width);
-        Scratch {
+        AttentionScratch {
             matrices: [0, 1, 2].map(matrix),
             columns: [0, 1].map(|index| columns.slice(index * self.width, self.width)),
         }

@@ -47,17 +47,17 @@ impl Curve for Straight {
 
 /// Pictures as rows of pixels.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct PictureSizes {
     samples: usize,
     /// Pixels per sample.
     pixels: usize,
     channels: usize,
 }
 
-impl Sizes {
-    fn new(shape: Shape) -> Sizes {
+impl PictureSizes {
+    fn new(shape: Shape) -> PictureSizes {
         let samples = shape.dims()[0];
-        Sizes {
+        PictureSizes {
             samples,
             pixels: shape.rows() / samples.max(1),
             channels: shape.width(),
@@ -91,7 +91,7 @@ fn runs(pixels: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 /// Computes the sums of each channel and of its squares, by part.
 struct Sums<T> {
     x: Rows<T>,
-    sizes: Sizes,
+    sizes: PictureSizes,
     parts: Rows<f64>,
 }
 
@@ -127,8 +127,8 @@ impl<T: Real> Pieces for Sums<T> {
 }
 
 pub(super) fn statistics<T: Real>(op: &GroupStatistics, o: &Operands<'_>) {
-    let sizes = Sizes::new(o.input_place(0).shape);
-    let Sizes {
+    let sizes = PictureSizes::new(o.input_place(0).shape);
+    let PictureSizes {
         samples,
         pixels,
         channels,
@@ -237,7 +237,7 @@ pub(super) fn forward<T: Real>(op: &GroupNorm, o: &Operands<'_>) {
 struct Normalize<T, C> {
     x: Rows<T>,
     y: Rows<T>,
-    sizes: Sizes,
+    sizes: PictureSizes,
     norm: Norm<T>,
     curve: PhantomData<C>,
 }
@@ -265,7 +265,7 @@ impl<T: Real, C: Curve + Sync> Pieces for Normalize<T, C> {
 }
 
 fn normalize<T: Real, C: Curve + Sync>(op: &GroupNorm, o: &Operands<'_>) {
-    let sizes = Sizes::new(o.input_place(0).shape);
+    let sizes = PictureSizes::new(o.input_place(0).shape);
     let work = Normalize::<T, C> {
         x: o.input(0),
         y: o.result(0).0,
@@ -307,7 +307,7 @@ fn terms<T: Real, C: Curve>(
 struct GradientSums<'a, T, C> {
     dy: Rows<T>,
     x: Rows<T>,
-    sizes: Sizes,
+    sizes: PictureSizes,
     norm: &'a Norm<T>,
     parts: Rows<f64>,
     curve: PhantomData<C>,
@@ -348,7 +348,7 @@ struct Gradients<'a, T, C> {
     x: Rows<T>,
     dx: Option<(Rows<T>, Write)>,
     dresidual: Option<(Rows<T>, Write)>,
-    sizes: Sizes,
+    sizes: PictureSizes,
     norm: &'a Norm<T>,
     means: Rows<f64>,
     curve: PhantomData<C>,
@@ -393,8 +393,8 @@ impl<T: Real, C: Curve + Sync> Pieces for Gradients<'_, T, C> {
 fn gradients<T: Real, C: Curve + Sync>(op: &GroupNormGrad, o: &Operands<'_>) {
     let (dy, x) = (o.input::<T>(0), o.input::<T>(1));
     let norm = &Norm::new(o, 1, op.groups);
-    let sizes = Sizes::new(o.input_place(1).shape);
-    let Sizes {
+    let sizes = PictureSizes::new(o.input_place(1).shape);
+    let PictureSizes {
         samples,
         pixels,
         channels,

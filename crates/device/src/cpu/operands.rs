@@ -123,7 +123,7 @@ impl<T: Element> Rows<T> {
 
 /// Pictures with even strides between samples, lines and pixels: parts of longer rows, or every other pixel.
 #[derive(Clone, Copy)]
-pub(super) struct Pictures<T> {
+pub(super) struct StridedPictures<T> {
     pointer: *const T,
     /// Number of samples, lines and pixels.
     pub dims: [usize; 3],
@@ -132,11 +132,11 @@ pub(super) struct Pictures<T> {
 }
 
 // SAFETY: an address and a shape; pictures are only read.
-unsafe impl<T: Send> Send for Pictures<T> {}
+unsafe impl<T: Send> Send for StridedPictures<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Pictures<T> {}
+unsafe impl<T: Sync> Sync for StridedPictures<T> {}
 
-impl<T: Element> Pictures<T> {
+impl<T: Element> StridedPictures<T> {
     pub fn pixel(&self, [sample, line, pixel]: [usize; 3]) -> &[T] {
         debug_assert!(sample < self.dims[0] && line < self.dims[1] && pixel < self.dims[2]);
         let [by_sample, by_line, by_pixel] = self.strides;
@@ -211,7 +211,7 @@ impl<'a> Operands<'a> {
     }
 
     /// An input `[n, h, w]`, or `[n, h, w, c]` with contiguous pixels; all other strides are free.
-    pub fn pictures<T: Element>(&self, index: usize) -> Pictures<T> {
+    pub fn pictures<T: Element>(&self, index: usize) -> StridedPictures<T> {
         let place = &self.instruction.inputs[index];
         assert_eq!(size_of::<T>(), place.dtype.bytes(), "operand format");
         let offset = place.offset as usize
@@ -231,7 +231,7 @@ impl<'a> Operands<'a> {
             offset + (last + channels) * size_of::<T>() <= self.arena.bytes,
             "operand within the arena"
         );
-        Pictures {
+        StridedPictures {
             // SAFETY: the offset lies within the arena, as just checked.
             pointer: unsafe { self.arena.base.add(offset) }.cast(),
             dims,

@@ -180,9 +180,9 @@ pub(super) trait Pieces: Sync {
 
 /// Runs every piece, on all threads, with the widest vector instructions of this machine.
 pub(super) fn run_pieces(count: usize, work: &impl Pieces) {
-    struct Piece<'a, W>(&'a W, usize);
+    struct OnePiece<'a, W>(&'a W, usize);
 
-    impl<W: Pieces> pulp::NullaryFnOnce for Piece<'_, W> {
+    impl<W: Pieces> pulp::NullaryFnOnce for OnePiece<'_, W> {
         type Output = ();
 
         #[inline(always)]
@@ -193,7 +193,7 @@ pub(super) fn run_pieces(count: usize, work: &impl Pieces) {
 
     (0..count)
         .into_par_iter()
-        .for_each(|number| pulp::Arch::new().dispatch(Piece(work, number)));
+        .for_each(|number| pulp::Arch::new().dispatch(OnePiece(work, number)));
 }
 
 /// Whether a vector register holds sixteen f32.

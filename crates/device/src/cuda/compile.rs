@@ -111,7 +111,7 @@ pub fn to_cubin(
     if code != 0 {
         return Err(refused(code, String::new()));
     }
-    let program = Program { handle, nvrtc };
+    let program = NvrtcProgram { handle, nvrtc };
     // SAFETY: the program is alive, and `pointers` has the stated number of C strings, all alive.
     let code = unsafe {
         (nvrtc.compile_program)(program.handle, pointers.len() as c_int, pointers.as_ptr())
@@ -340,12 +340,12 @@ impl Nvrtc {
 }
 
 /// An NVRTC program, destroyed when dropped.
-struct Program {
+struct NvrtcProgram {
     handle: *mut c_void,
     nvrtc: &'static Nvrtc,
 }
 
-impl Program {
+impl NvrtcProgram {
     /// Queries a size, then fetches that many bytes.
     fn fetch(&self, size_of: SizeOf, fetch: Fetch) -> Result<Vec<u8>, Status> {
         let mut size = 0;
@@ -373,7 +373,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: the handle came from `create_program` and is destroyed once.
         unsafe { (self.nvrtc.destroy_program)(&mut self.handle) };

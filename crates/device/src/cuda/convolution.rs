@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::cudnn::{
-    Descriptor, HEURISTIC_A, HEURISTIC_FALLBACK, Handle, Kind, Type, attribute, note,
+    Descriptor, DescriptorKind, HEURISTIC_A, HEURISTIC_FALLBACK, Handle, Type, attribute, note,
 };
 use super::driver::Stream;
-use super::product::{Format, timed, timed_once};
+use super::product::{ProductFormat, timed, timed_once};
 use crate::DeviceError;
 
 /// The tensor that is computed from the other two.
@@ -45,9 +45,9 @@ pub(super) struct Convolution {
     pub stride: [usize; 2],
     pub padding: [usize; 2],
     /// Format of the two tensors that are read.
-    pub inputs: Format,
+    pub inputs: ProductFormat,
     /// Format of the tensor that is computed.
-    pub output: Format,
+    pub output: ProductFormat,
     /// The result is added to the previous contents.
     pub adds: bool,
 }
@@ -115,22 +115,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .expect("never poisoned: nothing panics with it")
 }
 
-fn data_type(format: Format) -> i32 {
+fn data_type(format: ProductFormat) -> i32 {
     match format {
-        Format::F32 | Format::Tf32 => 0,
-        Format::F16 => 2,
-        Format::Bf16 => 9,
+        ProductFormat::F32 | ProductFormat::Tf32 => 0,
+        ProductFormat::F16 => 2,
+        ProductFormat::Bf16 => 9,
     }
 }
 
 fn tensor(
     id: i64,
-    format: Format,
+    format: ProductFormat,
     [n, h, w, c]: [usize; 4],
     pixel_stride: usize,
 ) -> Result<Descriptor, DeviceError> {
     let number = |value: usize| value as i64;
-    let tensor = Descriptor::new(Kind::Tensor)?;
+    let tensor = Descriptor::new(DescriptorKind::Tensor)?;
     // cuDNN's order of dimensions is batch, channels, height, width, whatever the strides are.
     let dims = [n, c, h, w].map(number);
     let strides = [h * w * pixel_stride, 1, w * pixel_stride, pixel_stride].map(number);
@@ -154,9 +154,9 @@ impl Convolution {
         let x = tensor(0, of(Computed::InputGrad), self.x.dims, self.x.pixel_stride)?;
         let w = tensor(1, of(Computed::WeightGrad), self.weight, self.weight[3])?;
         let y = tensor(2, of(Computed::Output), self.y.dims, self.y.pixel_stride)?;
-        let convolution = Descriptor::new(Kind::Convolution)?;
+        let convolution = Descriptor::new(DescriptorKind::Convolution)?;
         let numbers = |values: [usize; 2]| values.map(|value| value as i64);
-        let in_f32 = data_type(Format::F32);
+        let in_f32 = data_type(ProductFormat::F32);
         const CROSS_CORRELATION: i32 = 1;
         convolution.set(attribute::CONVOLUTION_COMPUTE_TYPE, Type::Format, &[in_f32])?;
         convolution.set(
@@ -175,9 +175,9 @@ impl Convolution {
         }
         let convolution = convolution.finalized()?;
         let (kind, names) = match self.computed {
-            Computed::Output => (Kind::Forward, attribute::FORWARD),
-            Computed::InputGrad => (Kind::InputGrad, attribute::INPUT_GRAD),
-            Computed::WeightGrad => (Kind::WeightGrad, attribute::WEIGHT_GRAD),
+            Computed::Output => (DescriptorKind::Forward, attribute::FORWARD),
+            Computed::InputGrad => (DescriptorKind::InputGrad, attribute::INPUT_GRAD),
+            Computed::WeightGrad => (DescriptorKind::WeightGrad, attribute::WEIGHT_GRAD),
         };
         let operation = Descriptor::new(kind)?;
         let beta = if self.adds { 1f32 } else { 0f32 };
@@ -187,7 +187,7 @@ impl Convolution {
             operation.set_descriptors(*name, &[one])?;
         }
         let operation = operation.finalized()?;
-        let graph = Descriptor::new(Kind::Graph)?;
+        let graph = Descriptor::new(DescriptorKind::Graph)?;
         graph.set_handle(attribute::GRAPH_HANDLE, handle)?;
         graph.set_descriptors(attribute::GRAPH_OPERATIONS, &[&operation])?;
         graph.finalized()
@@ -195,7 +195,7 @@ impl Convolution {
 }
 
 /// Whether an engine is deterministic and computes in the full precision of the format.
-fn is_exact(engine: &Descriptor, inputs: Format) -> Result<bool, DeviceError> {
+fn is_exact(engine: &Descriptor, inputs: ProductFormat) -> Result<bool, DeviceError> {
     let mut notes = [0i32; 16];
     let count = engine.get(
         attribute::ENGINE_NUMERICAL_NOTES,
@@ -204,8 +204,8 @@ fn is_exact(engine: &Descriptor, inputs: Format) -> Result<bool, DeviceError> {
     )?;
     let refused = |one: &i32| match *one {
         note::NONDETERMINISTIC | note::REDUCED_PRECISION_SUMS | note::FFT | note::WINOGRAD => true,
-        note::DOWN_CONVERT_INPUTS => inputs != Format::Tf32,
-        note::TENSOR_CORE => inputs == Format::F32,
+        note::DOWN_CONVERT_INPUTS => inputs != ProductFormat::Tf32,
+        note::TENSOR_CORE => inputs == ProductFormat::F32,
         _ => false,
     };
     Ok(!notes[..count].iter().any(refused))
@@ -217,7 +217,11 @@ fn name_of(config: &Descriptor, engine: &Descriptor) -> Result<String, DeviceErr
     engine.get(attribute::ENGINE_INDEX, Type::Int64, &mut index)?;
     let mut name = index[0].to_string();
     const MOST_KNOBS: usize = 64;
-    for choice in config.get_descriptors(attribute::CONFIG_KNOBS, Kind::KnobChoice, MOST_KNOBS)? {
+    for choice in config.get_descriptors(
+        attribute::CONFIG_KNOBS,
+        DescriptorKind::KnobChoice,
+        MOST_KNOBS,
+    )? {
         let (mut knob, mut value) = ([0i32], [0i64]);
         choice.get(attribute::KNOB_TYPE, Type::Knob, &mut knob)?;
         choice.get(attribute::KNOB_VALUE, Type::Int64, &mut value)?;
@@ -232,7 +236,7 @@ fn config_of(name: &str, graph: &Descriptor) -> Result<Option<Descriptor>, Devic
     let Some(index) = words.next().and_then(|word| word.parse::<i64>().ok()) else {
         return Ok(None);
     };
-    let engine = Descriptor::new(Kind::Engine)?;
+    let engine = Descriptor::new(DescriptorKind::Engine)?;
     engine.set_descriptors(attribute::ENGINE_GRAPH, &[graph])?;
     engine.set(attribute::ENGINE_INDEX, Type::Int64, &[index])?;
     let engine = engine.finalized()?;
@@ -245,12 +249,12 @@ fn config_of(name: &str, graph: &Descriptor) -> Result<Option<Descriptor>, Devic
         let Some((knob, value)) = knob else {
             return Ok(None);
         };
-        let choice = Descriptor::new(Kind::KnobChoice)?;
+        let choice = Descriptor::new(DescriptorKind::KnobChoice)?;
         choice.set(attribute::KNOB_TYPE, Type::Knob, &[knob])?;
         choice.set(attribute::KNOB_VALUE, Type::Int64, &[value])?;
         choices.push(choice.finalized()?);
     }
-    let config = Descriptor::new(Kind::EngineConfig)?;
+    let config = Descriptor::new(DescriptorKind::EngineConfig)?;
     config.set_descriptors(attribute::CONFIG_ENGINE, &[&engine])?;
     if !choices.is_empty() {
         let choices: Vec<&Descriptor> = choices.iter().collect();
@@ -260,7 +264,7 @@ fn config_of(name: &str, graph: &Descriptor) -> Result<Option<Descriptor>, Devic
 }
 
 fn plan_of(handle: &Handle, config: &Descriptor, name: String) -> Result<Ready, DeviceError> {
-    let plan = Descriptor::new(Kind::Plan)?;
+    let plan = Descriptor::new(DescriptorKind::Plan)?;
     plan.set_handle(attribute::PLAN_HANDLE, handle)?;
     plan.set_descriptors(attribute::PLAN_CONFIG, &[config])?;
     let plan = plan.finalized()?;
@@ -280,7 +284,7 @@ fn issue(
     workspace: u64,
     stream: &Stream,
 ) -> Result<(), DeviceError> {
-    let pack = Descriptor::new(Kind::VariantPack)?;
+    let pack = Descriptor::new(DescriptorKind::VariantPack)?;
     pack.set(attribute::PACK_IDS, Type::Int64, &[0i64, 1, 2])?;
     pack.set(attribute::PACK_POINTERS, Type::Pointer, &addresses)?;
     pack.set(attribute::PACK_WORKSPACE, Type::Pointer, &[workspace])?;
@@ -401,7 +405,7 @@ fn kept(handle: &Handle, graph: &Descriptor, name: String, workspace_bytes: u64)
 fn fastest(
     handle: &Handle,
     graph: &Descriptor,
-    (text, inputs): (&str, Format),
+    (text, inputs): (&str, ProductFormat),
     workspace_bytes: u64,
     stream: &Stream,
     issue: &dyn Fn(&Ready) -> Result<(), DeviceError>,
@@ -462,18 +466,22 @@ fn fastest(
 fn proposals(
     graph: &Descriptor,
     mode: i32,
-    inputs: Format,
+    inputs: ProductFormat,
 ) -> Result<Vec<(Descriptor, String)>, DeviceError> {
-    let heuristic = Descriptor::new(Kind::Heuristic)?;
+    let heuristic = Descriptor::new(DescriptorKind::Heuristic)?;
     heuristic.set_descriptors(attribute::HEURISTIC_GRAPH, &[graph])?;
     heuristic.set(attribute::HEURISTIC_MODE, Type::HeuristicMode, &[mode])?;
     let heuristic = heuristic.finalized()?;
     const MOST: usize = 64;
-    let configs =
-        heuristic.get_descriptors(attribute::HEURISTIC_RESULTS, Kind::EngineConfig, MOST)?;
+    let configs = heuristic.get_descriptors(
+        attribute::HEURISTIC_RESULTS,
+        DescriptorKind::EngineConfig,
+        MOST,
+    )?;
     let mut found = Vec::new();
     for config in configs {
-        let engines = config.get_descriptors(attribute::CONFIG_ENGINE, Kind::Engine, 1)?;
+        let engines =
+            config.get_descriptors(attribute::CONFIG_ENGINE, DescriptorKind::Engine, 1)?;
         let Some(engine) = engines.first() else {
             continue;
         };
@@ -540,13 +548,13 @@ mod tests {
             };
             let flops = 2.0 * (out * out * o * kernel * kernel * c) as f64;
             for computed in [Computed::Output, Computed::InputGrad, Computed::WeightGrad] {
-                let outputs: &[(Format, bool)] = match computed {
+                let outputs: &[(ProductFormat, bool)] = match computed {
                     Computed::WeightGrad => &[
-                        (Format::F16, false),
-                        (Format::F32, false),
-                        (Format::F32, true),
+                        (ProductFormat::F16, false),
+                        (ProductFormat::F32, false),
+                        (ProductFormat::F32, true),
                     ],
-                    _ => &[(Format::F16, false)],
+                    _ => &[(ProductFormat::F16, false)],
                 };
                 for &(output, adds) in outputs {
                     let convolution = Convolution {
@@ -562,7 +570,7 @@ mod tests {
                         },
                         stride,
                         padding,
-                        inputs: Format::F16,
+                        inputs: ProductFormat::F16,
                         output,
                         adds,
                     };
@@ -575,7 +583,7 @@ mod tests {
                             continue;
                         }
                     };
-                    let all = proposals(&graph, HEURISTIC_A, Format::F16).unwrap();
+                    let all = proposals(&graph, HEURISTIC_A, ProductFormat::F16).unwrap();
                     let mut rows = Vec::new();
                     let (count, started) = (all.len(), std::time::Instant::now());
                     for (place, (config, name)) in all.into_iter().enumerate() {

@@ -96,7 +96,7 @@ impl Api {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum DescriptorKind {
     Convolution = 1,
     Engine = 2,
     EngineConfig = 3,
@@ -188,7 +188,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    pub fn new(kind: Kind) -> Result<Descriptor, DeviceError> {
+    pub fn new(kind: DescriptorKind) -> Result<Descriptor, DeviceError> {
         let api = api()?;
         let mut raw = null_mut();
         // SAFETY: the descriptor is written to a local, and destroyed with this value.
@@ -251,7 +251,7 @@ impl Descriptor {
     pub fn get_descriptors(
         &self,
         attribute: i32,
-        kind: Kind,
+        kind: DescriptorKind,
         most: usize,
     ) -> Result<Vec<Descriptor>, DeviceError> {
         let mut all = (0..most)

@@ -1,5 +1,8 @@
-//! What each operation takes of a card besides its operands: scratch, products, kernels, time. One match answers for every operation.
+//! Scratch, products, kernels and time that each operation takes besides its operands. One match answers for every operation.
 
+use holdall_graph::ops::contrastive::ContrastiveGrad;
+use holdall_graph::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
+use holdall_graph::ops::vocabulary_loss::VocabularyLossGrad;
 use holdall_graph::{Op, Shape};
 
 use super::launch::{conv, images};
@@ -98,49 +101,9 @@ impl Demand {
         processors: usize,
     ) -> Demand {
         match op {
-            Op::Linear(op) => {
-                let (x, weight) = (input(0), input(1));
-                let mut products = vec![[x.rows(), weight.rows(), x.width()]];
-                products.extend(op.low_rank_terms().map(|(columns, h)| {
-                    let h = input(h);
-                    [h.rows(), columns.len(), h.width()]
-                }));
-                let again = if op.activation.is_some() { 2 } else { 0 };
-                Demand {
-                    launches: products.len() as u64,
-                    ..Demand::products(products, kernel_if(op.activation.is_some()))
-                        .with_own_time(OwnTime::elements_again(again * x.rows() * weight.rows()))
-                }
-            }
-            Op::LinearInputGrad(op) => {
-                let (dz, weight) = (input(0), input(1));
-                let products = vec![[dz.rows(), weight.width(), dz.width()]];
-                let has_activation = op.activation.is_some();
-                let (again, sums) = if has_activation {
-                    (3, activation_parts(dz.rows()) * weight.width())
-                } else {
-                    (0, 0)
-                };
-                Demand::products(products, kernel_if(has_activation))
-                    .with_scratch(sums * 4)
-                    .with_own_time(OwnTime::elements_again(again * dz.rows() * weight.width()))
-            }
-            Op::LinearWeightGrad(op) => {
-                let (dz, x) = (input(0), input(1));
-                let products = if op.weight {
-                    vec![[dz.width(), x.width(), dz.rows()]]
-                } else {
-                    Vec::new()
-                };
-                let (kernels, sums, again) = if op.bias {
-                    (1.5, column_parts(dz.rows()) * dz.width(), dz.num_elements())
-                } else {
-                    (0.0, 0, 0)
-                };
-                Demand::products(products, kernels)
-                    .with_scratch(sums * 4)
-                    .with_own_time(OwnTime::elements_again(again))
-            }
+            Op::Linear(op) => Demand::of_linear(op, input),
+            Op::LinearInputGrad(op) => Demand::of_linear_input_grad(op, [input(0), input(1)]),
+            Op::LinearWeightGrad(op) => Demand::of_linear_weight_grad(op, [input(0), input(1)]),
             // The kernels of attention multiply without the product library.
             Op::Attention(_) | Op::AttentionGrad(_) => {
                 Demand::one_kernel().with_own_time(OwnTime::Attention)
@@ -177,20 +140,7 @@ impl Demand {
                 Demand::products(vec![[rows, rows, image.width()]], 4.0)
                     .with_scratch((tile * tile + 5 * rows) * 4)
             }
-            Op::ContrastiveGrad(op) => {
-                let image = input(1);
-                let (rows, width) = (image.rows(), image.width());
-                let tile = contrastive_tile(rows, op.tile);
-                // Tiles are cut at the borders of each process's rows, and one extra tile is allocated.
-                let processes = op.processes.count;
-                let along = rows.div_ceil(tile) + if processes > 1 { 2 } else { 0 };
-                let tiles = along * along + usize::from(processes > 1);
-                let sums = tiles * tile.div_ceil(8) * tile.div_ceil(128);
-                let forward = [rows, rows, width];
-                let back = [rows, width, rows];
-                Demand::products(vec![forward, back, back], 1.0)
-                    .with_scratch((tile * tile + sums) * 4)
-            }
+            Op::ContrastiveGrad(op) => Demand::of_contrastive_grad(op, input(1)),
             Op::VocabularyLoss(op) => {
                 let (x, weight) = (input(0), input(1));
                 let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
@@ -200,27 +150,8 @@ impl Demand {
                     .with_scratch((tiles.rows * tiles.pitch + x.rows()) * 4)
                     .with_tiles(tiles, 0, 0)
             }
-            Op::VocabularyLossGrad(op) => {
-                let (x, weight) = (input(1), input(2));
-                let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
-                let [rows, vocabulary, width] = [x.rows(), weight.rows(), x.width()];
-                let mut products = vec![[rows, vocabulary, width]];
-                if op.x {
-                    products.push([rows, width, vocabulary]);
-                }
-                if op.weight {
-                    products.push([vocabulary, width, rows]);
-                }
-                let dweight = if op.weight { weight.num_elements() } else { 0 };
-                let again = products.len();
-                Demand {
-                    // The first input is the seed.
-                    product_operand: 1,
-                    ..Demand::products(products, 0.0)
-                        .with_scratch(tiles.rows * tiles.pitch * 4)
-                        .with_tiles(tiles, again, dweight)
-                }
-            }
+            // The first input is the seed.
+            Op::VocabularyLossGrad(op) => Demand::of_vocabulary_loss_grad(op, [input(1), input(2)]),
             Op::Conv2d(_)
             | Op::Conv2dInputGrad(_)
             | Op::Conv2dWeightGrad(_)
@@ -255,6 +186,83 @@ impl Demand {
             | Op::TopTokens(_)
             | Op::OverlapLoss(_)
             | Op::OverlapLossGrad(_) => Demand::one_kernel(),
+        }
+    }
+
+    fn of_linear(op: &Linear, input: &dyn Fn(usize) -> Shape) -> Demand {
+        let (x, weight) = (input(0), input(1));
+        let mut products = vec![[x.rows(), weight.rows(), x.width()]];
+        products.extend(op.low_rank_terms().map(|(columns, h)| {
+            let h = input(h);
+            [h.rows(), columns.len(), h.width()]
+        }));
+        let again = if op.activation.is_some() { 2 } else { 0 };
+        Demand {
+            launches: products.len() as u64,
+            ..Demand::products(products, kernel_if(op.activation.is_some()))
+                .with_own_time(OwnTime::elements_again(again * x.rows() * weight.rows()))
+        }
+    }
+
+    fn of_linear_input_grad(op: &LinearInputGrad, [dz, weight]: [Shape; 2]) -> Demand {
+        let products = vec![[dz.rows(), weight.width(), dz.width()]];
+        let has_activation = op.activation.is_some();
+        let (again, sums) = if has_activation {
+            (3, activation_parts(dz.rows()) * weight.width())
+        } else {
+            (0, 0)
+        };
+        Demand::products(products, kernel_if(has_activation))
+            .with_scratch(sums * 4)
+            .with_own_time(OwnTime::elements_again(again * dz.rows() * weight.width()))
+    }
+
+    fn of_linear_weight_grad(op: &LinearWeightGrad, [dz, x]: [Shape; 2]) -> Demand {
+        let products = if op.weight {
+            vec![[dz.width(), x.width(), dz.rows()]]
+        } else {
+            Vec::new()
+        };
+        let (kernels, sums, again) = if op.bias {
+            (1.5, column_parts(dz.rows()) * dz.width(), dz.num_elements())
+        } else {
+            (0.0, 0, 0)
+        };
+        Demand::products(products, kernels)
+            .with_scratch(sums * 4)
+            .with_own_time(OwnTime::elements_again(again))
+    }
+
+    fn of_contrastive_grad(op: &ContrastiveGrad, image: Shape) -> Demand {
+        let (rows, width) = (image.rows(), image.width());
+        let tile = contrastive_tile(rows, op.tile);
+        // Tiles are cut at the borders of each process's rows, and one extra tile is allocated.
+        let processes = op.processes.count;
+        let along = rows.div_ceil(tile) + if processes > 1 { 2 } else { 0 };
+        let tiles = along * along + usize::from(processes > 1);
+        let sums = tiles * tile.div_ceil(8) * tile.div_ceil(128);
+        let forward = [rows, rows, width];
+        let back = [rows, width, rows];
+        Demand::products(vec![forward, back, back], 1.0).with_scratch((tile * tile + sums) * 4)
+    }
+
+    fn of_vocabulary_loss_grad(op: &VocabularyLossGrad, [x, weight]: [Shape; 2]) -> Demand {
+        let tiles = VocabularyTiles::new(x.rows(), weight.rows(), op.tile);
+        let [rows, vocabulary, width] = [x.rows(), weight.rows(), x.width()];
+        let mut products = vec![[rows, vocabulary, width]];
+        if op.x {
+            products.push([rows, width, vocabulary]);
+        }
+        if op.weight {
+            products.push([vocabulary, width, rows]);
+        }
+        let dweight = if op.weight { weight.num_elements() } else { 0 };
+        let again = products.len();
+        Demand {
+            product_operand: 1,
+            ..Demand::products(products, 0.0)
+                .with_scratch(tiles.rows * tiles.pitch * 4)
+                .with_tiles(tiles, again, dweight)
         }
     }
 

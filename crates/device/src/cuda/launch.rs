@@ -1,6 +1,6 @@
 //! Launches an instruction as products and kernels in a stream.
 //!
-//! Every operation runs through this module twice. [`Pass::Prepare`] chooses algorithms for products and fills tables; [`Pass::Issue`]
+//! Every operation runs through this module twice. [`LaunchPass::Prepare`] chooses algorithms for products and fills tables; [`LaunchPass::Issue`]
 //! enqueues the work in the stream, which is captured as a graph or run directly.
 
 /// The arguments of a kernel, in the kernel's order.
@@ -34,13 +34,13 @@ use super::buckets::Bucket;
 use super::demand::{Demand, norm_parts};
 use super::driver::{Argument, Buffer, Event, Stream};
 use super::kernels::Kernels;
-use super::product::{Factor, Format, Product};
+use super::product::{Factor, Product, ProductFormat};
 use super::{Cuda, format_of};
 use crate::{Arithmetic, DeviceError};
 
 /// Purpose of a walk through a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
+pub(super) enum LaunchPass {
     /// Chooses algorithms and fills tables.
     Prepare,
     /// Enqueues the work.
@@ -114,7 +114,7 @@ pub(super) struct Issuer<'a> {
     pub host: (u64, u64),
     pub tables: &'a Tables,
     pub arithmetic: Arithmetic,
-    pub pass: Pass,
+    pub pass: LaunchPass,
     pub program: ProgramId,
     pub slot: usize,
     /// In the last pass: gradients that are exchanged during the pass, and the stream of the exchanges.
@@ -303,14 +303,14 @@ impl<'a> Issuer<'a> {
             let words = short.flat_map(|span| [span.start, length(&span)]);
             let table: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
             let key = (self.program, index);
-            if self.pass == Pass::Prepare {
+            if self.pass == LaunchPass::Prepare {
                 self.tables.put(key, &table, self.stream)?;
             }
             let grid = [table.len() / SPAN_BYTES, 1, 1];
             let table = self.tables.get(key);
             self.launch("clear_spans", grid, BLOCK, arguments![table])?;
         }
-        if self.pass == Pass::Issue {
+        if self.pass == LaunchPass::Issue {
             for span in spans {
                 self.stream.clear(span.start, length(&span))?;
             }
@@ -443,9 +443,9 @@ impl<'a> Issuer<'a> {
         arguments: &[Argument],
     ) -> Result<(), DeviceError> {
         match self.pass {
-            Pass::Prepare => Ok(()),
-            Pass::Issue if grid.contains(&0) => Ok(()),
-            Pass::Issue => self
+            LaunchPass::Prepare => Ok(()),
+            LaunchPass::Issue if grid.contains(&0) => Ok(()),
+            LaunchPass::Issue => self
                 .kernels
                 .launch(name, self.stream, grid, block, arguments),
         }
@@ -458,10 +458,10 @@ impl<'a> Issuer<'a> {
     }
 
     /// The format of the product library for a matrix.
-    fn format(&self, dtype: DType) -> Format {
+    fn format(&self, dtype: DType) -> ProductFormat {
         match (dtype, self.arithmetic) {
-            (DType::F32, Arithmetic::Tf32) => Format::Tf32,
-            (DType::F32, _) => Format::F32,
+            (DType::F32, Arithmetic::Tf32) => ProductFormat::Tf32,
+            (DType::F32, _) => ProductFormat::F32,
             _ => format_of(self.arithmetic),
         }
     }
@@ -871,8 +871,8 @@ impl Operands<'_, '_> {
         let issuer = self.issuer;
         let (products, workspace) = (&issuer.cuda.products, self.product_workspace());
         match issuer.pass {
-            Pass::Prepare => products.prepare(product, workspace, issuer.stream),
-            Pass::Issue => products.run(product, workspace, issuer.stream),
+            LaunchPass::Prepare => products.prepare(product, workspace, issuer.stream),
+            LaunchPass::Issue => products.run(product, workspace, issuer.stream),
         }
     }
 }

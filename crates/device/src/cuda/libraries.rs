@@ -18,11 +18,11 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 use search::{Candidate, Environment, builtins_beside, search};
-pub use search::{FOLDERS_VARIABLE, Part};
+pub use search::{CudaLibrary, FOLDERS_VARIABLE};
 
 /// A library that was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LibraryFile {
     /// One of `libcuda`, `libnvrtc`, `libcublasLt`, `libcudnn`, `libnccl`.
     pub name: &'static str,
     /// The file; if the loader does not report it, the name that was opened.
@@ -53,7 +53,7 @@ pub enum Missing {
 /// A library that could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingLibrary {
-    pub part: Part,
+    pub part: CudaLibrary,
     /// File names that were tried, newest first.
     pub file_names: Vec<String>,
     /// Places that were searched, in order.
@@ -83,19 +83,19 @@ fn describe(libraries: &[MissingLibrary], pip: &str) -> String {
 }
 
 /// The command that installs `parts` from PyPI. Packages of CUDA 13 have no suffix.
-fn pip_line(parts: impl Iterator<Item = Part>, newest_major: u32) -> String {
+fn pip_line(parts: impl Iterator<Item = CudaLibrary>, newest_major: u32) -> String {
     let mut line = "pip install".to_owned();
     for part in parts {
         line += match (part, newest_major) {
-            (Part::Driver, _) => "",
-            (Part::Nvrtc, ..=12) => " nvidia-cuda-nvrtc-cu12",
-            (Part::CublasLt, ..=12) => " nvidia-cublas-cu12",
-            (Part::Nvrtc, _) => " \"nvidia-cuda-nvrtc==13.0.*\"",
-            (Part::CublasLt, _) => " \"nvidia-cublas==13.*\"",
-            (Part::Cudnn, ..=12) => " \"nvidia-cudnn-cu12==9.*\"",
-            (Part::Cudnn, _) => " \"nvidia-cudnn-cu13==9.*\"",
-            (Part::Nccl, ..=12) => " nvidia-nccl-cu12",
-            (Part::Nccl, _) => " nvidia-nccl-cu13",
+            (CudaLibrary::Driver, _) => "",
+            (CudaLibrary::Nvrtc, ..=12) => " nvidia-cuda-nvrtc-cu12",
+            (CudaLibrary::CublasLt, ..=12) => " nvidia-cublas-cu12",
+            (CudaLibrary::Nvrtc, _) => " \"nvidia-cuda-nvrtc==13.0.*\"",
+            (CudaLibrary::CublasLt, _) => " \"nvidia-cublas==13.*\"",
+            (CudaLibrary::Cudnn, ..=12) => " \"nvidia-cudnn-cu12==9.*\"",
+            (CudaLibrary::Cudnn, _) => " \"nvidia-cudnn-cu13==9.*\"",
+            (CudaLibrary::Nccl, ..=12) => " nvidia-nccl-cu12",
+            (CudaLibrary::Nccl, _) => " nvidia-nccl-cu13",
         };
     }
     line
@@ -105,12 +105,12 @@ fn pip_line(parts: impl Iterator<Item = Part>, newest_major: u32) -> String {
 ///
 /// # Errors
 /// [`Missing::Driver`] if there is no device, [`Missing::Libraries`] if there is a device without its libraries.
-pub fn load() -> Result<Vec<Found>, Missing> {
-    static LOADED: OnceLock<Result<Vec<Found>, Missing>> = OnceLock::new();
+pub fn load() -> Result<Vec<LibraryFile>, Missing> {
+    static LOADED: OnceLock<Result<Vec<LibraryFile>, Missing>> = OnceLock::new();
     LOADED.get_or_init(load_once).clone()
 }
 
-fn load_once() -> Result<Vec<Found>, Missing> {
+fn load_once() -> Result<Vec<LibraryFile>, Missing> {
     let driver = driver().as_ref().map_err(|reason| Missing::Driver {
         reason: reason.clone(),
     })?;
@@ -149,7 +149,7 @@ pub(super) fn nvrtc() -> Result<&'static Library, Missing> {
 ///
 /// # Errors
 /// [`Missing::Libraries`], with NVRTC alone in it.
-pub fn find_nvrtc() -> Result<Found, Missing> {
+pub fn find_nvrtc() -> Result<LibraryFile, Missing> {
     match nvrtc_opened() {
         Ok(opened) => Ok(opened.found.clone()),
         Err(library) => Err(missing_libraries(vec![library.clone()])),
@@ -160,7 +160,7 @@ pub fn find_nvrtc() -> Result<Found, Missing> {
 ///
 /// # Errors
 /// [`Missing::Driver`].
-pub fn find_driver() -> Result<Found, Missing> {
+pub fn find_driver() -> Result<LibraryFile, Missing> {
     match driver() {
         Ok(driver) => Ok(driver.opened.found.clone()),
         Err(reason) => Err(Missing::Driver {
@@ -173,7 +173,7 @@ pub fn find_driver() -> Result<Found, Missing> {
 ///
 /// # Errors
 /// [`Missing::Libraries`], with cuBLASLt alone in it.
-pub fn find_cublaslt() -> Result<Found, Missing> {
+pub fn find_cublaslt() -> Result<LibraryFile, Missing> {
     let opened = cublaslt_opened().and_then(cublaslt_of_the_bindings);
     opened.map_err(|library| missing_libraries(vec![library]))
 }
@@ -190,7 +190,7 @@ pub(super) fn cudnn() -> Result<&'static Library, Missing> {
 ///
 /// # Errors
 /// [`Missing::Libraries`], with cuDNN alone in it.
-pub fn find_cudnn() -> Result<Found, Missing> {
+pub fn find_cudnn() -> Result<LibraryFile, Missing> {
     match cudnn_opened() {
         Ok(opened) => Ok(opened.found.clone()),
         Err(library) => Err(missing_libraries(vec![library.clone()])),
@@ -209,7 +209,7 @@ pub(super) fn nccl() -> Result<&'static Library, Missing> {
 ///
 /// # Errors
 /// [`Missing::Libraries`], with NCCL alone in it.
-pub fn find_nccl() -> Result<Found, Missing> {
+pub fn find_nccl() -> Result<LibraryFile, Missing> {
     match nccl_opened() {
         Ok(opened) => Ok(opened.found.clone()),
         Err(library) => Err(missing_libraries(vec![library.clone()])),
@@ -239,42 +239,65 @@ pub fn cublaslt_version() -> Option<String> {
 }
 
 /// A library that stays open: the handle lives in a static.
-struct Opened {
-    found: Found,
+struct OpenLibrary {
+    found: LibraryFile,
     handle: Library,
 }
 
 struct Driver {
-    opened: Opened,
+    opened: OpenLibrary,
     /// The newest CUDA version that the driver supports, as 1000 * major + 10 * minor.
     version: i32,
 }
 
-fn nvrtc_opened() -> Result<&'static Opened, &'static MissingLibrary> {
-    static NVRTC: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
+fn nvrtc_opened() -> Result<&'static OpenLibrary, &'static MissingLibrary> {
+    static NVRTC: OnceLock<Result<OpenLibrary, MissingLibrary>> = OnceLock::new();
     NVRTC
-        .get_or_init(|| open(&Environment::of_process(), Part::Nvrtc, newest_major()))
+        .get_or_init(|| {
+            open(
+                &Environment::of_process(),
+                CudaLibrary::Nvrtc,
+                newest_major(),
+            )
+        })
         .as_ref()
 }
 
-fn cublaslt_opened() -> Result<&'static Opened, MissingLibrary> {
-    static CUBLAS_LT: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
-    let opened =
-        CUBLAS_LT.get_or_init(|| open(&Environment::of_process(), Part::CublasLt, newest_major()));
+fn cublaslt_opened() -> Result<&'static OpenLibrary, MissingLibrary> {
+    static CUBLAS_LT: OnceLock<Result<OpenLibrary, MissingLibrary>> = OnceLock::new();
+    let opened = CUBLAS_LT.get_or_init(|| {
+        open(
+            &Environment::of_process(),
+            CudaLibrary::CublasLt,
+            newest_major(),
+        )
+    });
     opened.as_ref().map_err(MissingLibrary::clone)
 }
 
-fn cudnn_opened() -> Result<&'static Opened, &'static MissingLibrary> {
-    static CUDNN: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
+fn cudnn_opened() -> Result<&'static OpenLibrary, &'static MissingLibrary> {
+    static CUDNN: OnceLock<Result<OpenLibrary, MissingLibrary>> = OnceLock::new();
     CUDNN
-        .get_or_init(|| open(&Environment::of_process(), Part::Cudnn, newest_major()))
+        .get_or_init(|| {
+            open(
+                &Environment::of_process(),
+                CudaLibrary::Cudnn,
+                newest_major(),
+            )
+        })
         .as_ref()
 }
 
-fn nccl_opened() -> Result<&'static Opened, &'static MissingLibrary> {
-    static NCCL: OnceLock<Result<Opened, MissingLibrary>> = OnceLock::new();
-    NCCL.get_or_init(|| open(&Environment::of_process(), Part::Nccl, newest_major()))
-        .as_ref()
+fn nccl_opened() -> Result<&'static OpenLibrary, &'static MissingLibrary> {
+    static NCCL: OnceLock<Result<OpenLibrary, MissingLibrary>> = OnceLock::new();
+    NCCL.get_or_init(|| {
+        open(
+            &Environment::of_process(),
+            CudaLibrary::Nccl,
+            newest_major(),
+        )
+    })
+    .as_ref()
 }
 
 /// Newest major version of CUDA whose libraries may be used: the driver's own, because the driver refuses cubins and a cuBLAS of a newer
@@ -295,14 +318,15 @@ pub fn driver_version() -> Option<(u32, u32)> {
 fn driver() -> &'static Result<Driver, String> {
     static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
     DRIVER.get_or_init(|| {
-        let opened = open(&Environment::of_process(), Part::Driver, 0).map_err(|library| {
-            let refused = library.refused.join("; ");
-            if refused.is_empty() {
-                format!("{} is not here", library.file_names.join(", "))
-            } else {
-                refused
-            }
-        })?;
+        let opened =
+            open(&Environment::of_process(), CudaLibrary::Driver, 0).map_err(|library| {
+                let refused = library.refused.join("; ");
+                if refused.is_empty() {
+                    format!("{} is not here", library.file_names.join(", "))
+                } else {
+                    refused
+                }
+            })?;
         let version = start_driver(&opened.handle)?;
         Ok(Driver { opened, version })
     })
@@ -357,13 +381,13 @@ fn init_error(code: i32) -> String {
 
 fn open(
     environment: &Environment,
-    part: Part,
+    part: CudaLibrary,
     newest_major: u32,
-) -> Result<Opened, MissingLibrary> {
+) -> Result<OpenLibrary, MissingLibrary> {
     let (candidates, looked) = search(environment, part, newest_major);
     let mut refused = Vec::new();
     for Candidate { file, origin } in candidates {
-        if part == Part::Nvrtc && file.is_absolute() {
+        if part == CudaLibrary::Nvrtc && file.is_absolute() {
             open_builtins(&file);
         }
         let handle = match open_file(&file) {
@@ -382,15 +406,15 @@ fn open(
             file_of(&handle, part)
         };
         let path = path.unwrap_or_else(|| file.display().to_string());
-        if part == Part::Nvrtc && !file.is_absolute() {
+        if part == CudaLibrary::Nvrtc && !file.is_absolute() {
             open_builtins(Path::new(&path));
         }
-        let found = Found {
+        let found = LibraryFile {
             name: part.name(),
             path,
             origin,
         };
-        return Ok(Opened { found, handle });
+        return Ok(OpenLibrary { found, handle });
     }
     let file_names = part.file_names(environment.system, newest_major);
     Err(MissingLibrary {
@@ -443,25 +467,25 @@ fn open_file(file: &Path) -> Result<Library, libloading::Error> {
 }
 
 /// A function that exists in every version of the library.
-fn landmark(part: Part) -> &'static [u8] {
+fn landmark(part: CudaLibrary) -> &'static [u8] {
     match part {
-        Part::Driver => b"cuInit",
-        Part::Nvrtc => b"nvrtcVersion",
-        Part::CublasLt => b"cublasLtGetVersion",
-        Part::Cudnn => b"cudnnGetVersion",
-        Part::Nccl => b"ncclGetVersion",
+        CudaLibrary::Driver => b"cuInit",
+        CudaLibrary::Nvrtc => b"nvrtcVersion",
+        CudaLibrary::CublasLt => b"cublasLtGetVersion",
+        CudaLibrary::Cudnn => b"cudnnGetVersion",
+        CudaLibrary::Nccl => b"ncclGetVersion",
     }
 }
 
 /// Address of the library's landmark function: equal for two handles of one library.
-fn landmark_address(handle: &Library, part: Part) -> Option<*const std::ffi::c_void> {
+fn landmark_address(handle: &Library, part: CudaLibrary) -> Option<*const std::ffi::c_void> {
     // SAFETY: the symbol is taken as an address and is neither called nor read.
     let symbol = unsafe { handle.get::<*const std::ffi::c_void>(landmark(part)) };
     symbol.ok().map(|symbol| *symbol)
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn file_of(handle: &Library, part: Part) -> Option<String> {
+fn file_of(handle: &Library, part: CudaLibrary) -> Option<String> {
     let address = landmark_address(handle, part)?;
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `dladdr` looks up the address and fills `info`, which is all zeros, a valid value, before the call.
@@ -478,13 +502,13 @@ fn file_of(handle: &Library, part: Part) -> Option<String> {
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn file_of(_handle: &Library, _part: Part) -> Option<String> {
+fn file_of(_handle: &Library, _part: CudaLibrary) -> Option<String> {
     None
 }
 
 /// Checks that the bindings use the opened driver: they ask for `libcuda.so` first, which may be a toolkit's stub. No device is
 /// better than calls into the stub.
-fn driver_of_the_bindings(opened: &Opened) -> Result<(), Missing> {
+fn driver_of_the_bindings(opened: &OpenLibrary) -> Result<(), Missing> {
     // SAFETY: opens and closes libraries; `opened` keeps the needed one open.
     if !unsafe { cudarc::driver::sys::is_culib_present() } {
         return Err(Missing::Driver {
@@ -493,10 +517,12 @@ fn driver_of_the_bindings(opened: &Opened) -> Result<(), Missing> {
     }
     // SAFETY: the check above ensures that one of the names can be opened, so that this does not panic.
     let theirs = unsafe { cudarc::driver::sys::culib() };
-    if landmark_address(theirs, Part::Driver) == landmark_address(&opened.handle, Part::Driver) {
+    if landmark_address(theirs, CudaLibrary::Driver)
+        == landmark_address(&opened.handle, CudaLibrary::Driver)
+    {
         return Ok(());
     }
-    let path = file_of(theirs, Part::Driver).unwrap_or_else(|| "another libcuda".to_owned());
+    let path = file_of(theirs, CudaLibrary::Driver).unwrap_or_else(|| "another libcuda".to_owned());
     let reason = format!(
         "{path} comes before {} on the library path; is it a toolkit's stub?",
         opened.found.path
@@ -505,25 +531,27 @@ fn driver_of_the_bindings(opened: &Opened) -> Result<(), Missing> {
 }
 
 /// The cuBLASLt that the bindings call: another file than the opened one if the loader knows an unversioned name.
-fn cublaslt_of_the_bindings(opened: &Opened) -> Result<Found, MissingLibrary> {
+fn cublaslt_of_the_bindings(opened: &OpenLibrary) -> Result<LibraryFile, MissingLibrary> {
     // SAFETY: opens and closes libraries; `opened` keeps the needed one open.
     if !unsafe { cudarc::cublaslt::sys::is_culib_present() } {
         return Err(MissingLibrary {
-            part: Part::CublasLt,
-            file_names: Part::CublasLt.file_names(Environment::of_process().system, newest_major()),
+            part: CudaLibrary::CublasLt,
+            file_names: CudaLibrary::CublasLt
+                .file_names(Environment::of_process().system, newest_major()),
             looked: Vec::new(),
             refused: vec![format!("{} is not known by its name", opened.found.path)],
         });
     }
     // SAFETY: the check above ensures that one of the names can be opened, so that this does not panic.
     let theirs = unsafe { cudarc::cublaslt::sys::culib() };
-    if landmark_address(theirs, Part::CublasLt) == landmark_address(&opened.handle, Part::CublasLt)
+    if landmark_address(theirs, CudaLibrary::CublasLt)
+        == landmark_address(&opened.handle, CudaLibrary::CublasLt)
     {
         return Ok(opened.found.clone());
     }
-    let path = file_of(theirs, Part::CublasLt).unwrap_or_else(|| "libcublasLt".to_owned());
-    Ok(Found {
-        name: Part::CublasLt.name(),
+    let path = file_of(theirs, CudaLibrary::CublasLt).unwrap_or_else(|| "libcublasLt".to_owned());
+    Ok(LibraryFile {
+        name: CudaLibrary::CublasLt.name(),
         path,
         origin: "system",
     })
@@ -535,7 +563,7 @@ mod tests {
 
     fn nowhere() -> MissingLibrary {
         MissingLibrary {
-            part: Part::Nvrtc,
+            part: CudaLibrary::Nvrtc,
             file_names: vec!["libnvrtc.so.13".to_owned(), "libnvrtc.so.12".to_owned()],
             looked: vec![
                 "the system's loader".to_owned(),
@@ -548,7 +576,7 @@ mod tests {
     #[test]
     fn what_is_missing_says_where_was_looked_and_what_to_type() {
         let libraries = vec![nowhere()];
-        let pip = pip_line([Part::Nvrtc, Part::CublasLt].into_iter(), 13);
+        let pip = pip_line([CudaLibrary::Nvrtc, CudaLibrary::CublasLt].into_iter(), 13);
         assert_eq!(
             pip,
             r#"pip install "nvidia-cuda-nvrtc==13.0.*" "nvidia-cublas==13.*""#
@@ -564,7 +592,7 @@ or name their folders in HOLDALL_CUDA_LIBRARIES";
 
     #[test]
     fn an_older_driver_is_given_its_own_packages() {
-        let pip = pip_line([Part::Nvrtc, Part::CublasLt].into_iter(), 12);
+        let pip = pip_line([CudaLibrary::Nvrtc, CudaLibrary::CublasLt].into_iter(), 12);
         assert_eq!(pip, "pip install nvidia-cuda-nvrtc-cu12 nvidia-cublas-cu12");
     }
 
@@ -578,7 +606,7 @@ or name their folders in HOLDALL_CUDA_LIBRARIES";
             folders: vec![root.path().to_path_buf()],
             ..Environment::of_process()
         };
-        match open(&environment, Part::CublasLt, 13) {
+        match open(&environment, CudaLibrary::CublasLt, 13) {
             Ok(opened) => assert_ne!(opened.found.origin, "environment"),
             Err(missing) => assert!(
                 missing.refused[0].starts_with(&file.display().to_string()),

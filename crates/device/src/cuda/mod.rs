@@ -26,6 +26,7 @@ mod cudnn;
 mod demand;
 mod driver;
 pub mod gpus;
+mod inputs;
 mod kernels;
 mod launch;
 pub mod libraries;
@@ -55,10 +56,10 @@ use holdall_processes::Group;
 use convolution::Convolutions;
 use driver::{Buffer, Context, Stream};
 use kernels::Kernels;
-use libraries::{Found, Missing};
+use libraries::{LibraryFile, Missing};
 use memory::CardId;
 use nccl::Nccl;
-use product::{Format, Products};
+use product::{ProductFormat, Products};
 use profile::Profile;
 
 use crate::gauge::Gauge;
@@ -80,7 +81,7 @@ pub struct Cuda {
     capability: u32,
     num_processors: usize,
     pci_bus_id: String,
-    found: Vec<Found>,
+    found: Vec<LibraryFile>,
     /// Bytes of the card that were in use before this process used it, where the driver reports them.
     others_bytes: Option<u64>,
     peak_bytes: Mutex<u64>,
@@ -212,7 +213,7 @@ impl Cuda {
             self.capability % 10,
             self.num_processors
         )];
-        for Found {
+        for LibraryFile {
             name, path, origin, ..
         } in &self.found
         {
@@ -408,11 +409,11 @@ impl Cuda {
 }
 
 /// The format of the product library for an arithmetic.
-fn format_of(arithmetic: Arithmetic) -> Format {
+fn format_of(arithmetic: Arithmetic) -> ProductFormat {
     match arithmetic {
-        Arithmetic::F32 => Format::F32,
-        Arithmetic::Tf32 => Format::Tf32,
-        Arithmetic::Bf16 => Format::Bf16,
-        Arithmetic::F16 => Format::F16,
+        Arithmetic::F32 => ProductFormat::F32,
+        Arithmetic::Tf32 => ProductFormat::Tf32,
+        Arithmetic::Bf16 => ProductFormat::Bf16,
+        Arithmetic::F16 => ProductFormat::F16,
     }
 }

@@ -98,7 +98,7 @@ pub(super) fn version_of(library: &Library) -> Option<String> {
 
 /// Part of the memory that is exchanged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct ExchangedMemory {
     pub address: u64,
     pub elements: usize,
     pub dtype: DType,
@@ -217,7 +217,7 @@ impl Nccl {
         let elements = self.group.size() * CONNECTING_ELEMENTS;
         let (buffer, stream) = (Buffer::new(4 * elements as u64)?, Stream::new()?);
         stream.clear(buffer.address, buffer.bytes)?;
-        let piece = Piece {
+        let piece = ExchangedMemory {
             address: buffer.address,
             elements,
             dtype: DType::F32,
@@ -241,7 +241,11 @@ impl Nccl {
     }
 
     /// Gathers each piece in place: it has one equal part per process, and each process has filled its own.
-    pub fn all_gather(&self, pieces: &[Piece], stream: &Stream) -> Result<(), DeviceError> {
+    pub fn all_gather(
+        &self,
+        pieces: &[ExchangedMemory],
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
         let (size, rank) = (self.group.size(), self.group.rank());
         self.together("ncclAllGather", pieces, |piece| {
             let own = piece.elements / size;
@@ -262,7 +266,11 @@ impl Nccl {
     }
 
     /// Sums each piece over all processes, in place.
-    pub fn all_reduce(&self, pieces: &[Piece], stream: &Stream) -> Result<(), DeviceError> {
+    pub fn all_reduce(
+        &self,
+        pieces: &[ExchangedMemory],
+        stream: &Stream,
+    ) -> Result<(), DeviceError> {
         self.together("ncclAllReduce", pieces, |piece| {
             // SAFETY: as above.
             unsafe {
@@ -282,11 +290,11 @@ impl Nccl {
     /// Copies each piece from its owner to all processes, in place.
     pub fn take_from_owners(
         &self,
-        pieces: &[Piece],
+        pieces: &[ExchangedMemory],
         owners: &[usize],
         stream: &Stream,
     ) -> Result<(), DeviceError> {
-        let owned: Vec<(Piece, usize)> =
+        let owned: Vec<(ExchangedMemory, usize)> =
             pieces.iter().copied().zip(owners.iter().copied()).collect();
         self.together("ncclBroadcast", &owned, |(piece, owner)| {
             // SAFETY: as above.

@@ -20,7 +20,7 @@ use crate::DeviceError;
 
 /// Number format of a matrix, and of the arithmetic on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Format {
+pub(super) enum ProductFormat {
     F32,
     /// f32 in memory; products round their factors to 10 bits of mantissa.
     Tf32,
@@ -28,18 +28,18 @@ pub(super) enum Format {
     Bf16,
 }
 
-impl Format {
+impl ProductFormat {
     fn data(self) -> Data {
         match self {
-            Format::F32 | Format::Tf32 => Data::CUDA_R_32F,
-            Format::F16 => Data::CUDA_R_16F,
-            Format::Bf16 => Data::CUDA_R_16BF,
+            ProductFormat::F32 | ProductFormat::Tf32 => Data::CUDA_R_32F,
+            ProductFormat::F16 => Data::CUDA_R_16F,
+            ProductFormat::Bf16 => Data::CUDA_R_16BF,
         }
     }
 
     fn compute(self) -> Compute {
         match self {
-            Format::Tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+            ProductFormat::Tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => Compute::CUBLAS_COMPUTE_32F,
         }
     }
@@ -59,8 +59,8 @@ struct Key {
     sizes: [usize; 3],
     strides: [usize; 4],
     transposed: [bool; 2],
-    inputs: Format,
-    output: Format,
+    inputs: ProductFormat,
+    output: ProductFormat,
     bias: bool,
     /// The result is added to `added`: the previous contents, or another matrix.
     adds: bool,
@@ -92,11 +92,11 @@ pub(super) struct Product {
     pub inner: usize,
     pub left: Factor,
     pub right: Factor,
-    pub inputs: Format,
+    pub inputs: ProductFormat,
     pub scale: f32,
     /// Address and row stride.
     pub y: (u64, usize),
-    pub output: Format,
+    pub output: ProductFormat,
     pub bias: Option<u64>,
     pub added: Option<(u64, usize)>,
 }
@@ -105,7 +105,7 @@ impl Product {
     fn key(&self) -> Key {
         let added = self.added.unwrap_or(self.y);
         let element = |format| match format {
-            Format::F32 | Format::Tf32 => 4,
+            ProductFormat::F32 | ProductFormat::Tf32 => 4,
             _ => 2,
         };
         let mut all = self.left.address | self.right.address | self.y.0 | added.0;

@@ -1,7 +1,7 @@
 //! Rates of a card, measured at first use: the base of time predictions.
 
 use super::driver::{Buffer, Event, Pinned};
-use super::product::{Factor, Format, Product};
+use super::product::{Factor, Product, ProductFormat};
 use super::target::PRODUCT_BYTES;
 use super::{Arithmetic, Cuda, Stream, format_of};
 use crate::DeviceError;
@@ -31,8 +31,8 @@ impl Profile {
     pub(super) fn measure(cuda: &Cuda, arithmetic: Arithmetic) -> Result<Profile, DeviceError> {
         let format = format_of(arithmetic);
         let element = match format {
-            Format::F32 | Format::Tf32 => 4,
-            Format::F16 | Format::Bf16 => 2,
+            ProductFormat::F32 | ProductFormat::Tf32 => 4,
+            ProductFormat::F16 | ProductFormat::Bf16 => 2,
         };
         let bytes = (SIDE * SIDE * element) as u64;
         let stream = Stream::new()?;

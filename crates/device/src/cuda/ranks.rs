@@ -191,7 +191,7 @@ impl<'a> Ranks<'a> {
 
     /// Card memory that [`Ranks::count`] needs in addition to the rows.
     pub fn work_bytes(queries: usize, gallery: usize, dimension: usize) -> u64 {
-        Work::new(0, queries, gallery, dimension).bytes
+        Work::new(0, [queries, gallery], dimension).bytes
     }
 
     /// Card memory of the scratch of counts.
@@ -340,126 +340,185 @@ impl<'a> Ranks<'a> {
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<RankCounts>, DeviceError> {
         self.cuda.bind()?;
-        let [num_queries, num_items] = [queries.rows.rows, gallery.rows.rows];
-        let dimension = queries.rows.dimension;
-        let padded = dimension.next_multiple_of(CHUNK);
-        let sizes = Work::new(0, num_queries, num_items, dimension);
-        let address = self.work(sizes.bytes)?;
+        let count = Count::new(self, queries, gallery, exact)?;
+        let Work {
+            queries: q,
+            gallery: g,
+            ..
+        } = &count.work;
+        let [num_queries, num_items] = count.extents;
+        self.stream
+            .clear(count.work.counters, 4 * COUNTERS as u64)?;
+        let exponent = scale(queries.exponent) + scale(gallery.exponent);
+        q.begin(self, queries, exponent)?;
+        g.begin(self, gallery, exponent)?;
+        let any_low = count.counter(Counter::GalleryLow);
+        g.split(self, gallery, 0, num_items, any_low)?;
+        let mut clocks: Vec<[Event; 4]> = vec![];
+        for first in (0..num_queries).step_by(QUERIES) {
+            let block = QUERIES.min(num_queries - first);
+            let clock = count.launch_block(first, block)?;
+            // At most one more block is queued, so that the user can interrupt the count.
+            if let Some(last) = clocks.last() {
+                last[3].wait()?;
+            }
+            clocks.push(clock);
+            if !go_on(first + block) {
+                self.stream.wait()?;
+                return Ok(None);
+            }
+        }
+        count.results(&clocks).map(Some)
+    }
+}
+
+/// A count of all queries against all gallery items.
+struct Count<'a> {
+    ranks: &'a Ranks<'a>,
+    queries: RankSide<'a>,
+    gallery: RankSide<'a>,
+    exact: bool,
+    work: Work,
+    /// Number of queries and of gallery items.
+    extents: [usize; 2],
+}
+
+impl<'a> Count<'a> {
+    /// Reserves the scratch.
+    fn new(
+        ranks: &'a Ranks<'a>,
+        queries: RankSide<'a>,
+        gallery: RankSide<'a>,
+        exact: bool,
+    ) -> Result<Count<'a>, DeviceError> {
+        let extents = [queries.rows.rows, gallery.rows.rows];
+        let work = |address| Work::new(address, extents, queries.rows.dimension);
+        let address = ranks.work(work(0).bytes)?;
+        Ok(Count {
+            ranks,
+            queries,
+            gallery,
+            exact,
+            work: work(address),
+            extents,
+        })
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        self.work.counters + 4 * counter as u64
+    }
+
+    /// Launches the count of a block of queries: its split into halves, the count by products, and the comparisons that were too close.
+    /// Returns the events between these.
+    fn launch_block(&self, first: usize, count: usize) -> Result<[Event; 4], DeviceError> {
+        let stream = &self.ranks.stream;
+        let clock = [
+            Event::with_clock()?,
+            Event::with_clock()?,
+            Event::with_clock()?,
+            Event::with_clock()?,
+        ];
+        clock[0].record(stream)?;
+        let any_low = self.counter(Counter::QueriesLow);
+        // The numbers of listed pairs and of listed tiles, which are neighbours.
+        stream.clear(self.counter(Counter::Listed), 8)?;
+        stream.clear(any_low, 4)?;
+        let queries = &self.work.queries;
+        queries.split(self.ranks, self.queries, first, count, any_low)?;
+        clock[1].record(stream)?;
+        self.launch_products(first, count)?;
+        clock[2].record(stream)?;
+        self.launch_rechecks(first)?;
+        clock[3].record(stream)?;
+        Ok(clock)
+    }
+
+    /// Counts pairs that products decide; lists those that are too close, and tiles with too many of them.
+    fn launch_products(&self, first: usize, count: usize) -> Result<(), DeviceError> {
         let Work {
             queries: q,
             gallery: g,
             list,
-            open,
             tiles,
             counters,
             ..
-        } = Work::new(address, num_queries, num_items, dimension);
-        let counter = |counter: Counter| counters + 4 * counter as u64;
-        self.stream.clear(counters, 4 * COUNTERS as u64)?;
-        let exponent = scale(queries.exponent) + scale(gallery.exponent);
-        q.begin(self, queries, exponent)?;
-        g.begin(self, gallery, exponent)?;
-        g.split(self, gallery, 0, num_items, counter(Counter::GalleryLow))?;
+        } = &self.work;
+        let (ranks, [_, num_items]) = (self.ranks, self.extents);
+        ranks.count.launch_with(
+            &ranks.stream,
+            [count.div_ceil(TILE_Q) * num_items.div_ceil(TILE_G), 1, 1],
+            THREADS,
+            ranks.stages * STAGE_BYTES,
+            Follows::AtItsEnd,
+            &[
+                q.high.into(),
+                q.low.into(),
+                q.sizes.into(),
+                (q.bounds_low + 4 * first as u64).into(),
+                (q.bounds_high + 4 * first as u64).into(),
+                (q.above + 4 * first as u64).into(),
+                (count as i32).into(),
+                g.high.into(),
+                g.low.into(),
+                g.sizes.into(),
+                g.bounds_low.into(),
+                g.bounds_high.into(),
+                g.above.into(),
+                (num_items as i32).into(),
+                (q.padded as i32).into(),
+                (ranks.stages as i32).into(),
+                bound(q.padded).into(),
+                PER_PRODUCT.into(),
+                (first as i32).into(),
+                (*list).into(),
+                (LIST as i32).into(),
+                (*tiles).into(),
+                (*counters).into(),
+            ],
+        )
+    }
+
+    /// Compares listed pairs, then all pairs of listed tiles, in f64.
+    fn launch_rechecks(&self, first: usize) -> Result<(), DeviceError> {
+        let (work, ranks) = (&self.work, self.ranks);
         let rows = [
-            queries.rows.buffer.address.into(),
-            gallery.rows.buffer.address.into(),
-            (dimension as i32).into(),
+            self.queries.rows.buffer.address.into(),
+            self.gallery.rows.buffer.address.into(),
+            (self.queries.rows.dimension as i32).into(),
         ];
-        let sides: Vec<Argument> = [&q, &g]
+        let sides: Vec<Argument> = [&work.queries, &work.gallery]
             .into_iter()
             .flat_map(|side| {
                 [&side.thresholds, &side.positives, &side.above, &side.level]
                     .map(|&address| Argument::from(address))
             })
             .collect();
-        let places = [queries.first as i64, gallery.first as i64].map(Argument::from);
+        let places = [self.queries.first as i64, self.gallery.first as i64].map(Argument::from);
         let ends = [
-            i32::from(exact).into(),
-            open.into(),
+            i32::from(self.exact).into(),
+            work.open.into(),
             (OPEN as i32).into(),
-            counters.into(),
+            work.counters.into(),
         ];
-        let mut clocks: Vec<[Event; 4]> = vec![];
-        for first in (0..num_queries).step_by(QUERIES) {
-            let count = QUERIES.min(num_queries - first);
-            let clock = [
-                Event::with_clock()?,
-                Event::with_clock()?,
-                Event::with_clock()?,
-                Event::with_clock()?,
-            ];
-            clock[0].record(&self.stream)?;
-            let any_low = counter(Counter::QueriesLow);
-            // The numbers of listed pairs and of listed tiles, which are neighbours.
-            self.stream.clear(counter(Counter::Listed), 8)?;
-            self.stream.clear(any_low, 4)?;
-            q.split(self, queries, first, count, any_low)?;
-            clock[1].record(&self.stream)?;
-            self.count.launch_with(
-                &self.stream,
-                [count.div_ceil(TILE_Q) * num_items.div_ceil(TILE_G), 1, 1],
-                THREADS,
-                self.stages * STAGE_BYTES,
-                Follows::AtItsEnd,
-                &[
-                    q.high.into(),
-                    q.low.into(),
-                    q.sizes.into(),
-                    (q.bounds_low + 4 * first as u64).into(),
-                    (q.bounds_high + 4 * first as u64).into(),
-                    (q.above + 4 * first as u64).into(),
-                    (count as i32).into(),
-                    g.high.into(),
-                    g.low.into(),
-                    g.sizes.into(),
-                    g.bounds_low.into(),
-                    g.bounds_high.into(),
-                    g.above.into(),
-                    (num_items as i32).into(),
-                    (padded as i32).into(),
-                    (self.stages as i32).into(),
-                    bound(padded).into(),
-                    PER_PRODUCT.into(),
-                    (first as i32).into(),
-                    list.into(),
-                    (LIST as i32).into(),
-                    tiles.into(),
-                    counters.into(),
-                ],
-            )?;
-            clock[2].record(&self.stream)?;
-            let listed = [list.into(), (LIST as i32).into()];
-            let extents = [num_queries as i64, num_items as i64].map(Argument::from);
-            let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
-            self.launch(
-                &self.recheck,
-                16 * self.cuda.num_processors,
-                THREADS,
-                &arguments,
-            )?;
-            let listed = [tiles.into(), (first as i32).into()];
-            let extents = [num_queries as i32, num_items as i32].map(Argument::from);
-            let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
-            self.launch(
-                &self.dense,
-                4 * self.cuda.num_processors,
-                THREADS,
-                &arguments,
-            )?;
-            clock[3].record(&self.stream)?;
-            // At most one more block is queued, so that the user can interrupt the count.
-            if let Some(last) = clocks.last() {
-                last[3].wait()?;
-            }
-            clocks.push(clock);
-            if !go_on(first + count) {
-                self.stream.wait()?;
-                return Ok(None);
-            }
-        }
-        let counted: Vec<u32> = self.fetch(counters, COUNTERS)?;
+        let listed = [work.list.into(), (LIST as i32).into()];
+        let extents = self.extents.map(|extent| Argument::from(extent as i64));
+        let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
+        let blocks = 16 * ranks.cuda.num_processors;
+        ranks.launch(&ranks.recheck, blocks, THREADS, &arguments)?;
+        let listed = [work.tiles.into(), (first as i32).into()];
+        let extents = self.extents.map(|extent| Argument::from(extent as i32));
+        let arguments = [&rows[..], &listed, &sides, &places, &extents, &ends].concat();
+        let blocks = 4 * ranks.cuda.num_processors;
+        ranks.launch(&ranks.dense, blocks, THREADS, &arguments)
+    }
+
+    /// Waits for all blocks and fetches what they counted.
+    fn results(&self, clocks: &[[Event; 4]]) -> Result<RankCounts, DeviceError> {
+        let (work, ranks) = (&self.work, self.ranks);
+        let [num_queries, num_items] = self.extents;
+        let counted: Vec<u32> = ranks.fetch(work.counters, COUNTERS)?;
         let mut seconds = RankSeconds::default();
-        for clock in &clocks {
+        for clock in clocks {
             seconds.split += clock[1].seconds_since(&clock[0])?;
             seconds.first += clock[2].seconds_since(&clock[1])?;
             seconds.again += clock[3].seconds_since(&clock[2])?;
@@ -474,25 +533,25 @@ impl<'a> Ranks<'a> {
                 hint: "`--device cpu` needs no list".to_owned(),
             });
         }
-        let open: Vec<u64> = self.fetch(open, num_open)?;
+        let open: Vec<u64> = ranks.fetch(work.open, num_open)?;
         let open = open.into_iter().map(|entry| Open {
             query: (entry >> 32) as usize,
             item: (entry as u32 >> 2) as usize,
             of_query: entry & 1 == 1,
         });
-        Ok(Some(RankCounts {
+        Ok(RankCounts {
             above: [
-                self.fetch(q.above, num_queries)?,
-                self.fetch(g.above, num_items)?,
+                ranks.fetch(work.queries.above, num_queries)?,
+                ranks.fetch(work.gallery.above, num_items)?,
             ],
             level: [
-                self.fetch(q.level, num_queries)?,
-                self.fetch(g.level, num_items)?,
+                ranks.fetch(work.queries.level, num_queries)?,
+                ranks.fetch(work.gallery.level, num_items)?,
             ],
             open: open.collect(),
             in_f64: u64::from(counted[in_f64]) | u64::from(counted[in_f64 + 1]) << 32,
             seconds,
-        }))
+        })
     }
 }
 
@@ -516,8 +575,8 @@ fn scale(exponent: i32) -> i32 {
 
 /// Addresses of a count's scratch: one allocation, cut into parts.
 struct Work {
-    queries: Lines,
-    gallery: Lines,
+    queries: SideScratch,
+    gallery: SideScratch,
     list: u64,
     open: u64,
     tiles: u64,
@@ -526,7 +585,7 @@ struct Work {
 }
 
 impl Work {
-    fn new(address: u64, queries: usize, gallery: usize, dimension: usize) -> Work {
+    fn new(address: u64, [queries, gallery]: [usize; 2], dimension: usize) -> Work {
         let padded = dimension.next_multiple_of(CHUNK);
         let mut end = address;
         let mut take = |count: usize, bytes: usize| {
@@ -537,8 +596,8 @@ impl Work {
         let at_once = queries.min(QUERIES);
         let tiles = at_once.div_ceil(TILE_Q) * gallery.div_ceil(TILE_G);
         Work {
-            queries: Lines::new(&mut take, queries, at_once, padded),
-            gallery: Lines::new(&mut take, gallery, gallery, padded),
+            queries: SideScratch::new(&mut take, queries, at_once, padded),
+            gallery: SideScratch::new(&mut take, gallery, gallery, padded),
             list: take(LIST, 8),
             open: take(OPEN, 8),
             tiles: take(tiles, 4),
@@ -549,7 +608,7 @@ impl Work {
 }
 
 /// Addresses of one side's scratch.
-struct Lines {
+struct SideScratch {
     high: u64,
     low: u64,
     sizes: u64,
@@ -562,15 +621,15 @@ struct Lines {
     padded: usize,
 }
 
-impl Lines {
+impl SideScratch {
     /// Takes one word for each of `rows`, and memory for the halves of `at_once` rows.
     fn new(
         take: &mut impl FnMut(usize, usize) -> u64,
         rows: usize,
         at_once: usize,
         padded: usize,
-    ) -> Lines {
-        Lines {
+    ) -> SideScratch {
+        SideScratch {
             high: take(at_once * padded, 2),
             low: take(at_once * padded, 2),
             sizes: take(at_once, 4),

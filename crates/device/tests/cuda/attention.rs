@@ -17,9 +17,14 @@ fn packed(s: &mut Sketch, qkv_btd: ValueId, causal: bool) -> ValueId {
     s.graph.attention("o", parts, None, HEADS, causal)
 }
 
-fn of_packed_columns(head: usize) {
+/// One tile of queries and of keys, and four: more than the kernels hold at a time.
+const TILES: [usize; 8] = [1, 13, 50, 64, 65, 77, 80, 197];
+/// Heads without tensor cores: a warp for each row of any number of keys.
+const PLAIN: [usize; 4] = [1, 13, 65, 130];
+
+fn of_packed_columns(head: usize, paths: &[usize]) {
     let Some(gpu) = Gpu::open() else { return };
-    for t in TOKENS {
+    for t in gpu.sizes(&TOKENS, paths) {
         for causal in [false, true] {
             let what = format!("attention of {t} tokens, heads of {head}, causal {causal}");
             gpu.compare(&what, FORMATS, |s| {
@@ -32,17 +37,17 @@ fn of_packed_columns(head: usize) {
 
 #[test]
 fn attention_of_packed_columns_in_heads_of_32() {
-    of_packed_columns(32);
+    of_packed_columns(32, &TILES);
 }
 
 #[test]
 fn attention_of_packed_columns_in_heads_of_64() {
-    of_packed_columns(64);
+    of_packed_columns(64, &TILES);
 }
 
 #[test]
 fn attention_of_packed_columns_in_heads_of_80() {
-    of_packed_columns(80);
+    of_packed_columns(80, &PLAIN);
 }
 
 #[test]
@@ -85,15 +90,10 @@ fn attention_between_products() {
 #[test]
 fn attention_over_another_number_of_keys() {
     let Some(gpu) = Gpu::open() else { return };
-    for [t, keys] in [
-        [3, 7],
-        [1, 50],
-        [50, 77],
-        [77, 50],
-        [50, 1],
-        [100, 260],
-        [260, 100],
-    ] {
+    let few = [[3, 7], [1, 50], [50, 77], [77, 50], [50, 1]];
+    let all = [&few[..], &[[100, 260], [260, 100]]].concat();
+    let paths = [&few[..], &[[70, 200], [200, 70]]].concat();
+    for [t, keys] in gpu.sizes(&all, &paths) {
         for head in [32, 64, 80] {
             let what = format!("attention of {t} queries over {keys} keys, heads of {head}");
             gpu.compare(&what, FORMATS, |s| {
@@ -114,7 +114,7 @@ fn attention_over_another_number_of_keys() {
 #[test]
 fn attention_over_as_many_keys_as_exist() {
     let Some(gpu) = Gpu::open() else { return };
-    for t in [13, 50, 77, 130, 257] {
+    for t in gpu.sizes(&[13, 50, 77, 130, 257], &[13, 50, 77, 130]) {
         for head in [20, 32, 64, 80] {
             for causal in [false, true] {
                 let what = format!("lengths up to {t}, heads of {head}, causal {causal}");
@@ -157,9 +157,12 @@ fn attention_adds_to_gradients_that_are_there() {
 #[test]
 fn attention_of_many_samples_and_heads() {
     let Some(gpu) = Gpu::open() else { return };
-    for t in [5, 77, 100] {
-        gpu.compare(&format!("40 samples, 5 heads, {t} tokens"), FORMATS, |s| {
-            let parts = [(); 3].map(|()| s.input(&[40, t, 5 * 64]));
+    for (b, t) in gpu.sizes(
+        &[(40, 5), (40, 77), (40, 100)],
+        &[(40, 5), (6, 77), (6, 100)],
+    ) {
+        gpu.compare(&format!("{b} samples, 5 heads, {t} tokens"), FORMATS, |s| {
+            let parts = [(); 3].map(|()| s.input(&[b, t, 5 * 64]));
             vec![s.graph.attention("o", parts, None, 5, true)]
         });
     }

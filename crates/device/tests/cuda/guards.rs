@@ -91,9 +91,10 @@ pub fn guard_tensors(plan: &StepPlan) {
             );
         }
     }
-    if let Some(landing) = plan.landing {
+    let inputs = &plan.inputs;
+    if let Some(landing) = inputs.landing {
         is_inside.copy_within(
-            plan.inputs.start as usize..plan.inputs.end as usize,
+            inputs.range.start as usize..inputs.range.end as usize,
             landing as usize,
         );
     }

@@ -123,6 +123,20 @@ impl Gpu {
         }
     }
 
+    /// The sizes to compare: all of them on a card. On the software card, where a kernel takes a thousand times as long, those that take
+    /// another path through the kernels.
+    pub fn sizes<T: Copy>(&self, all: &[T], paths: &[T]) -> Vec<T> {
+        if self.is_software() {
+            paths.to_vec()
+        } else {
+            all.to_vec()
+        }
+    }
+
+    pub fn is_software(&self) -> bool {
+        std::env::var_os("HOLDALL_SOFTWARE_GPU").is_some()
+    }
+
     /// Whether the card computes in this arithmetic; a line that says so where not.
     pub fn supports(&self, arithmetic: Arithmetic) -> bool {
         let supported = self.device.supports(arithmetic);

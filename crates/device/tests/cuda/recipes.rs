@@ -180,7 +180,7 @@ pub struct Step {
     pub accumulation: usize,
     /// Per input, what it holds for each micro-batch (one entry: the same for all).
     pub inputs: Vec<(ValueId, Vec<Contents>)>,
-    weights: Vec<(StorageId, Vec<f64>)>,
+    pub weights: Vec<(StorageId, Vec<f64>)>,
 }
 
 /// Two projections of one branch, compared over the effective batch, and a label head; `format` is what weights are

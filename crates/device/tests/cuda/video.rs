@@ -165,14 +165,10 @@ fn grouped(s: &mut Sketch, dims: [usize; 2], padded: bool, trained: [bool; 2]) -
 fn video_pairs_that_share_a_text() {
     let Some(gpu) = Gpu::open() else { return };
     let settings = Settings::of(FORMATS).kept_full().long_sums();
-    for dims in [
-        [17, 512],
-        [17, 5],
-        [128, 64],
-        [300, 48],
-        [2049, 16],
-        [5000, 32],
-    ] {
+    // The last have several tiles.
+    let small = [[17, 512], [17, 5], [128, 64], [300, 48], [2049, 16]];
+    let all = [&small[..], &[[5000, 32]]].concat();
+    for dims in gpu.sizes(&all, &small) {
         for padded in [false, true] {
             let what = format!("contrastive of groups of {dims:?}, padded {padded}");
             gpu.compare_with(&what, settings, |s| grouped(s, dims, padded, [true; 2]));
@@ -226,16 +222,22 @@ fn vocabulary_loss(s: &mut Sketch, [b, t, d, v, tile]: [usize; 5], smoothing: f6
 fn video_vocabulary_loss_of_every_size() {
     let Some(gpu) = Gpu::open() else { return };
     let settings = Settings::of(ALL).long_sums();
-    for sizes in [
+    let small = [
         [2, 3, 16, 11, 4],
         [3, 5, 32, 50, 64],
         [1, 1, 8, 2, 1],
         [4, 33, 64, 1000, 50],
         [2, 7, 64, 2049, 14],
+    ];
+    // The last two have the vocabularies of BERT and of CLIP.
+    let large = [
         [5, 40, 128, 4104, 64],
         [2, 64, 512, 30_522, 96],
         [2, 64, 512, 49_408, 320],
-    ] {
+    ];
+    let all = [&small[..], &large].concat();
+    let paths = [&small[..], &[[3, 11, 32, 4104, 16]]].concat();
+    for sizes in gpu.sizes(&all, &paths) {
         for smoothing in [0.0, 0.1] {
             let what = format!("vocabulary loss of {sizes:?}, smoothing {smoothing}");
             gpu.compare_with(&what, settings, |s| vocabulary_loss(s, sizes, smoothing));

@@ -38,8 +38,19 @@ fn cross(s: &mut Sketch, sizes: Sizes, has_lengths: bool, causal: bool) -> Vec<V
     vec![s.graph.add("y", mixed, q_btd)]
 }
 
-fn compare_all(gpu: &Gpu, all: &[Sizes], causal: bool) {
-    for &sizes in all {
+/// Samples, queries, keys, heads and the size of a head.
+fn sizes([b, t, s, heads, head]: [usize; 5]) -> Sizes {
+    Sizes {
+        b,
+        t,
+        s,
+        heads,
+        head,
+    }
+}
+
+fn compare_all(gpu: &Gpu, [all, paths]: [&[[usize; 5]]; 2], causal: bool) {
+    for sizes in gpu.sizes(all, paths).into_iter().map(sizes) {
         for has_lengths in [false, true] {
             let what = format!("{sizes:?}, lengths {has_lengths}, causal {causal}");
             gpu.compare(&what, FORMATS, |s| cross(s, sizes, has_lengths, causal));
@@ -50,13 +61,6 @@ fn compare_all(gpu: &Gpu, all: &[Sizes], causal: bool) {
 #[test]
 fn video_cross_attention_over_frame_tokens() {
     let Some(gpu) = Gpu::open() else { return };
-    let sizes = |[b, t, s, heads, head]: [usize; 5]| Sizes {
-        b,
-        t,
-        s,
-        heads,
-        head,
-    };
     let all = [
         [6, 64, 400, 8, 64],
         [6, 64, 400, 8, 32],
@@ -72,21 +76,28 @@ fn video_cross_attention_over_frame_tokens() {
         [48, 30, 100, 12, 64],
         [48, 64, 197, 12, 32],
     ];
-    compare_all(&gpu, &all.map(sizes), false);
+    let paths = [
+        [2, 5, 130, 2, 64],
+        [2, 17, 81, 2, 64],
+        [3, 48, 65, 2, 32],
+        [2, 63, 129, 3, 64],
+        [2, 65, 200, 2, 64],
+        [2, 100, 200, 2, 32],
+        [2, 40, 100, 2, 80],
+        // As many heads and samples as fill the software card's 24 multiprocessors.
+        [6, 64, 130, 8, 64],
+        [8, 30, 100, 6, 32],
+    ];
+    compare_all(&gpu, [&all, &paths], false);
 }
 
 #[test]
 fn video_attention_of_a_few_beams_over_frame_tokens() {
     let Some(gpu) = Gpu::open() else { return };
     for head in [32, 64] {
-        let all = [1, 2, 3, 4, 5].map(|t| Sizes {
-            b: 6,
-            t,
-            s: 400,
-            heads: 8,
-            head,
-        });
-        compare_all(&gpu, &all, false);
+        let all = [1, 2, 3, 4, 5].map(|t| [6, t, 400, 8, head]);
+        let paths = [1, 2, 5].map(|t| [6, t, 130, 8, head]);
+        compare_all(&gpu, [&all, &paths], false);
     }
 }
 
@@ -94,49 +105,47 @@ fn video_attention_of_a_few_beams_over_frame_tokens() {
 fn video_attention_of_long_texts_and_of_frames() {
     let Some(gpu) = Gpu::open() else { return };
     let all = [
-        [3, 512, 12, 64],
-        [2, 512, 4, 32],
-        [6, 8, 12, 64],
-        [6, 16, 8, 64],
+        [3, 512, 512, 12, 64],
+        [2, 512, 512, 4, 32],
+        [6, 8, 8, 12, 64],
+        [6, 16, 16, 8, 64],
     ];
-    let all = all.map(|[b, tokens, heads, head]| Sizes {
-        b,
-        t: tokens,
-        s: tokens,
-        heads,
-        head,
-    });
-    compare_all(&gpu, &all, false);
+    let paths = [
+        [2, 197, 197, 2, 64],
+        [2, 197, 197, 2, 32],
+        [6, 8, 8, 2, 64],
+        [6, 16, 16, 2, 64],
+    ];
+    compare_all(&gpu, [&all, &paths], false);
 }
 
 #[test]
 fn video_causal_attention_of_captions() {
     let Some(gpu) = Gpu::open() else { return };
-    let all = [[3, 64, 8, 64], [3, 40, 8, 32], [2, 128, 2, 64]];
-    let all = all.map(|[b, tokens, heads, head]| Sizes {
-        b,
-        t: tokens,
-        s: tokens,
-        heads,
-        head,
-    });
-    compare_all(&gpu, &all, true);
-    // Fewer queries than keys: a query sees the keys up to its own place.
-    let few = [[2, 30, 70], [2, 64, 400]].map(|[b, t, s]| Sizes {
-        b,
-        t,
-        s,
-        heads: 2,
-        head: 64,
-    });
-    compare_all(&gpu, &few, true);
+    let all = [
+        [3, 64, 64, 8, 64],
+        [3, 40, 40, 8, 32],
+        [2, 128, 128, 2, 64],
+        // Fewer queries than keys: a query sees the keys up to its own place.
+        [2, 30, 70, 2, 64],
+        [2, 64, 400, 2, 64],
+    ];
+    let paths = [
+        [3, 64, 64, 2, 64],
+        [3, 40, 40, 2, 32],
+        [2, 128, 128, 2, 64],
+        [2, 30, 70, 2, 64],
+        [2, 64, 200, 2, 64],
+    ];
+    compare_all(&gpu, [&all, &paths], true);
 }
 
 /// Two readers of the same frame tokens: gradients of keys and values are added to what is there.
 #[test]
 fn video_cross_attention_adds_to_gradients_that_are_there() {
     let Some(gpu) = Gpu::open() else { return };
-    for (t, samples) in [(20, 2), (64, 48), (5, 48)] {
+    // The last two fill a card: all of these, and the software card's 24 multiprocessors.
+    for (t, samples) in gpu.sizes(&[(20, 2), (64, 48), (5, 48)], &[(20, 2), (64, 8), (5, 8)]) {
         for head in [32, 64] {
             let what = format!("two readers of frame tokens, {t} queries, {samples} samples");
             gpu.compare(&what, FORMATS, |s| {
@@ -160,16 +169,17 @@ fn video_cross_attention_adds_to_gradients_that_are_there() {
 fn video_attention_that_drops_weights() {
     let Some(gpu) = Gpu::open() else { return };
     const MICRO_BATCHES: usize = 2;
-    for [t, keys, heads, head] in [
+    let small = [
         [8, 8, 2, 64],
         [77, 77, 2, 64],
-        [512, 512, 2, 64],
-        [64, 400, 3, 32],
         [5, 100, 2, 64],
         [1, 50, 2, 32],
         [33, 20, 2, 80],
         [9, 9, 2, 20],
-    ] {
+    ];
+    let all = [&small[..], &[[512, 512, 2, 64], [64, 400, 3, 32]]].concat();
+    let paths = [&small[..], &[[130, 130, 2, 64], [64, 130, 3, 32]]].concat();
+    for [t, keys, heads, head] in gpu.sizes(&all, &paths) {
         for causal in [false, true] {
             for has_lengths in [false, true] {
                 if causal && t == 1 {

@@ -6,7 +6,7 @@ use holdall_graph::ops::activation::Activation;
 
 use super::PREFIX;
 use crate::error::ModelError;
-use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
+use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, SizeChecks};
 use crate::tensor_list::TensorList;
 use crate::transformer::{BlockNames, Blocks, NormPlace};
 
@@ -89,7 +89,7 @@ impl BertConfig {
 
     /// Checks that the sizes are valid; `section` is the prefix of their keys in `file`.
     pub(crate) fn validate(&self, file: &Path, section: &str) -> Result<(), ModelError> {
-        let sizes = Sizes { file, section };
+        let sizes = SizeChecks { file, section };
         sizes.within("hidden_size", self.hidden_size, LARGEST_SIZE)?;
         sizes.within("intermediate_size", self.intermediate_size, LARGEST_SIZE)?;
         sizes.within("num_hidden_layers", self.num_layers, MOST_LAYERS)?;

@@ -17,7 +17,7 @@ pub use holdall_graph::ops::patchify::Normalization;
 
 use super::config_json::EOS_OF_HIGHEST_ID;
 use crate::error::ModelError;
-use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
+use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, SizeChecks};
 use crate::tensor_list::TensorList;
 use crate::transformer::{Blocks, NormPlace};
 pub use crate::vit::config::VisionConfig;
@@ -88,8 +88,8 @@ pub struct ClipConfig {
 impl ClipConfig {
     /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
-        let (text, top) = (&self.text, Sizes { file, section: "" });
-        let sizes = Sizes {
+        let (text, top) = (&self.text, SizeChecks { file, section: "" });
+        let sizes = SizeChecks {
             file,
             section: "text_config.",
         };

@@ -7,7 +7,7 @@ use holdall_graph::ops::activation::Activation;
 use super::layer::{FRAMES, FRAMES_NORM, MLP_IN, MLP_NORM, MLP_OUT, WORDS, WORDS_NORM};
 use super::{HEAD, PREFIX};
 use crate::error::ModelError;
-use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
+use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, SizeChecks};
 use crate::tensor_list::TensorList;
 
 /// Default eps of `nn.LayerNorm`: transformers' decoder uses it and does not read another from its config.json.
@@ -106,7 +106,7 @@ impl DecoderConfig {
 
     /// Checks that the sizes are valid; `section` is the prefix of their keys in `file`.
     pub(crate) fn validate(&self, file: &Path, section: &str) -> Result<(), ModelError> {
-        let sizes = Sizes { file, section };
+        let sizes = SizeChecks { file, section };
         sizes.within("decoder_layers", self.layers, MOST_LAYERS)?;
         sizes.within("d_model", self.width, LARGEST_SIZE)?;
         sizes.within("decoder_attention_heads", self.heads, LARGEST_SIZE)?;

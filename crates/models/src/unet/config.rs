@@ -16,7 +16,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::normalize_pixels::PixelDepth;
 
 use crate::error::ModelError;
-use crate::size_checks::{LARGEST_SIZE, Sizes};
+use crate::size_checks::{LARGEST_SIZE, SizeChecks};
 use crate::tensor_list::TensorList;
 
 /// Limit of the stages of a U-Net: pictures of 65,536 pixels a side are halved no further.
@@ -266,7 +266,7 @@ impl UnetConfig {
 
     /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
-        let sizes = Sizes { file, section: "" };
+        let sizes = SizeChecks { file, section: "" };
         let stages = self.num_stages();
         if !(2..=MOST_STAGES).contains(&stages) {
             let expected = format!("2 to {MOST_STAGES} stages");

@@ -10,7 +10,7 @@ pub use crate::bert::config::BertConfig;
 use crate::clip::config::{ClipConfig, TextConfig};
 pub use crate::decoder::config::DecoderConfig;
 use crate::error::ModelError;
-use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
+use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, SizeChecks};
 use crate::tensor_list::TensorList;
 use crate::transformer::{Blocks, NormPlace};
 pub use crate::vit::config::VisionConfig;
@@ -27,7 +27,7 @@ pub enum TextTower {
 
 /// Input of a temporal transformer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum TemporalInput {
     /// The frames' class tokens, before the projection.
     Hidden,
     /// The frames' features after the projection, like CLIP4Clip's seqTransf.
@@ -46,7 +46,7 @@ pub enum Pooling {
         /// Width inside the MLP.
         inner: usize,
         /// Its input.
-        place: Place,
+        place: TemporalInput,
     },
     /// Learned queries that attend to all tokens of all frames.
     Attention {
@@ -100,10 +100,10 @@ impl VideoTextConfig {
 
     /// A temporal transformer with the usual sizes: heads of 64, or those of CLIP's text tower where its first layers can
     /// initialise the transformer; an MLP four times as wide.
-    pub fn temporal(&self, layers: usize, place: Place) -> Pooling {
+    pub fn temporal(&self, layers: usize, place: TemporalInput) -> Pooling {
         let width = match place {
-            Place::Hidden => self.vision.hidden_size,
-            Place::Projected => self.projection_dim,
+            TemporalInput::Hidden => self.vision.hidden_size,
+            TemporalInput::Projected => self.projection_dim,
         };
         let usual = Pooling::Temporal {
             layers,
@@ -115,7 +115,7 @@ impl VideoTextConfig {
             place,
         };
         match (&self.text, place) {
-            (TextTower::Clip(text), Place::Projected) if text.hidden_size == width => {
+            (TextTower::Clip(text), TemporalInput::Projected) if text.hidden_size == width => {
                 Pooling::Temporal {
                     layers,
                     heads: text.num_heads,
@@ -205,8 +205,8 @@ impl VideoTextConfig {
             return None;
         };
         let (width, activation) = match place {
-            Place::Hidden => (self.vision.hidden_size, Activation::Gelu),
-            Place::Projected => (self.projection_dim, self.vision.activation),
+            TemporalInput::Hidden => (self.vision.hidden_size, Activation::Gelu),
+            TemporalInput::Projected => (self.projection_dim, self.vision.activation),
         };
         Some(Blocks {
             prefix: TEMPORAL_LAYERS.into(),
@@ -274,7 +274,7 @@ impl VideoTextConfig {
 
     /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
-        let top = Sizes { file, section: "" };
+        let top = SizeChecks { file, section: "" };
         match (&self.text, self.clip()) {
             (_, Some(clip)) => clip.validate(file)?,
             (TextTower::Bert(text), _) => text.validate(file, "text_config.")?,
@@ -294,7 +294,7 @@ impl VideoTextConfig {
         }
         top.within("num_frames", self.num_frames, MOST_FRAMES)?;
         top.within("num_videos", self.num_videos, MOST_FRAMES)?;
-        let sizes = Sizes {
+        let sizes = SizeChecks {
             file,
             section: "pooling.",
         };
@@ -319,7 +319,7 @@ impl VideoTextConfig {
             Pooling::Mean => (1, 1, ""),
             Pooling::Temporal {
                 heads,
-                place: Place::Projected,
+                place: TemporalInput::Projected,
                 ..
             } => (heads, self.projection_dim, "projection_dim"),
             Pooling::Temporal { heads, .. } | Pooling::Attention { heads, .. } => {

@@ -2,14 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::config::{BertConfig, DecoderConfig, Place, Pooling, TextTower, VideoTextConfig};
+use super::config::{
+    BertConfig, DecoderConfig, Pooling, TemporalInput, TextTower, VideoTextConfig,
+};
 use super::{ARCHITECTURE, MODEL_TYPE};
 use crate::bert;
 use crate::clip::config_json::{TEXT_MODEL_TYPE, read_text, read_vision, text_to_json};
 use crate::config_json::Section;
 use crate::error::ModelError;
 
-const PLACES: [(&str, Place); 2] = [("hidden", Place::Hidden), ("projected", Place::Projected)];
+const PLACES: [(&str, TemporalInput); 2] = [
+    ("hidden", TemporalInput::Hidden),
+    ("projected", TemporalInput::Projected),
+];
 
 impl VideoTextConfig {
     pub(crate) fn read(top: &Section<'_>) -> Result<VideoTextConfig, ModelError> {

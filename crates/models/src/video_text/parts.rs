@@ -12,7 +12,7 @@ use crate::tensor_list::TensorList;
 
 /// A submodel in a subfolder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct Submodel {
     /// Name of the subfolder.
     pub folder: &'static str,
     pub config: ModelConfig,
@@ -32,7 +32,7 @@ pub struct PartTensor {
 
 impl VideoTextConfig {
     /// The submodels that transformers loads on its own.
-    pub fn parts(&self) -> Vec<Part> {
+    pub fn parts(&self) -> Vec<Submodel> {
         let decoder = self.decoder.as_ref();
         // transformers' decoder has a fixed eps, whatever its config.json says.
         let decoder = decoder.filter(|decoder| decoder.eps == BLENDERBOT_EPS);
@@ -44,7 +44,7 @@ impl VideoTextConfig {
                 whole_name,
                 shape,
             });
-            Part {
+            Submodel {
                 folder: "decoder",
                 config: ModelConfig::CaptionDecoder(decoder.clone()),
                 tensors: tensors.collect(),
@@ -57,7 +57,7 @@ impl VideoTextConfig {
                 name,
                 shape,
             });
-            Part {
+            Submodel {
                 folder: "clip",
                 tensors: tensors.collect(),
                 config: ModelConfig::Clip(clip),

@@ -14,7 +14,7 @@
 use holdall_graph::{Decay, Graph, ValueId};
 
 use super::FrameCounts;
-use super::config::{Place, Pooling, VideoTextConfig};
+use super::config::{Pooling, TemporalInput, VideoTextConfig};
 use crate::clip::project;
 use crate::transformer::{Use, linear_parameters, norm};
 
@@ -40,7 +40,7 @@ pub(super) fn write(
             return mean_of_directions(graph, y_bfp, frames, features_bp);
         }
         Pooling::Temporal {
-            place: Place::Projected,
+            place: TemporalInput::Projected,
             ..
         } => {
             let y_bfp = project_frames(graph, config, tokens_bsd);
@@ -48,7 +48,7 @@ pub(super) fn write(
             return mean_of_directions(graph, y_bfp, frames, features_bp);
         }
         Pooling::Temporal {
-            place: Place::Hidden,
+            place: TemporalInput::Hidden,
             ..
         } => {
             let x_bfd = class_tokens(graph, config, tokens_bsd);

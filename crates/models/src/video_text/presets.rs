@@ -1,6 +1,6 @@
 //! Presets of video-text models with random weights.
 
-use super::config::{DecoderConfig, Place, VideoTextConfig};
+use super::config::{DecoderConfig, TemporalInput, VideoTextConfig};
 use crate::clip::config::{ClipConfig, TextConfig, TextPooling, VisionConfig};
 
 impl VideoTextConfig {
@@ -90,7 +90,7 @@ fn with_decoder(
     decoder: DecoderConfig,
 ) -> VideoTextConfig {
     VideoTextConfig {
-        pooling: config.temporal(temporal_layers, Place::Hidden),
+        pooling: config.temporal(temporal_layers, TemporalInput::Hidden),
         decoder: Some(decoder),
         ..config
     }

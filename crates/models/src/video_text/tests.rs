@@ -2,7 +2,7 @@
 
 use holdall_graph::{DType, Op};
 
-use super::config::{BertConfig, DecoderConfig, Place, Pooling};
+use super::config::{BertConfig, DecoderConfig, Pooling, TemporalInput};
 use super::*;
 use crate::clip::config::Activation;
 
@@ -32,7 +32,7 @@ fn variants() -> Vec<VideoTextConfig> {
     let mut mean = demo.clone();
     (mean.pooling, mean.decoder) = (Pooling::Mean, None);
     let mut projected = demo.clone();
-    projected.pooling = demo.temporal(2, Place::Projected);
+    projected.pooling = demo.temporal(2, TemporalInput::Projected);
     let mut attention = demo.clone();
     attention.pooling = Pooling::Attention {
         queries: 5,

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::config::{Place, Pooling, TextTower, VideoTextConfig};
+use super::config::{Pooling, TemporalInput, TextTower, VideoTextConfig};
 use super::init;
 use super::pooling::{TEMPORAL_LAYERS, TEMPORAL_POSITIONS};
 use crate::bert;
@@ -126,7 +126,7 @@ impl<'a> WeightSources<'a> {
     fn text_tower_source(&self, name: &str) -> Option<String> {
         let Pooling::Temporal {
             heads,
-            place: Place::Projected,
+            place: TemporalInput::Projected,
             ..
         } = self.config.pooling
         else {

@@ -18,7 +18,7 @@ use holdall_graph::ops::activation::Activation;
 use holdall_graph::ops::patchify::Normalization;
 
 use crate::error::ModelError;
-use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, Sizes};
+use crate::size_checks::{LARGEST_SIZE, MOST_LAYERS, SizeChecks};
 use crate::tensor_list::TensorList;
 use crate::transformer::{BlockNames, Blocks, NormPlace};
 
@@ -55,7 +55,7 @@ impl VisionConfig {
 
     /// Checks the sizes; `section` is the prefix of their keys in `file`.
     pub(crate) fn validate(&self, file: &Path, section: &str) -> Result<(), ModelError> {
-        let sizes = Sizes { file, section };
+        let sizes = SizeChecks { file, section };
         sizes.within("hidden_size", self.hidden_size, LARGEST_SIZE)?;
         sizes.within("intermediate_size", self.intermediate_size, LARGEST_SIZE)?;
         sizes.within("num_hidden_layers", self.num_layers, MOST_LAYERS)?;
@@ -287,7 +287,7 @@ impl VisionTransformerConfig {
             Family::Vit | Family::Deit | Family::Dinov2 => "",
         };
         self.vision.validate(file, section)?;
-        let sizes = Sizes { file, section };
+        let sizes = SizeChecks { file, section };
         let (width, mlp) = (self.vision.hidden_size, self.vision.intermediate_size);
         if self.family == Family::Dinov2 {
             sizes.multiple("intermediate_size", mlp, ("hidden_size", width))?;
@@ -360,7 +360,7 @@ impl ClassifierConfig {
     /// Checks that the sizes are valid. `file` is named in the error.
     pub fn validate(&self, file: &Path) -> Result<(), ModelError> {
         self.backbone.validate(file)?;
-        let sizes = Sizes { file, section: "" };
+        let sizes = SizeChecks { file, section: "" };
         sizes.within("id2label", self.labels.len(), LARGEST_SIZE)?;
         sizes.all_tensors(&self.tensors())
     }

@@ -7,7 +7,7 @@ use holdall_models::ModelError;
 use holdall_models::folder::{Head, ModelFolder, write_folder};
 use holdall_models::model_config::ModelConfig;
 use holdall_models::video_text::config::{
-    BertConfig, DecoderConfig, Place, Pooling, TextTower, VideoTextConfig,
+    BertConfig, DecoderConfig, Pooling, TemporalInput, TextTower, VideoTextConfig,
 };
 use holdall_models::video_text::weights::{Origin, WeightSources};
 use safetensors::Dtype;
@@ -34,7 +34,7 @@ fn tiny_video_text() -> VideoTextConfig {
         ..tiny()
     };
     let mut config = VideoTextConfig::of_clip(&clip, 3);
-    config.pooling = config.temporal(1, Place::Projected);
+    config.pooling = config.temporal(1, TemporalInput::Projected);
     config.decoder = Some(DecoderConfig {
         layers: 1,
         width: 8,

@@ -84,7 +84,7 @@ proptest! {
                 let bytes = (place.shape.num_elements() * place.dtype.bytes()) as u64;
                 prop_assert!(place.offset + bytes <= plan.arena_bytes);
                 if graph.storage(graph.value(value).storage).role == Role::Input {
-                    prop_assert!(plan.inputs.contains(&place.offset), "{}", name);
+                    prop_assert!(plan.inputs.range.contains(&place.offset), "{}", name);
                 }
             }
             prop_assert!(plan.endpoint("nobody").is_none());

@@ -240,9 +240,10 @@ impl Arena<'_> {
             scratch.offset + slot as u64 * scratch.slot_stride,
             scratch.bytes,
         );
-        if let Some(landing) = self.plan.landing {
+        let inputs = &self.plan.inputs;
+        if let Some(landing) = inputs.landing {
             // The next inputs arrive while programs run.
-            self.scribble(landing, self.plan.inputs.end - self.plan.inputs.start);
+            self.scribble(landing, inputs.range.end - inputs.range.start);
         }
         let read = |arena: &Self, place: &Place| -> Vec<Token> {
             let addresses = arena.addresses(place, micro_batch, slot).into_iter();

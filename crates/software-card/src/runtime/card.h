@@ -344,16 +344,29 @@ extern "C" void holdall_stray_access(uint64_t *to) { to[0] = card::block.stray_a
 #if defined(HOLDALL_GUARD_TENSORS)
 // The compiler calls these at every access of memory; an access of the arena must lie within a tensor.
 #define HOLDALL_UNCHECKED extern "C" __attribute__((noinline, used, no_sanitize("address", "kernel-address")))
-HOLDALL_UNCHECKED void holdall_check_access(uint64_t address, uint64_t bytes, void *instruction) {
+HOLDALL_UNCHECKED void holdall_check_bytes(uint64_t address, uint64_t bytes, void *instruction) {
     using namespace card;
-    if (block.launch == nullptr) return;
     uint64_t offset = address - block.launch->arena;
-    if (offset >= block.launch->arena_bytes) return;
     for (uint64_t i = offset; i < offset + bytes && i < block.launch->arena_bytes; i++) {
         if (block.launch->is_inside[i]) continue;
         block.stray_access[0] = block.launch->arena + i;
         block.stray_access[1] = (uint64_t)instruction - 1;
         abandon("an access outside of every tensor");
+    }
+}
+// Eight marks are compared at once: one after the other they would take longer than all else that a kernel does.
+static inline __attribute__((always_inline, no_sanitize("address", "kernel-address"))) void holdall_check_access(
+    uint64_t address, uint64_t bytes, void *instruction) {
+    using namespace card;
+    if (block.launch == nullptr) return;
+    uint64_t offset = address - block.launch->arena;
+    if (offset >= block.launch->arena_bytes) return;
+    for (uint64_t i = 0; i < bytes; i += 8) {
+        uint64_t num_marks = bytes - i < 8 ? bytes - i : 8;
+        uint64_t marks, inside = 0x0101010101010101 >> (64 - 8 * num_marks);
+        if (offset + i + 8 > block.launch->arena_bytes) return holdall_check_bytes(address, bytes, instruction);
+        memcpy(&marks, block.launch->is_inside + offset + i, sizeof marks);
+        if ((marks & inside) != inside) return holdall_check_bytes(address, bytes, instruction);
     }
 }
 #define HOLDALL_CHECK(name, bytes) \

@@ -20,7 +20,7 @@ use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::unet::config::{Norm, UnetConfig, UnetKind};
 use holdall_models::video_text::config::{
-    BertConfig, DecoderConfig, Place, Pooling, TextTower, VideoTextConfig,
+    BertConfig, DecoderConfig, Pooling, TemporalInput, TextTower, VideoTextConfig,
 };
 use holdall_models::vit::config::{VisionConfig, VisionTransformerConfig};
 use holdall_plan::{HostState, Recompute, Request, StepShape, plan};
@@ -490,13 +490,13 @@ pub fn tiny_video_text(parts: VideoTextParts, seed: u64) -> VideoTextTask {
             layers: 1,
             heads: 2,
             inner: 20,
-            place: Place::Projected,
+            place: TemporalInput::Projected,
         },
         "hidden" => Pooling::Temporal {
             layers: 1,
             heads: 2,
             inner: 20,
-            place: Place::Hidden,
+            place: TemporalInput::Hidden,
         },
         _ => Pooling::Attention {
             queries: 3,

@@ -6,8 +6,8 @@ use holdall_device::cuda::OLDEST_CAPABILITY;
 use holdall_device::cuda::compile::{self, cache_folder};
 use holdall_device::cuda::gpus::{self, GpuReading};
 use holdall_device::cuda::libraries::{
-    self, FOLDERS_VARIABLE, Found, Missing, driver_version, find_cublaslt, find_cudnn, find_driver,
-    find_nccl, find_nvrtc,
+    self, FOLDERS_VARIABLE, LibraryFile, Missing, driver_version, find_cublaslt, find_cudnn,
+    find_driver, find_nccl, find_nvrtc,
 };
 use holdall_files::show_bytes;
 
@@ -95,7 +95,7 @@ impl Findings {
 }
 
 fn library(
-    found: Result<Found, Missing>,
+    found: Result<LibraryFile, Missing>,
     version: impl FnOnce() -> Option<String>,
 ) -> Result<Library, Lack> {
     match found {

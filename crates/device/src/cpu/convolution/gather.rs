@@ -36,7 +36,7 @@ pub(super) struct Gather {
 
 /// Operands and scratch of all tasks.
 #[derive(Clone, Copy)]
-struct Shared<T> {
+struct SharedOperands<T> {
     source: Rows<T>,
     result: Rows<T>,
     mode: Write,
@@ -108,7 +108,7 @@ impl Gather {
         }
         let band = self.band_elements();
         let threads = rayon::current_num_threads();
-        let shared = Shared {
+        let shared = SharedOperands {
             source: o.input::<T>(0),
             result,
             mode,
@@ -170,7 +170,7 @@ impl Gather {
     /// Computes some lines of one sample.
     fn task<T: Real>(
         &self,
-        shared: &Shared<T>,
+        shared: &SharedOperands<T>,
         windows: &Windows,
         weights: Rows<T>,
         sample: usize,
@@ -207,7 +207,7 @@ impl Gather {
         };
         let first = sample * result_height + down.start + lines.start * down.step;
         let result = shared.result.slice(first * result_width + across.start, 1);
-        pulp::Arch::new().dispatch(Lines {
+        pulp::Arch::new().dispatch(LineOperands {
             source,
             line_stride,
             window_stride: [down.stride * line_stride, across.stride * pixel_stride],
@@ -266,7 +266,7 @@ pub(super) fn copy_band<T: Real>(
 }
 
 /// Operands of some lines of the result.
-struct Lines<T> {
+struct LineOperands<T> {
     source: *const T,
     /// Elements between rows of a window.
     line_stride: usize,
@@ -292,7 +292,7 @@ const CHUNK: usize = 256;
 
 /// The channels and the part of the window that a tile adds up.
 #[derive(Clone, Copy)]
-struct Part {
+struct WindowPart {
     /// First channel.
     channel: usize,
     /// Range of elements of the window.
@@ -300,7 +300,7 @@ struct Part {
     end: usize,
 }
 
-impl<T: Real> pulp::WithSimd for Lines<T> {
+impl<T: Real> pulp::WithSimd for LineOperands<T> {
     type Output = ();
 
     #[inline(always)]
@@ -316,7 +316,7 @@ impl<T: Real> pulp::WithSimd for Lines<T> {
     }
 }
 
-impl<T: Real> Lines<T> {
+impl<T: Real> LineOperands<T> {
     /// Processes `P` pixels at a time with units of `V` vectors; if a unit is one vector, two units of half as many pixels.
     #[inline(always)]
     fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {
@@ -342,7 +342,7 @@ impl<T: Real> Lines<T> {
         let mut start = 0;
         loop {
             let end = (start + CHUNK / U).min(window);
-            let part = Part {
+            let part = WindowPart {
                 channel,
                 start,
                 end,
@@ -361,7 +361,7 @@ impl<T: Real> Lines<T> {
     fn pixels<S: Simd, const P: usize, const V: usize, const U: usize>(
         &self,
         simd: S,
-        part: Part,
+        part: WindowPart,
         line: usize,
     ) {
         let mut pixel = 0;
@@ -383,7 +383,7 @@ impl<T: Real> Lines<T> {
     fn tile<S: Simd, const P: usize, const V: usize, const U: usize>(
         &self,
         simd: S,
-        part: Part,
+        part: WindowPart,
         [line, pixel]: [usize; 2],
     ) {
         let lanes = Unit::<T, S>::LANES;

@@ -139,7 +139,7 @@ impl WeightGradient {
             let pixels = pixels.slice(lines.start * pixel_width, count * pixel_width);
             for row in 0..down.taps {
                 let line_stride = span * self.pictures.width();
-                let pass = Pass {
+                let pass = WindowRow {
                     // SAFETY: a row of the window begins within the band.
                     pictures: unsafe { band.as_ptr().add(row * line_stride) },
                     line_stride: down.stride * line_stride,
@@ -179,7 +179,7 @@ impl WeightGradient {
 }
 
 /// Operands of one row of the window, over some lines of pixels.
-struct Pass<T> {
+struct WindowRow<T> {
     pictures: *const T,
     line_stride: usize,
     pixel_stride: usize,
@@ -193,7 +193,7 @@ struct Pass<T> {
     sums_stride: usize,
 }
 
-impl<T: Real> pulp::WithSimd for Pass<T> {
+impl<T: Real> pulp::WithSimd for WindowRow<T> {
     type Output = ();
 
     #[inline(always)]
@@ -208,7 +208,7 @@ impl<T: Real> pulp::WithSimd for Pass<T> {
     }
 }
 
-impl<T: Real> Pass<T> {
+impl<T: Real> WindowRow<T> {
     /// Processes `P` channels at a time with units of `V` vectors; if a unit is one vector, two units.
     #[inline(always)]
     fn units<S: Simd, const P: usize, const V: usize>(&self, simd: S) {

@@ -24,7 +24,7 @@ enum Kernels {
 
 const TILE: usize = 64;
 
-struct Sizes {
+struct AttentionSizes {
     samples: usize,
     heads: usize,
     queries: usize,
@@ -32,10 +32,10 @@ struct Sizes {
     head: usize,
 }
 
-impl Sizes {
-    fn new(op: &Attention, q: &holdall_plan::Place, k: &holdall_plan::Place) -> Sizes {
+impl AttentionSizes {
+    fn new(op: &Attention, q: &holdall_plan::Place, k: &holdall_plan::Place) -> AttentionSizes {
         let (q, k) = (q.shape, k.shape);
-        Sizes {
+        AttentionSizes {
             samples: q.dims()[0],
             heads: op.num_heads,
             queries: q.dims()[1],
@@ -124,7 +124,7 @@ pub(super) fn forward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Device
     let [q, k, v] = [0, 1, 2].map(|index| o.input(index));
     let lengths = op.key_lengths.then(|| o.input(3).address);
     let (out, _) = o.result(0);
-    let sizes = Sizes::new(op, o.input_place(0), o.input_place(1));
+    let sizes = AttentionSizes::new(op, o.input_place(0), o.input_place(1));
     assert_eq!(k.stride, v.stride, "keys and values lie alike");
     let drops = op.dropout.is_some();
     let mask = mask(op.dropout.as_ref(), o, 3 + usize::from(op.key_lengths));
@@ -186,7 +186,7 @@ pub(super) fn backward(op: &Attention, o: &Operands<'_, '_>) -> Result<(), Devic
     let [dout, q, k, v, out, lse] = [0, 1, 2, 3, 4, 5].map(|index| o.input(index));
     let lengths = op.key_lengths.then(|| o.input(6).address);
     let [(dq, dq_mode), (dk, dk_mode), (dv, dv_mode)] = [0, 1, 2].map(|index| o.result(index));
-    let sizes = Sizes::new(op, o.input_place(1), o.input_place(2));
+    let sizes = AttentionSizes::new(op, o.input_place(1), o.input_place(2));
     assert_eq!(k.stride, v.stride, "keys and values lie alike");
     assert_eq!(dk.stride, dv.stride, "their gradients lie alike");
     let drops = op.dropout.is_some();

@@ -5,19 +5,19 @@ use holdall_graph::ops::collective::{Collective, Exchange};
 use holdall_plan::Place;
 
 use super::super::driver::Stream;
-use super::super::nccl::{Nccl, Piece};
-use super::{Issuer, Matrix, Operands, Pass};
+use super::super::nccl::{ExchangedMemory, Nccl};
+use super::{Issuer, LaunchPass, Matrix, Operands};
 use crate::DeviceError;
 
 pub(super) fn exchange(op: &Collective, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-    if o.issuer.pass == Pass::Prepare {
+    if o.issuer.pass == LaunchPass::Prepare {
         return Ok(());
     }
     let pieces = (0..o.num_inputs()).map(|index| piece(o.input(index)));
     let nccl = nccl_of(o.issuer)?;
     match &op.exchange {
         Exchange::AllGather => {
-            let pieces: Vec<Piece> = pieces.collect();
+            let pieces: Vec<ExchangedMemory> = pieces.collect();
             nccl.all_gather(&pieces, o.issuer.stream)
         }
         Exchange::AllReduce => {
@@ -26,7 +26,7 @@ pub(super) fn exchange(op: &Collective, o: &Operands<'_, '_>) -> Result<(), Devi
             nccl.all_reduce(&joined(rest), o.issuer.stream)
         }
         Exchange::FromOwners(owners) => {
-            let pieces: Vec<Piece> = pieces.collect();
+            let pieces: Vec<ExchangedMemory> = pieces.collect();
             nccl.take_from_owners(&pieces, owners, o.issuer.stream)
         }
     }
@@ -42,9 +42,9 @@ pub(super) fn send(
     nccl_of(issuer)?.all_reduce(&joined(pieces), stream)
 }
 
-fn piece(matrix: Matrix) -> Piece {
+fn piece(matrix: Matrix) -> ExchangedMemory {
     assert!(matrix.is_contiguous(), "what is exchanged is contiguous");
-    Piece {
+    ExchangedMemory {
         address: matrix.address,
         elements: matrix.num_elements(),
         dtype: matrix.dtype,
@@ -59,8 +59,8 @@ fn nccl_of<'a>(issuer: &Issuer<'a>) -> Result<&'a Nccl, DeviceError> {
 }
 
 /// Joins neighbouring pieces: the gap between them is only padding, which may be summed as well.
-fn joined(pieces: impl Iterator<Item = Piece>) -> Vec<Piece> {
-    let mut all: Vec<Piece> = Vec::new();
+fn joined(pieces: impl Iterator<Item = ExchangedMemory>) -> Vec<ExchangedMemory> {
+    let mut all: Vec<ExchangedMemory> = Vec::new();
     for piece in pieces {
         let bytes = piece.dtype.bytes();
         match all.last_mut() {

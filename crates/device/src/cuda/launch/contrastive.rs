@@ -11,7 +11,7 @@ use holdall_graph::ops::contrastive::{Contrastive, ContrastiveGrad};
 
 use super::super::demand::contrastive_tile;
 use super::super::driver::Argument;
-use super::super::product::{Factor, Format, Product};
+use super::super::product::{Factor, Product, ProductFormat};
 use super::{Matrix, Operands, accumulates, rows_of_warps};
 use crate::DeviceError;
 
@@ -56,10 +56,10 @@ fn dots(
         inner: image.width,
         left: rows_of(image, i, false),
         right: rows_of(text, j, true),
-        inputs: Format::F32,
+        inputs: ProductFormat::F32,
         scale: 1.0,
         y: (o.scratch(), tile),
-        output: Format::F32,
+        output: ProductFormat::F32,
         bias: None,
         added: None,
     })
@@ -189,47 +189,13 @@ pub(super) fn backward(op: &ContrastiveGrad, o: &Operands<'_, '_>) -> Result<(),
                 stride: tile,
                 transposed,
             };
-            // The first tile of a row or column replaces, later tiles add.
-            for (is_own, to, mode, first, (start, count), left, from, inner) in [
-                (
-                    own_rows,
-                    dimage,
-                    image_mode,
-                    across.0 == 0,
-                    along,
-                    false,
-                    rows_of(features[1], across.0, false),
-                    across.1,
-                ),
-                (
-                    own_columns,
-                    dtext,
-                    text_mode,
-                    along.0 == 0,
-                    across,
-                    true,
-                    rows_of(features[0], along.0, false),
-                    along.1,
-                ),
-            ] {
-                if !is_own {
-                    continue;
-                }
-                let y = (to.address + (start * to.stride) as u64 * FLOAT, to.stride);
-                let adds = mode == Write::Accumulate || !first;
-                o.product(&Product {
-                    rows: count,
-                    outputs: to.width,
-                    inner,
-                    left: gradients(left),
-                    right: from,
-                    inputs: Format::F32,
-                    scale: 1.0,
-                    y,
-                    output: Format::F32,
-                    bias: None,
-                    added: adds.then_some(y),
-                })?;
+            if own_rows {
+                let dimage = (dimage, image_mode);
+                add_gradient(o, dimage, along, gradients(false), features[1], across)?;
+            }
+            if own_columns {
+                let dtext = (dtext, text_mode);
+                add_gradient(o, dtext, across, gradients(true), features[0], along)?;
             }
         }
     }
@@ -244,4 +210,30 @@ pub(super) fn backward(op: &ContrastiveGrad, o: &Operands<'_, '_>) -> Result<(),
             accumulates(Some(scale_mode)),
         ],
     )
+}
+
+/// Adds a tile's part to the gradient of one side's rows: the tile times the other side's rows. The first tile of a row or column replaces.
+fn add_gradient(
+    o: &Operands<'_, '_>,
+    (to, mode): (Matrix, Write),
+    (start, count): (usize, usize),
+    tile: Factor,
+    other: Matrix,
+    (first, inner): (usize, usize),
+) -> Result<(), DeviceError> {
+    let y = (to.address + (start * to.stride) as u64 * FLOAT, to.stride);
+    let adds = mode == Write::Accumulate || first != 0;
+    o.product(&Product {
+        rows: count,
+        outputs: to.width,
+        inner,
+        left: tile,
+        right: rows_of(other, first, false),
+        inputs: ProductFormat::F32,
+        scale: 1.0,
+        y,
+        output: ProductFormat::F32,
+        bias: None,
+        added: adds.then_some(y),
+    })
 }

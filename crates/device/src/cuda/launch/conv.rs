@@ -13,7 +13,7 @@ use holdall_plan::Place;
 use super::super::convolution::{Computed, Convolution, Picture};
 use super::super::product::Product;
 use super::super::target::{CONVOLUTION_BYTES, PRODUCT_BYTES};
-use super::{BLOCK, Matrix, Operands, Pass, accumulates};
+use super::{BLOCK, LaunchPass, Matrix, Operands, accumulates};
 use crate::DeviceError;
 
 /// Multiple of channels for tensor cores and packed accesses.
@@ -35,24 +35,24 @@ const BIAS_PARTS: usize = 512;
 
 /// Shape, strides and format of an operand: `[n, h, w, c]` or `[out, kh, kw, in]`.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct OperandLayout {
     dims: [usize; 4],
     pixel_stride: usize,
     element_bytes: usize,
 }
 
-impl Layout {
-    fn of_value(value: &Value, dtype: DType) -> Layout {
-        Layout::new(value.shape.dims(), value.row_stride(), dtype)
+impl OperandLayout {
+    fn of_value(value: &Value, dtype: DType) -> OperandLayout {
+        OperandLayout::new(value.shape.dims(), value.row_stride(), dtype)
     }
 
-    fn of_place(place: &Place) -> Layout {
+    fn of_place(place: &Place) -> OperandLayout {
         let stride = place.shape.row_stride(&place.strides);
-        Layout::new(place.shape.dims(), stride, place.dtype)
+        OperandLayout::new(place.shape.dims(), stride, place.dtype)
     }
 
-    fn new(dims: &[usize], pixel_stride: Option<usize>, dtype: DType) -> Layout {
-        Layout {
+    fn new(dims: &[usize], pixel_stride: Option<usize>, dtype: DType) -> OperandLayout {
+        OperandLayout {
             dims: dims.try_into().expect("convolutions take four dimensions"),
             pixel_stride: pixel_stride.expect("pixels are evenly spaced"),
             element_bytes: dtype.bytes(),
@@ -118,7 +118,12 @@ enum Method {
     Cudnn,
 }
 
-fn method(weight: [usize; 4], stride: [usize; 2], padding: [usize; 2], x: &Layout) -> Method {
+fn method(
+    weight: [usize; 4],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    x: &OperandLayout,
+) -> Method {
     let [outputs, down, across, channels] = weight;
     if [down, across] != [1, 1] || stride != [1, 1] || padding != [0, 0] {
         return Method::Cudnn;
@@ -133,7 +138,7 @@ fn method(weight: [usize; 4], stride: [usize; 2], padding: [usize; 2], x: &Layou
 
 /// Scratch of an operation's own kernels, and workspace of the library after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Scratch {
+struct ConvolutionScratch {
     own: u64,
     library: u64,
 }
@@ -144,7 +149,7 @@ fn band_pixels(stride: [usize; 2], channels: usize, element_bytes: usize, pixels
     fits.clamp(1, pixels.max(1))
 }
 
-fn band_bytes(stride: [usize; 2], y: &Layout, x_pixels: usize) -> u64 {
+fn band_bytes(stride: [usize; 2], y: &OperandLayout, x_pixels: usize) -> u64 {
     let pixels = band_pixels(stride, y.channels(), y.element_bytes, x_pixels);
     aligned(pixels * stride[0] * stride[1] * y.channels() * y.element_bytes)
 }
@@ -158,8 +163,8 @@ fn bias_bytes(bias: bool, channels: usize) -> u64 {
 }
 
 /// Scratch of an operation for its inputs and its first output.
-fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
-    let of = |own: u64, library: u64| Scratch { own, library };
+fn scratch(op: &Op, inputs: &[OperandLayout], result: Option<OperandLayout>) -> ConvolutionScratch {
+    let of = |own: u64, library: u64| ConvolutionScratch { own, library };
     match op {
         Op::Conv2d(op) => {
             let (x, w) = (inputs[0], inputs[1]);
@@ -230,7 +235,7 @@ fn scratch(op: &Op, inputs: &[Layout], result: Option<Layout>) -> Scratch {
 }
 
 /// Scratch for a weight that is padded like its pictures.
-fn padding_bytes(x: &Layout, [outputs, down, across, _]: [usize; 4]) -> u64 {
+fn padding_bytes(x: &OperandLayout, [outputs, down, across, _]: [usize; 4]) -> u64 {
     if x.is_padded() {
         aligned(outputs * down * across * x.pixel_stride * x.element_bytes)
     } else {
@@ -241,11 +246,11 @@ fn padding_bytes(x: &Layout, [outputs, down, across, _]: [usize; 4]) -> u64 {
 /// Bytes of scratch for the plan.
 pub(in crate::cuda) fn workspace_bytes(view: NodeView<'_>) -> u64 {
     let (graph, node) = (view.graph, view.node);
-    let layout = |id| Layout::of_value(graph.value(id), graph.dtype(id));
-    let inputs: Vec<Layout> = node.inputs[..2].iter().map(|&id| layout(id)).collect();
+    let layout = |id| OperandLayout::of_value(graph.value(id), graph.dtype(id));
+    let inputs: Vec<OperandLayout> = node.inputs[..2].iter().map(|&id| layout(id)).collect();
     let result = node.outputs.first().map(|output| output.value);
     let result = result.filter(|&id| graph.shape(id).dims().len() == 4);
-    let Scratch { own, library } = scratch(&node.op, &inputs, result.map(layout));
+    let ConvolutionScratch { own, library } = scratch(&node.op, &inputs, result.map(layout));
     own + library
 }
 
@@ -263,8 +268,8 @@ pub(in crate::cuda) fn kernels(op: &Op) -> f64 {
 
 /// Number of launches of an operation, libraries' included.
 pub(in crate::cuda) fn launches(view: NodeView<'_>) -> u64 {
-    let layout = |id| Layout::of_value(view.graph.value(id), view.graph.dtype(id));
-    let bands = |stride: [usize; 2], y: Layout| {
+    let layout = |id| OperandLayout::of_value(view.graph.value(id), view.graph.dtype(id));
+    let bands = |stride: [usize; 2], y: OperandLayout| {
         let pixels = y.pixels() / (stride[0] * stride[1]);
         let each = band_pixels(stride, y.channels(), y.element_bytes, pixels);
         pixels.div_ceil(each) as u64
@@ -284,24 +289,24 @@ pub(in crate::cuda) fn launches(view: NodeView<'_>) -> u64 {
 
 struct Conv<'o, 'i, 'a> {
     o: &'o Operands<'i, 'a>,
-    inputs: Vec<Layout>,
-    scratch: Scratch,
+    inputs: Vec<OperandLayout>,
+    scratch: ConvolutionScratch,
     /// Bytes of the own scratch that are in use.
     taken: u64,
 }
 
 impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
     fn new(o: &'o Operands<'i, 'a>) -> Conv<'o, 'i, 'a> {
-        let inputs: Vec<Layout> = o.instruction.inputs[..2]
+        let inputs: Vec<OperandLayout> = o.instruction.inputs[..2]
             .iter()
-            .map(Layout::of_place)
+            .map(OperandLayout::of_place)
             .collect();
         let result = o.instruction.outputs.first().and_then(Option::as_ref);
         let result = result.filter(|(place, _)| place.shape.dims().len() == 4);
         let scratch = scratch(
             &o.instruction.op,
             &inputs,
-            result.map(|(place, _)| Layout::of_place(place)),
+            result.map(|(place, _)| OperandLayout::of_place(place)),
         );
         Conv {
             o,
@@ -331,8 +336,8 @@ impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
         let issuer = self.o.issuer;
         let (all, workspace) = (&issuer.cuda.convolutions, self.library_workspace());
         match issuer.pass {
-            Pass::Prepare => all.prepare(convolution, addresses, workspace, issuer.stream),
-            Pass::Issue => all.run(convolution, addresses, workspace, issuer.stream),
+            LaunchPass::Prepare => all.prepare(convolution, addresses, workspace, issuer.stream),
+            LaunchPass::Issue => all.run(convolution, addresses, workspace, issuer.stream),
         }
     }
 
@@ -340,8 +345,8 @@ impl<'o, 'i, 'a> Conv<'o, 'i, 'a> {
         let issuer = self.o.issuer;
         let (all, workspace) = (&issuer.cuda.products, self.library_workspace());
         match issuer.pass {
-            Pass::Prepare => all.prepare(product, workspace, issuer.stream),
-            Pass::Issue => all.run(product, workspace, issuer.stream),
+            LaunchPass::Prepare => all.prepare(product, workspace, issuer.stream),
+            LaunchPass::Issue => all.run(product, workspace, issuer.stream),
         }
     }
 
@@ -442,7 +447,7 @@ fn capped([x, y, z]: [usize; 3]) -> [usize; 3] {
 }
 
 fn picture(place: &Place) -> Picture {
-    let layout = Layout::of_place(place);
+    let layout = OperandLayout::of_place(place);
     Picture {
         dims: layout.dims,
         pixel_stride: layout.pixel_stride,
@@ -553,7 +558,7 @@ pub(super) fn input_grad(op: &Conv2dInputGrad, o: &Operands<'_, '_>) -> Result<(
     let (place, _) = o.instruction.outputs[0]
         .as_ref()
         .expect("the result is read");
-    let (weight, layout) = (conv.inputs[1].dims, Layout::of_place(place));
+    let (weight, layout) = (conv.inputs[1].dims, OperandLayout::of_place(place));
     match method(weight, stride, padding, &layout) {
         Method::Head => o.issuer.launch(
             "head_input_grad",
@@ -635,7 +640,7 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
             .as_ref()
             .expect("the result is read");
         let (dw, _) = o.result(0);
-        let weight = Layout::of_place(place).dims;
+        let weight = OperandLayout::of_place(place).dims;
         match method(weight, stride, padding, &conv.inputs[1]) {
             Method::Head => return head_weight_grad(&mut conv, has_bias),
             Method::Product => conv.product(&Product {
@@ -651,57 +656,7 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
                 bias: None,
                 added: (*mode == Write::Accumulate).then(|| dw.result()),
             })?,
-            Method::Cudnn => {
-                let (dy_address, dy_picture) = conv.packed(0)?;
-                let (x_address, x_picture) = conv.packed(1)?;
-                let [outputs, down, across, channels] = weight;
-                let seen = x_picture.dims[3];
-                let rows = outputs * down * across;
-                let landing = conv.take(aligned(rows * seen * x.dtype.bytes()));
-                conv.cudnn(
-                    &Convolution {
-                        computed: Computed::WeightGrad,
-                        x: x_picture,
-                        weight: [outputs, down, across, seen],
-                        y: dy_picture,
-                        stride,
-                        padding,
-                        inputs: o.issuer.format(dy.dtype),
-                        output: o.issuer.format(x.dtype),
-                        adds: false,
-                    },
-                    [x_address, landing, dy_address],
-                )?;
-                let elements = rows * channels;
-                if seen == channels {
-                    o.issuer.launch(
-                        "cast_up",
-                        o.issuer.grid(elements, x.dtype),
-                        BLOCK,
-                        arguments![
-                            dw.address,
-                            landing,
-                            elements as i64,
-                            accumulates(Some(*mode)),
-                        ],
-                    )?;
-                } else {
-                    o.issuer.launch(
-                        "cast_up_rows",
-                        o.issuer.grid(elements, DType::F32),
-                        BLOCK,
-                        arguments![
-                            dw.address,
-                            landing,
-                            rows as i64,
-                            channels as i32,
-                            channels as i64,
-                            seen as i64,
-                            accumulates(Some(*mode)),
-                        ],
-                    )?;
-                }
-            }
+            Method::Cudnn => cudnn_weight_grad(&mut conv, op, weight)?,
         }
     }
     if has_bias {
@@ -709,6 +664,64 @@ pub(super) fn weight_grad(op: &Conv2dWeightGrad, o: &Operands<'_, '_>) -> Result
     } else {
         Ok(())
     }
+}
+
+/// cuDNN writes the gradient in the format of its inputs, for as many channels as it reads; the weight's own are added up in f32.
+fn cudnn_weight_grad(
+    conv: &mut Conv<'_, '_, '_>,
+    op: &Conv2dWeightGrad,
+    [outputs, down, across, channels]: [usize; 4],
+) -> Result<(), DeviceError> {
+    let o = conv.o;
+    let (dy, x) = (o.input(0), o.input(1));
+    let (dw, mode) = o.result(0);
+    let (dy_address, dy_picture) = conv.packed(0)?;
+    let (x_address, x_picture) = conv.packed(1)?;
+    let seen = x_picture.dims[3];
+    let rows = outputs * down * across;
+    let landing = conv.take(aligned(rows * seen * x.dtype.bytes()));
+    conv.cudnn(
+        &Convolution {
+            computed: Computed::WeightGrad,
+            x: x_picture,
+            weight: [outputs, down, across, seen],
+            y: dy_picture,
+            stride: op.stride,
+            padding: op.padding,
+            inputs: o.issuer.format(dy.dtype),
+            output: o.issuer.format(x.dtype),
+            adds: false,
+        },
+        [x_address, landing, dy_address],
+    )?;
+    let elements = rows * channels;
+    if seen == channels {
+        return o.issuer.launch(
+            "cast_up",
+            o.issuer.grid(elements, x.dtype),
+            BLOCK,
+            arguments![
+                dw.address,
+                landing,
+                elements as i64,
+                accumulates(Some(mode)),
+            ],
+        );
+    }
+    o.issuer.launch(
+        "cast_up_rows",
+        o.issuer.grid(elements, DType::F32),
+        BLOCK,
+        arguments![
+            dw.address,
+            landing,
+            rows as i64,
+            channels as i32,
+            channels as i64,
+            seen as i64,
+            accumulates(Some(mode)),
+        ],
+    )
 }
 
 fn head_weight_grad(conv: &mut Conv<'_, '_, '_>, has_bias: bool) -> Result<(), DeviceError> {

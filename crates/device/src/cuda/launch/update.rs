@@ -6,7 +6,7 @@ use holdall_graph::{DType, Graph, Op, Write};
 
 use super::super::demand::UPDATE_CHUNK;
 use super::super::driver::Argument;
-use super::{Matrix, Operands, Pass, SPAN_BYTES};
+use super::{LaunchPass, Matrix, Operands, SPAN_BYTES};
 use crate::DeviceError;
 use crate::dynamic_map::{DynamicMap, NUM_PARTS, SIGNED, UNSIGNED};
 
@@ -102,7 +102,7 @@ fn flat(matrix: Matrix) -> (u64, usize) {
 /// Uploads a table in the preparing pass; returns its address in the issuing pass.
 fn placed(o: &Operands<'_, '_>, index: usize, bytes: &[u8]) -> Result<u64, DeviceError> {
     let (issuer, key) = (o.issuer, (o.issuer.program, index));
-    if issuer.pass == Pass::Prepare {
+    if issuer.pass == LaunchPass::Prepare {
         issuer.tables.put(key, bytes, issuer.stream)?;
     }
     Ok(issuer.tables.get(key))
@@ -137,10 +137,12 @@ pub(super) fn gradient_norm(index: usize, o: &Operands<'_, '_>) -> Result<(), De
     )
 }
 
-pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
-    let (schedule, norm) = (o.input(0), o.input(1));
+/// Tensors of an update, in the order of [`FORMATS`].
+type TensorsByFormat = [Vec<Tensor>; FORMATS.len()];
+
+fn tensors_by_format(op: &AdamW, o: &Operands<'_, '_>) -> TensorsByFormat {
     let mut output = 0;
-    let mut by_format: [Vec<Tensor>; FORMATS.len()] = Default::default();
+    let mut by_format = TensorsByFormat::default();
     for (number, parameter) in op.parameters.iter().enumerate() {
         let (gradient, elements) = flat(o.input(2 + number));
         let mut next = || {
@@ -170,77 +172,69 @@ pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<()
         let place = FORMATS.iter().position(|&one| one == parameter.moments);
         by_format[place.expect("every format is listed")].push(tensor);
     }
-    // One upload: a table for each format, then the maps.
-    let mut bytes = Vec::new();
-    let starts = by_format.each_ref().map(|tensors| {
+    by_format
+}
+
+/// Tables of an update, as one upload.
+struct UpdateTables {
+    bytes: Vec<u8>,
+    /// Offset of each format's table, and its number of chunks.
+    starts: [(u64, usize); FORMATS.len()],
+    /// Offset of the maps of 8-bit moments.
+    maps_start: u64,
+}
+
+impl UpdateTables {
+    fn new(op: &AdamW, by_format: &TensorsByFormat) -> UpdateTables {
+        let mut bytes = Vec::new();
+        let starts = by_format.each_ref().map(|tensors| {
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+            let (start, (table, chunks)) = (bytes.len() as u64, table(tensors));
+            bytes.extend(table);
+            (start, chunks)
+        });
         bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-        let (start, (table, chunks)) = (bytes.len() as u64, table(tensors));
-        bytes.extend(table);
-        (start, chunks)
-    });
-    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-    let maps_start = bytes.len() as u64;
-    if op.has(MomentFormat::EightBit) {
-        append_map(&SIGNED, &mut bytes);
-        append_map(&UNSIGNED, &mut bytes);
-        debug_assert_eq!(bytes.len() - maps_start as usize, MAPS_BYTES);
+        let maps_start = bytes.len() as u64;
+        if op.has(MomentFormat::EightBit) {
+            append_map(&SIGNED, &mut bytes);
+            append_map(&UNSIGNED, &mut bytes);
+            debug_assert_eq!(bytes.len() - maps_start as usize, MAPS_BYTES);
+        }
+        UpdateTables {
+            bytes,
+            starts,
+            maps_start,
+        }
     }
-    let base = placed(o, index, &bytes)?;
-    let [beta1, beta2, eps] = [op.beta1, op.beta2, op.eps].map(|number| number as f32);
-    let clip_norm = op.clip_norm.unwrap_or(0.0) as f32;
-    let average_share = op.average_decay.map_or(0.0, |decay| 1.0 - decay) as f32;
-    let (length, maps) = (schedule.num_elements() as i32, base + maps_start);
-    let (schedule, norm) = (schedule.address, norm.address);
-    for ((format, tensors), (start, chunks)) in FORMATS.iter().zip(&by_format).zip(starts) {
+}
+
+pub(super) fn adamw(op: &AdamW, index: usize, o: &Operands<'_, '_>) -> Result<(), DeviceError> {
+    let (schedule, norm) = (o.input(0), o.input(1));
+    let by_format = tensors_by_format(op, o);
+    let tables = UpdateTables::new(op, &by_format);
+    let base = placed(o, index, &tables.bytes)?;
+    let constants = arguments![
+        norm.address,
+        op.beta1 as f32,
+        op.beta2 as f32,
+        op.eps as f32,
+        op.clip_norm.unwrap_or(0.0) as f32,
+        op.average_decay.map_or(0.0, |decay| 1.0 - decay) as f32,
+    ];
+    let (length, maps) = (schedule.num_elements() as i32, base + tables.maps_start);
+    let schedule = schedule.address;
+    for ((format, tensors), (start, chunks)) in FORMATS.iter().zip(&by_format).zip(tables.starts) {
+        if tensors.is_empty() {
+            continue;
+        }
         let (table, count) = (base + start, tensors.len() as i32);
-        let (name, arguments): (_, &[Argument]) = match format {
-            _ if tensors.is_empty() => continue,
-            MomentFormat::F32 => (
-                "adamw",
-                arguments![
-                    table,
-                    count,
-                    schedule,
-                    norm,
-                    beta1,
-                    beta2,
-                    eps,
-                    clip_norm,
-                    average_share
-                ],
-            ),
-            MomentFormat::Bf16 => (
-                "adamw_bf16",
-                arguments![
-                    table,
-                    count,
-                    schedule,
-                    length,
-                    norm,
-                    beta1,
-                    beta2,
-                    eps,
-                    clip_norm,
-                    average_share
-                ],
-            ),
-            MomentFormat::EightBit => (
-                "adamw_8bit",
-                arguments![
-                    table,
-                    count,
-                    maps,
-                    schedule,
-                    norm,
-                    beta1,
-                    beta2,
-                    eps,
-                    clip_norm,
-                    average_share
-                ],
-            ),
+        let (name, own): (_, &[Argument]) = match format {
+            MomentFormat::F32 => ("adamw", arguments![table, count, schedule]),
+            MomentFormat::Bf16 => ("adamw_bf16", arguments![table, count, schedule, length]),
+            MomentFormat::EightBit => ("adamw_8bit", arguments![table, count, maps, schedule]),
         };
-        o.issuer.launch(name, [chunks, 1, 1], 256, arguments)?;
+        let arguments = [own, constants].concat();
+        o.issuer.launch(name, [chunks, 1, 1], 256, &arguments)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ const MAJORS: [u32; 2] = [13, 12];
 
 /// A library of CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum CudaLibrary {
     /// The driver. It is installed only with the card's driver, so the search covers the loader and WSL's folder alone.
     Driver,
     /// The compiler of kernels.
@@ -26,15 +26,15 @@ pub enum Part {
     Nccl,
 }
 
-impl Part {
+impl CudaLibrary {
     /// Name of the library in messages.
     pub fn name(self) -> &'static str {
         match self {
-            Part::Driver => "libcuda",
-            Part::Nvrtc => "libnvrtc",
-            Part::CublasLt => "libcublasLt",
-            Part::Cudnn => "libcudnn",
-            Part::Nccl => "libnccl",
+            CudaLibrary::Driver => "libcuda",
+            CudaLibrary::Nvrtc => "libnvrtc",
+            CudaLibrary::CublasLt => "libcublasLt",
+            CudaLibrary::Cudnn => "libcudnn",
+            CudaLibrary::Nccl => "libnccl",
         }
     }
 
@@ -42,26 +42,26 @@ impl Part {
     pub(super) fn file_names(self, system: System, newest_major: u32) -> Vec<String> {
         let majors = MAJORS.into_iter().filter(|&major| major <= newest_major);
         match (self, system) {
-            (Part::Driver, System::Unix) => vec!["libcuda.so.1".to_owned()],
-            (Part::Driver, System::Windows) => vec!["nvcuda.dll".to_owned()],
-            (Part::Nvrtc, System::Unix) => {
+            (CudaLibrary::Driver, System::Unix) => vec!["libcuda.so.1".to_owned()],
+            (CudaLibrary::Driver, System::Windows) => vec!["nvcuda.dll".to_owned()],
+            (CudaLibrary::Nvrtc, System::Unix) => {
                 majors.map(|major| format!("libnvrtc.so.{major}")).collect()
             }
-            (Part::Nvrtc, System::Windows) => majors
+            (CudaLibrary::Nvrtc, System::Windows) => majors
                 .map(|major| format!("nvrtc64_{major}0_0.dll"))
                 .collect(),
-            (Part::CublasLt, System::Unix) => majors
+            (CudaLibrary::CublasLt, System::Unix) => majors
                 .map(|major| format!("libcublasLt.so.{major}"))
                 .collect(),
-            (Part::CublasLt, System::Windows) => majors
+            (CudaLibrary::CublasLt, System::Windows) => majors
                 .map(|major| format!("cublasLt64_{major}.dll"))
                 .collect(),
             // Its version is independent of CUDA's.
-            (Part::Cudnn, System::Unix) => vec!["libcudnn.so.9".to_owned()],
-            (Part::Cudnn, System::Windows) => vec!["cudnn64_9.dll".to_owned()],
-            (Part::Nccl, System::Unix) => vec!["libnccl.so.2".to_owned()],
+            (CudaLibrary::Cudnn, System::Unix) => vec!["libcudnn.so.9".to_owned()],
+            (CudaLibrary::Cudnn, System::Windows) => vec!["cudnn64_9.dll".to_owned()],
+            (CudaLibrary::Nccl, System::Unix) => vec!["libnccl.so.2".to_owned()],
             // NVIDIA publishes no NCCL for Windows; third parties do.
-            (Part::Nccl, System::Windows) => vec!["nccl.dll".to_owned()],
+            (CudaLibrary::Nccl, System::Windows) => vec!["nccl.dll".to_owned()],
         }
     }
 }
@@ -134,7 +134,7 @@ pub(super) struct Candidate {
 /// The files to try for `part`, best first, and every place that was searched.
 pub(super) fn search(
     environment: &Environment,
-    part: Part,
+    part: CudaLibrary,
     newest_major: u32,
 ) -> (Vec<Candidate>, Vec<String>) {
     let names = part.file_names(environment.system, newest_major);
@@ -163,7 +163,7 @@ pub(super) fn search(
 }
 
 /// Folders in the order of the search, each with its origin; `None` stands for the system's loader.
-fn places(environment: &Environment, part: Part) -> Vec<(Option<PathBuf>, &'static str)> {
+fn places(environment: &Environment, part: CudaLibrary) -> Vec<(Option<PathBuf>, &'static str)> {
     let mut places: Vec<(Option<PathBuf>, &'static str)> = Vec::new();
     let mut add = |folder: Option<PathBuf>, origin| {
         if !places.iter().any(|(known, _)| *known == folder) {
@@ -174,7 +174,7 @@ fn places(environment: &Environment, part: Part) -> Vec<(Option<PathBuf>, &'stat
         add(Some(folder.clone()), "environment");
     }
     add(None, "system");
-    if part == Part::Driver {
+    if part == CudaLibrary::Driver {
         if environment.system == System::Unix {
             add(Some(environment.root.join("usr/lib/wsl/lib")), "system");
         }
@@ -409,7 +409,7 @@ mod tests {
     }
 
     /// Files that were found, without the bare names for the loader.
-    fn files(environment: &Environment, part: Part) -> Vec<(PathBuf, &'static str)> {
+    fn files(environment: &Environment, part: CudaLibrary) -> Vec<(PathBuf, &'static str)> {
         let (candidates, _) = search(environment, part, 13);
         candidates
             .into_iter()
@@ -452,8 +452,8 @@ mod tests {
             (package_12, "PyPI package"),
             (torch, "torch"),
         ];
-        assert_eq!(files(&environment, Part::Nvrtc), expected);
-        let (candidates, looked) = search(&environment, Part::Nvrtc, 13);
+        assert_eq!(files(&environment, CudaLibrary::Nvrtc), expected);
+        let (candidates, looked) = search(&environment, CudaLibrary::Nvrtc, 13);
         assert_eq!(
             candidates[2],
             Candidate {
@@ -473,7 +473,7 @@ mod tests {
         let root = root.path();
         file(root, "usr/local/cuda/lib64/libcublasLt.so.13");
         let usable = file(root, "usr/local/cuda/lib64/libcublasLt.so.12");
-        let (candidates, _) = search(&empty(root, System::Unix), Part::CublasLt, 12);
+        let (candidates, _) = search(&empty(root, System::Unix), CudaLibrary::CublasLt, 12);
         let names: Vec<_> = candidates.into_iter().map(|found| found.file).collect();
         assert_eq!(names, [PathBuf::from("libcublasLt.so.12"), usable]);
     }
@@ -500,7 +500,7 @@ mod tests {
             ..empty(&root, System::Unix)
         };
         assert_eq!(
-            files(&environment, Part::CublasLt),
+            files(&environment, CudaLibrary::CublasLt),
             [(of_link, "PyPI package"), (of_base, "PyPI package")]
         );
     }
@@ -525,7 +525,7 @@ mod tests {
             home: Some(root.join("home")),
             ..empty(root, System::Unix)
         };
-        let found: Vec<_> = files(&environment, Part::CublasLt)
+        let found: Vec<_> = files(&environment, CudaLibrary::CublasLt)
             .into_iter()
             .map(|(file, _)| file)
             .collect();
@@ -552,7 +552,7 @@ mod tests {
             (package, "PyPI package"),
             (torch, "torch"),
         ];
-        assert_eq!(files(&environment, Part::Nvrtc), expected);
+        assert_eq!(files(&environment, CudaLibrary::Nvrtc), expected);
     }
 
     #[test]
@@ -560,7 +560,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         file(root.path(), "usr/local/cuda/lib64/libcuda.so.1");
         let wsl = file(root.path(), "usr/lib/wsl/lib/libcuda.so.1");
-        let (candidates, _) = search(&empty(root.path(), System::Unix), Part::Driver, 13);
+        let (candidates, _) = search(&empty(root.path(), System::Unix), CudaLibrary::Driver, 13);
         let names: Vec<_> = candidates.into_iter().map(|found| found.file).collect();
         assert_eq!(names, [PathBuf::from("libcuda.so.1"), wsl]);
     }

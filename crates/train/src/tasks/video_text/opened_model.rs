@@ -19,7 +19,7 @@ use holdall_models::hub_cache;
 use holdall_models::init::Start;
 use holdall_models::model_config::ModelConfig;
 use holdall_models::video_text::config::{
-    DecoderConfig, Place, Pooling, TextTower, VideoTextConfig,
+    DecoderConfig, Pooling, TemporalInput, TextTower, VideoTextConfig,
 };
 use holdall_models::video_text::weights::{Origin, WeightSources};
 
@@ -299,7 +299,7 @@ fn set_pooling(model: &mut VideoTextConfig, section: &VideoTextSection) {
         (Some(PoolingName::Temporal), before) => {
             let (place, usual) = match before {
                 Pooling::Temporal { place, layers, .. } => (place, layers),
-                _ => (Place::Projected, USUAL_TEMPORAL_LAYERS),
+                _ => (TemporalInput::Projected, USUAL_TEMPORAL_LAYERS),
             };
             model.pooling = model.temporal(layers.unwrap_or(usual), place);
         }

@@ -42,7 +42,7 @@ pub(in crate::cuda) fn gradient_bytes(shape: Shape, groups: usize) -> usize {
 }
 
 /// Assignment of channels and pixels to the threads of a block.
-struct Split {
+struct ThreadSplit {
     samples: usize,
     pixels: usize,
     channels: usize,
@@ -53,8 +53,8 @@ struct Split {
     packed: bool,
 }
 
-impl Split {
-    fn new(o: &Operands<'_, '_>, operands: &[Matrix]) -> Split {
+impl ThreadSplit {
+    fn new(o: &Operands<'_, '_>, operands: &[Matrix]) -> ThreadSplit {
         let [samples, height, width, channels] = input_dims(o, 0);
         let packed = packs(operands);
         let each = if packed {
@@ -71,7 +71,7 @@ impl Split {
             .filter(|&lanes| lanes >= fewest)
             .min_by_key(|lanes| accesses.next_multiple_of(*lanes))
             .expect("32 lanes are always enough");
-        Split {
+        ThreadSplit {
             samples,
             pixels: height * width,
             channels,
@@ -112,7 +112,7 @@ pub(in crate::cuda::launch) fn group_statistics(
 ) -> Result<(), DeviceError> {
     let (x, partials) = (o.input(0), o.scratch());
     let [mean, rstd] = [0, 1].map(|index| o.result(index).0);
-    let split = Split::new(o, &[x]);
+    let split = ThreadSplit::new(o, &[x]);
     let grid = split.sum_grid();
     o.issuer.launch(
         "group_statistics",
@@ -152,7 +152,7 @@ pub(in crate::cuda::launch) fn group_norm(
     let [mean, rstd, gamma, beta] = [1, 2, 3, 4].map(|index| o.input(index).address);
     let residual = (o.num_inputs() > 5).then(|| o.input(5));
     let (y, _) = o.result(0);
-    let split = Split::new(o, &[x, y, residual.unwrap_or(x)]);
+    let split = ThreadSplit::new(o, &[x, y, residual.unwrap_or(x)]);
     let (curve, below) = curve(op.activation);
     o.issuer.launch(
         "group_norm",
@@ -180,34 +180,69 @@ pub(in crate::cuda::launch) fn group_norm(
     )
 }
 
-pub(in crate::cuda::launch) fn group_norm_grad(
+/// Operands that all kernels of the gradients read.
+struct GradientInputs {
+    dy: Matrix,
+    x: Matrix,
+    residual: Option<Matrix>,
+    mean: u64,
+    rstd: u64,
+    gamma: u64,
+    beta: u64,
+}
+
+impl GradientInputs {
+    fn new(o: &Operands<'_, '_>) -> GradientInputs {
+        let [mean, rstd, gamma, beta] = [2, 3, 4, 5].map(|index| o.input(index).address);
+        GradientInputs {
+            dy: o.input(0),
+            x: o.input(1),
+            residual: (o.num_inputs() > 6).then(|| o.input(6)),
+            mean,
+            rstd,
+            gamma,
+            beta,
+        }
+    }
+
+    fn residual_address(&self) -> Option<u64> {
+        self.residual.map(|residual| residual.address)
+    }
+
+    fn residual_stride(&self) -> i64 {
+        self.residual.map_or(0, |residual| residual.stride) as i64
+    }
+}
+
+/// Sums over pixels, in the scratch.
+struct GradientSums {
+    /// Pairs of sums per sample and channel.
+    sums: u64,
+    /// Pairs of means per sample and group.
+    means: u64,
+}
+
+/// Sums the gradients over the pixels of every sample.
+fn gradient_sums(
     op: &GroupNormGrad,
     o: &Operands<'_, '_>,
-) -> Result<(), DeviceError> {
-    let (dy, x) = (o.input(0), o.input(1));
-    let [mean, rstd, gamma, beta] = [2, 3, 4, 5].map(|index| o.input(index).address);
-    let residual = (o.num_inputs() > 6).then(|| o.input(6));
-    let mut next = 0;
-    let [dgamma, dbeta, dx, dresidual] = [op.gamma, op.beta, op.x, op.residual].map(|is_wanted| {
-        is_wanted.then(|| {
-            next += 1;
-            o.result(next - 1)
-        })
-    });
-    let (curve, below) = curve(op.activation);
-    // The same split for both passes: sums do not depend on the destination of gradients.
-    let sums_split = Split::new(o, &[dy, x, residual.unwrap_or(x)]);
-    let Split {
+    inputs: &GradientInputs,
+) -> Result<GradientSums, DeviceError> {
+    let GradientInputs { dy, x, .. } = *inputs;
+    // The same split whatever is wanted: sums do not depend on the destination of gradients.
+    let split = ThreadSplit::new(o, &[dy, x, inputs.residual.unwrap_or(x)]);
+    let ThreadSplit {
         samples,
         pixels,
         channels,
         ..
-    } = sums_split;
-    let grid = sums_split.sum_grid();
+    } = split;
+    let grid = split.sum_grid();
     let partials = o.scratch();
     let sums = partials + (samples * grid[0] * channels * PAIR_BYTES) as u64;
     let means = sums + (samples * channels * PAIR_BYTES) as u64;
     if op.gamma || op.beta || op.x {
+        let (curve, below) = curve(op.activation);
         o.issuer.launch(
             "group_norm_grad_sums",
             grid,
@@ -215,20 +250,20 @@ pub(in crate::cuda::launch) fn group_norm_grad(
             arguments![
                 dy.address,
                 x.address,
-                residual.map(|residual| residual.address),
-                mean,
-                rstd,
-                gamma,
-                beta,
+                inputs.residual_address(),
+                inputs.mean,
+                inputs.rstd,
+                inputs.gamma,
+                inputs.beta,
                 partials,
                 dy.stride as i64,
                 x.stride as i64,
-                residual.map_or(0, |residual| residual.stride) as i64,
+                inputs.residual_stride(),
                 pixels as i32,
                 channels as i32,
                 op.groups as i32,
-                sums_split.lanes as i32,
-                i32::from(sums_split.packed),
+                split.lanes as i32,
+                i32::from(split.packed),
                 curve,
                 below,
             ],
@@ -240,7 +275,7 @@ pub(in crate::cuda::launch) fn group_norm_grad(
             FINISH_THREADS,
             arguments![
                 partials,
-                gamma,
+                inputs.gamma,
                 sums,
                 means,
                 pixels as i32,
@@ -250,7 +285,25 @@ pub(in crate::cuda::launch) fn group_norm_grad(
             ],
         )?;
     }
+    Ok(GradientSums { sums, means })
+}
+
+pub(in crate::cuda::launch) fn group_norm_grad(
+    op: &GroupNormGrad,
+    o: &Operands<'_, '_>,
+) -> Result<(), DeviceError> {
+    let inputs = GradientInputs::new(o);
+    let GradientInputs { dy, x, .. } = inputs;
+    let mut next = 0;
+    let [dgamma, dbeta, dx, dresidual] = [op.gamma, op.beta, op.x, op.residual].map(|is_wanted| {
+        is_wanted.then(|| {
+            next += 1;
+            o.result(next - 1)
+        })
+    });
+    let GradientSums { sums, means } = gradient_sums(op, o, &inputs)?;
     if op.gamma || op.beta {
+        let [samples, _, _, channels] = input_dims(o, 0);
         let modes = [dgamma, dbeta].map(|gradient| gradient.map(|(_, mode)| mode));
         let [dgamma, dbeta] = [dgamma, dbeta].map(|gradient| gradient.map(|(to, _)| to.address));
         o.issuer.launch(
@@ -274,7 +327,9 @@ pub(in crate::cuda::launch) fn group_norm_grad(
     let (dx, x_mode) = dx.unzip();
     let (dresidual, residual_mode) = dresidual.unzip();
     let results = [dx.unwrap_or(x), dresidual.unwrap_or(x)];
-    let split = Split::new(o, &[dy, x, residual.unwrap_or(x), results[0], results[1]]);
+    let residual = inputs.residual.unwrap_or(x);
+    let split = ThreadSplit::new(o, &[dy, x, residual, results[0], results[1]]);
+    let (curve, below) = curve(op.activation);
     o.issuer.launch(
         "group_norm_grad",
         split.grid(),
@@ -282,21 +337,21 @@ pub(in crate::cuda::launch) fn group_norm_grad(
         arguments![
             dy.address,
             x.address,
-            residual.map(|residual| residual.address),
-            mean,
-            rstd,
-            gamma,
-            beta,
+            inputs.residual_address(),
+            inputs.mean,
+            inputs.rstd,
+            inputs.gamma,
+            inputs.beta,
             means,
             dx.map(|dx| dx.address),
             dresidual.map(|dresidual| dresidual.address),
             dy.stride as i64,
             x.stride as i64,
-            residual.map_or(0, |residual| residual.stride) as i64,
+            inputs.residual_stride(),
             dx.map_or(0, |dx| dx.stride) as i64,
             dresidual.map_or(0, |dresidual| dresidual.stride) as i64,
-            pixels as i32,
-            channels as i32,
+            split.pixels as i32,
+            split.channels as i32,
             op.groups as i32,
             split.lanes as i32,
             i32::from(split.packed),
