@@ -241,13 +241,7 @@ unsafe impl<T: Send> Send for Product<T> {}
 unsafe impl<T: Sync> Sync for Product<T> {}
 
 impl<T: Real> Product<T> {
-    fn new(
-        y: Rows<T>,
-        mode: Write,
-        alpha: f64,
-        left: Factor<T>,
-        right: Factor<T>,
-    ) -> Product<T> {
+    fn new(y: Rows<T>, mode: Write, alpha: f64, left: Factor<T>, right: Factor<T>) -> Product<T> {
         let ([rows, terms], [right_terms, columns]) = (left.sizes(), right.sizes());
         assert_eq!(
             [y.rows, y.width, terms],
@@ -265,12 +259,7 @@ impl<T: Real> Product<T> {
     }
 
     /// Computes a block of the result on the calling thread.
-    fn block(
-        &self,
-        [rows, columns]: [Range<usize>; 2],
-        panels: Panels,
-        finish: Finish<'_>,
-    ) {
+    fn block(&self, [rows, columns]: [Range<usize>; 2], panels: Panels, finish: Finish<'_>) {
         if self.terms == 0 {
             if !self.adds {
                 for row in rows.clone() {

@@ -272,7 +272,7 @@ mod tests {
         let names = |files: &[&str], channel_files| {
             let files: Vec<String> = files.iter().map(|&file| file.to_owned()).collect();
             let samples = without_masks("in".into(), &files, channel_files).unwrap();
-            Names::of(&[Arc::new(samples)]).0.remove(0)
+            ClassNames::of(&[Arc::new(samples)]).0.remove(0)
         };
         assert_eq!(
             names(&["a.png", "b/a.png", "x_0001.png"], 1),
