@@ -73,7 +73,7 @@ fn a_frozen_tower_leaves_as_it_came_and_the_run_goes_on() {
         "--freeze none",
         "--freeze vision_model,text_model",
     ] {
-        let parts = ["train.freeze", "the run began", "--out"];
+        let parts = ["cannot resume with train.freeze", "--out"];
         run.resume(&format!("--epochs 2 {other}"))
             .refused_with(&parts);
     }

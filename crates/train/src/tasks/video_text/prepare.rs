@@ -13,7 +13,7 @@ use super::super::classify::{self, Head};
 use super::frame_cache::FrameCache;
 use super::opened_model::{OpenedVideoText, open_model};
 use super::{ClipInput, LossSettings, TokenizedTexts, VideoTextData, VideoTextTask, tokenizers};
-use crate::config::{RunConfig, SameText};
+use crate::config::{FrameCacheChoice, RunConfig, SameText};
 use crate::engine::similarity::unique_texts;
 use crate::error::TrainError;
 use crate::planning::prepare::Prepared;
@@ -52,10 +52,22 @@ pub fn setup(config: &RunConfig, site: Site<'_>) -> Result<Setup, TrainError> {
     let mut heads: Vec<Head> = target.iter().map(Head::new).collect();
     weigh_label(config, &mut heads);
     let tokens = config.tokens.unwrap_or(opened.model.max_text_tokens());
-    let mut notes = Vec::new();
+    let mut notes = warnings_without_data(config);
     let processor = opened.processor.clone();
     let task = task(config, site, opened, heads, tokens, &mut notes)?;
     Setup::new(config, site, Arc::new(task), processor, None, notes)
+}
+
+/// Settings of the model that only data make a difference to.
+fn warnings_without_data(config: &RunConfig) -> Vec<String> {
+    let section = &config.video_text;
+    let keys = [
+        ("tokenizer", section.tokenizer.is_some()),
+        ("cache", section.cache != FrameCacheChoice::None),
+    ];
+    let set = keys.iter().filter(|(_, is_set)| *is_set);
+    set.map(|(key, _)| format!("warning: video_text.{key}: no effect without data"))
+        .collect()
 }
 
 /// Weighs a head called `label` by `losses.label`, as in CLIP; other heads by `losses.targets`.

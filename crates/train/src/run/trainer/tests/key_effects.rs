@@ -17,12 +17,15 @@ use holdall_data::DataConfig;
 use holdall_data::config::Validation;
 use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
 use holdall_sample_data::vessels::{self, VesselsConfig};
+use holdall_graph::Copies;
+use holdall_plan::StepShape;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::config::budget::Memory;
 use crate::config::{TaskName, is_within};
 use crate::engine::schedule::LearningRates;
+use crate::engine::step_graph::write_step;
 use crate::planning::digest::data_digest;
 use crate::planning::prepare::Prepared;
 use crate::planning::setup::Setup;
@@ -342,7 +345,13 @@ fn step_fingerprint(setup: &Setup) -> String {
         &setup.request,
         setup.seed,
     );
-    format!("{:?} {of_step:?} {learnt:?}", setup.notes)
+    let shape = StepShape {
+        batch_size: 2,
+        gradient_accumulation: 1,
+        copies: Copies::default(),
+    };
+    let graph = write_step(&setup.step, &shape);
+    format!("{:?} {of_step:?} {learnt:?} {:?}", setup.notes, graph.nodes())
 }
 
 /// Events, losses and files of a run, as text.

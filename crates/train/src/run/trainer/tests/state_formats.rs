@@ -103,7 +103,7 @@ fn a_state_of_another_format_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.starts_with("the run began with train.optimizer_state: 8bit; found f32\nhint:"),
+        error.starts_with("cannot resume with train.optimizer_state: f32; the run has 8bit\nhint:"),
         "{error}"
     );
 }
