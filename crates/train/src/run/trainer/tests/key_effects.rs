@@ -15,10 +15,10 @@ use std::path::Path;
 
 use holdall_data::DataConfig;
 use holdall_data::config::Validation;
-use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
-use holdall_sample_data::vessels::{self, VesselsConfig};
 use holdall_graph::Copies;
 use holdall_plan::StepShape;
+use holdall_sample_data::moving_shapes::{self, MovingShapesConfig};
+use holdall_sample_data::vessels::{self, VesselsConfig};
 use serde_json::{Value, json};
 
 use super::*;
@@ -351,7 +351,11 @@ fn step_fingerprint(setup: &Setup) -> String {
         copies: Copies::default(),
     };
     let graph = write_step(&setup.step, &shape);
-    format!("{:?} {of_step:?} {learnt:?} {:?}", setup.notes, graph.nodes())
+    format!(
+        "{:?} {of_step:?} {learnt:?} {:?}",
+        setup.notes,
+        graph.nodes()
+    )
 }
 
 /// Events, losses and files of a run, as text.
