@@ -339,7 +339,8 @@ impl Memory {
 
 /// Where processes that share a card say what they hold.
 fn folder_of(ordinal: usize) -> PathBuf {
-    crate::nvrtc::own_folder().join(format!("processes/{ordinal}"))
+    let machine = crate::model::model().map_or("this", |model| &model.machine);
+    crate::nvrtc::own_folder().join(format!("processes/{machine}/{ordinal}"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! `wddm` is a card under Windows: its free memory includes host memory, allocations beyond the card's memory go to the host and are slow,
 //! memory per process is not reported, and pinned memory has a limit (`pinned=MiB`) and is charged against the card. `neighbour=6000@5` is
-//! another process that takes 6,000 MiB after this process has queried the free memory five times.
+//! another process that takes 6,000 MiB after this process has queried the free memory five times. Processes that name the same card share
+//! its memory, unless they name different machines (`machine=second`).
 
 use std::sync::OnceLock;
 
@@ -24,6 +25,8 @@ pub struct Model {
     pub shared_bytes: i32,
     /// Number of such cards in the machine.
     pub count: usize,
+    /// Name of the machine; processes on different machines share nothing.
+    pub machine: String,
     pub seed: u64,
     /// Whether the card behaves as under Windows.
     pub is_wddm: bool,
@@ -71,6 +74,7 @@ impl Model {
             num_processors,
             shared_bytes: 0,
             count: 1,
+            machine: "this".to_owned(),
             seed,
             is_wddm: false,
             pinned_bytes: u64::MAX,
@@ -79,7 +83,7 @@ impl Model {
         for word in words {
             let wrong = || {
                 format!(
-                    "{word}: expected memory=MiB, capability=8.9, count=2, wddm, pinned=MiB or neighbour=MiB@5"
+                    "{word}: expected memory=MiB, capability=8.9, count=2, machine=NAME, wddm, pinned=MiB or neighbour=MiB@5"
                 )
             };
             if word == "wddm" {
@@ -107,6 +111,9 @@ impl Model {
                     });
                 }
                 "count" => model.count = value.parse().map_err(|_| wrong())?,
+                "machine" if value.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+                    model.machine = value.to_owned();
+                }
                 _ => return Err(wrong()),
             }
         }

@@ -30,7 +30,7 @@ pub(super) fn for_rows(rows: usize, work: impl Fn(usize) + Send + Sync) {
 }
 
 /// An activation function and its derivative, as a type so that loops over it vectorise.
-pub(super) trait Curve {
+pub(super) trait Curve: Sync {
     fn value<T: Real>(z: T) -> T;
     fn slope<T: Real>(z: T) -> T;
 }

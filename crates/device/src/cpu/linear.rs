@@ -1,6 +1,7 @@
 //! `y = activation(x W^T + b + low rank) + residual` and its gradients. Element-wise work on a product follows each of its blocks, while
 //! that is in the cache.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use holdall_graph::Write;
@@ -11,7 +12,7 @@ use rayon::prelude::*;
 use super::elements::{Curve, ErfCurve, LeakyCurve, QuickCurve, ReluCurve};
 use super::operands::{Operands, Rows};
 use super::product::{Factor, Finish, product, product_then};
-use super::real::{Real, vectorised};
+use super::real::{Pieces, Real, run_pieces_here, vectorised};
 
 /// Partial sums of a bias gradient.
 const BIAS_PARTS: usize = 16;
@@ -52,7 +53,10 @@ pub(super) fn forward<T: Real>(op: &Linear, o: &Operands<'_>) {
                     Activation::LeakyRelu => activate::<T, LeakyCurve>(y, z, bias),
                 }
             }
-            None => add(y, bias, residual.map(part)),
+            None => {
+                let residual = residual.map(part);
+                run_pieces_here(y.rows, &Add { y, bias, residual });
+            }
         }
     };
     let (left, right) = (Factor::Plain(x), Factor::Transposed(weight));
@@ -83,43 +87,67 @@ fn for_row_blocks(rows: usize, work: impl Fn(Range<usize>) + Sync) {
 }
 
 /// `z += bias`, `y = activation(z)`; `z` and `y` may be the same matrix.
+struct Activate<T, C> {
+    y: Rows<T>,
+    z: Rows<T>,
+    bias: Rows<T>,
+    curve: PhantomData<C>,
+}
+
 fn activate<T: Real, C: Curve>(y: Rows<T>, z: Rows<T>, bias: Rows<T>) {
-    let is_in_place = y.pointer() == z.pointer();
-    vectorised(|| {
-        for row in 0..y.rows {
-            if is_in_place {
-                for (y, &b) in y.row_mut(row).iter_mut().zip(bias.row(0)) {
-                    *y = C::value(*y + b);
-                }
-            } else {
-                let sums = z.row_mut(row).iter_mut().zip(bias.row(0));
-                for (y, (z, &b)) in y.row_mut(row).iter_mut().zip(sums) {
-                    *z += b;
-                    *y = C::value(*z);
-                }
+    let curve = PhantomData::<C>;
+    run_pieces_here(y.rows, &Activate { y, z, bias, curve });
+}
+
+impl<T: Real, C: Curve> Pieces for Activate<T, C> {
+    #[inline(always)]
+    fn piece(&self, row: usize) {
+        let bias = self.bias.row(0);
+        if self.y.pointer() == self.z.pointer() {
+            for (y, &b) in self.y.row_mut(row).iter_mut().zip(bias) {
+                *y = C::value(*y + b);
+            }
+        } else {
+            let sums = self.z.row_mut(row).iter_mut().zip(bias);
+            for (y, (z, &b)) in self.y.row_mut(row).iter_mut().zip(sums) {
+                *z += b;
+                *y = C::value(*z);
             }
         }
-    });
+    }
 }
 
 /// `y += bias + residual`, where there are any.
-fn add<T: Real>(y: Rows<T>, bias: Option<Rows<T>>, residual: Option<Rows<T>>) {
-    vectorised(|| {
-        for row in 0..y.rows {
-            let numbers = y.row_mut(row).iter_mut();
-            match (bias, residual) {
-                (None, None) => {}
-                (Some(bias), None) => numbers.zip(bias.row(0)).for_each(|(y, &b)| *y += b),
-                (None, Some(residual)) => {
-                    numbers.zip(residual.row(row)).for_each(|(y, &r)| *y += r);
+struct Add<T> {
+    y: Rows<T>,
+    bias: Option<Rows<T>>,
+    residual: Option<Rows<T>>,
+}
+
+impl<T: Real> Pieces for Add<T> {
+    #[inline(always)]
+    fn piece(&self, row: usize) {
+        let y = self.y.row_mut(row);
+        match (self.bias, self.residual) {
+            (None, None) => {}
+            (Some(bias), None) => {
+                for (y, &b) in y.iter_mut().zip(bias.row(0)) {
+                    *y += b;
                 }
-                (Some(bias), Some(residual)) => {
-                    let added = bias.row(0).iter().zip(residual.row(row));
-                    numbers.zip(added).for_each(|(y, (&b, &r))| *y = *y + b + r);
+            }
+            (None, Some(residual)) => {
+                for (y, &r) in y.iter_mut().zip(residual.row(row)) {
+                    *y += r;
+                }
+            }
+            (Some(bias), Some(residual)) => {
+                let added = bias.row(0).iter().zip(residual.row(row));
+                for (y, (&b, &r)) in y.iter_mut().zip(added) {
+                    *y = *y + b + r;
                 }
             }
         }
-    });
+    }
 }
 
 pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
@@ -146,14 +174,24 @@ pub(super) fn input_grad<T: Real>(op: &LinearInputGrad, o: &Operands<'_>) {
 }
 
 /// `dx *= activation'(z)`.
+struct Through<T, C> {
+    dx: Rows<T>,
+    z: Rows<T>,
+    curve: PhantomData<C>,
+}
+
 fn through<T: Real, C: Curve>(dx: Rows<T>, z: Rows<T>) {
-    vectorised(|| {
-        for row in 0..dx.rows {
-            for (dx, &z) in dx.row_mut(row).iter_mut().zip(z.row(row)) {
-                *dx *= C::slope(z);
-            }
+    let curve = PhantomData::<C>;
+    run_pieces_here(dx.rows, &Through { dx, z, curve });
+}
+
+impl<T: Real, C: Curve> Pieces for Through<T, C> {
+    #[inline(always)]
+    fn piece(&self, row: usize) {
+        for (dx, &z) in self.dx.row_mut(row).iter_mut().zip(self.z.row(row)) {
+            *dx *= C::slope(z);
         }
-    });
+    }
 }
 
 pub(super) fn weight_grad<T: Real>(op: &LinearWeightGrad, o: &Operands<'_>) {

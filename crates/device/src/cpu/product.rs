@@ -369,10 +369,14 @@ impl<T: Real> Block<'_, T> {
         assert!(has_room || has_whole_vectors, "scratch as planned");
         let is_right_copied = has_room && (!has_whole_vectors || self.rows.len() > FEW_ROWS);
         let right_panels = self.panels.start.cast::<T>();
-        // Of whole vectors, but for the last.
-        let vectors = columns.len().div_ceil(lanes);
-        let panels = parts(vectors, TileSize::<T, S>::VECTORS)
-            .map(|part| part.start * lanes..columns.len().min(part.end * lanes));
+        // Of whole vectors, but for the last. Computed once: tiles are so short that a division for each would be felt.
+        let mut ends = [0; STRIP_PANELS + 1];
+        let mut num_panels = 0;
+        for part in parts(columns.len().div_ceil(lanes), TileSize::<T, S>::VECTORS) {
+            num_panels += 1;
+            ends[num_panels] = columns.len().min(part.end * lanes);
+        }
+        let panels = (0..num_panels).map(|panel| ends[panel]..ends[panel + 1]);
         if is_right_copied {
             for panel in panels.clone() {
                 let factor = Strided {

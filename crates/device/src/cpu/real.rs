@@ -196,6 +196,24 @@ pub(super) fn run_pieces(count: usize, work: &impl Pieces) {
         .for_each(|number| pulp::Arch::new().dispatch(OnePiece(work, number)));
 }
 
+/// Runs every piece on this thread, with the widest vector instructions of this machine.
+pub(super) fn run_pieces_here(count: usize, work: &impl Pieces) {
+    struct All<'a, W>(&'a W, usize);
+
+    impl<W: Pieces> pulp::NullaryFnOnce for All<'_, W> {
+        type Output = ();
+
+        #[inline(always)]
+        fn call(self) {
+            for number in 0..self.1 {
+                self.0.piece(number);
+            }
+        }
+    }
+
+    pulp::Arch::new().dispatch(All(work, count));
+}
+
 /// Whether a vector register holds sixteen f32.
 pub(super) fn has_wide_vectors() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -156,16 +156,3 @@ pub(super) unsafe fn store<T: Vectors, S: Simd>(to: *mut T, vector: T::Vector<S>
     // SAFETY: the caller's promise; vectors are plain numbers.
     unsafe { to.cast::<T::Vector<S>>().write_unaligned(vector) }
 }
-
-/// Asks for the cache line at an address that need not exist.
-#[inline(always)]
-pub(super) fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint; every x86-64 has it, and no address makes it fail.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}

@@ -3,7 +3,7 @@
 use pulp::{NullaryFnOnce, Simd};
 
 use super::super::real::Real;
-use super::super::vectors::{load, prefetch, store};
+use super::super::vectors::{load, store};
 
 /// Vectors of a tile: with eight rows, 24 of 32 registers hold sums.
 const MAX_VECTORS: usize = 3;
@@ -84,12 +84,6 @@ impl<T: Real, S: Simd, const P: usize, const V: usize> NullaryFnOnce for Run<'_,
         let [by_row, by_term] = tile.left_strides;
         // SAFETY: the caller of `compute` promises that the operands hold these rows, columns and terms.
         unsafe {
-            for p in 0..P {
-                prefetch(tile.y.wrapping_add(p * tile.y_stride));
-                if V > 1 {
-                    prefetch(tile.y.wrapping_add(p * tile.y_stride + (V - 1) * lanes));
-                }
-            }
             let (mut left, mut right) = (tile.left, tile.right);
             let mut sums = [[T::splat(simd, T::ZERO); V]; P];
             for _ in 0..tile.terms {
@@ -108,26 +102,53 @@ impl<T: Real, S: Simd, const P: usize, const V: usize> NullaryFnOnce for Run<'_,
             }
             let alpha = T::splat(simd, tile.alpha);
             let zero = T::splat(simd, T::ZERO);
+            let has_whole_vectors = tile.columns == V * lanes;
             for (p, sums) in sums.iter().enumerate() {
                 let y = tile.y.add(p * tile.y_stride);
-                for (v, &sum) in sums.iter().enumerate() {
-                    let y = y.add(v * lanes);
-                    if (v + 1) * lanes <= tile.columns {
+                if !has_whole_vectors {
+                    for (v, &sum) in sums.iter().take(V - 1).enumerate() {
+                        let y = y.add(v * lanes);
                         let before = if tile.adds { load::<T, S>(y) } else { zero };
                         store::<T, S>(y, T::multiply_add(simd, alpha, sum, before));
-                        continue;
                     }
-                    // The last columns of a row are fewer than a vector has lanes.
-                    let count = tile.columns - v * lanes;
-                    let mut row = [T::ZERO; 16];
-                    if tile.adds {
-                        std::ptr::copy_nonoverlapping(y, row.as_mut_ptr(), count);
+                    add_some::<T, S>(simd, tile, alpha, sums[V - 1], y.add((V - 1) * lanes), V);
+                } else if tile.adds {
+                    for (v, &sum) in sums.iter().enumerate() {
+                        let y = y.add(v * lanes);
+                        store::<T, S>(y, T::multiply_add(simd, alpha, sum, load::<T, S>(y)));
                     }
-                    let before = load::<T, S>(row.as_ptr());
-                    store::<T, S>(row.as_mut_ptr(), T::multiply_add(simd, alpha, sum, before));
-                    std::ptr::copy_nonoverlapping(row.as_ptr(), y, count);
+                } else {
+                    for (v, &sum) in sums.iter().enumerate() {
+                        store::<T, S>(y.add(v * lanes), T::multiply_add(simd, alpha, sum, zero));
+                    }
                 }
             }
         }
+    }
+}
+
+/// Writes the last columns of a row, fewer than a vector has lanes.
+///
+/// # Safety
+/// The result has these columns at `y`.
+#[inline(always)]
+unsafe fn add_some<T: Real, S: Simd>(
+    simd: S,
+    tile: &Tile<T>,
+    alpha: T::Vector<S>,
+    sum: T::Vector<S>,
+    y: *mut T,
+    num_vectors: usize,
+) {
+    let count = tile.columns - (num_vectors - 1) * TileSize::<T, S>::LANES;
+    let mut row = [T::ZERO; 16];
+    // SAFETY: the caller's promise; a vector has at most sixteen lanes.
+    unsafe {
+        if tile.adds {
+            std::ptr::copy_nonoverlapping(y, row.as_mut_ptr(), count);
+        }
+        let before = load::<T, S>(row.as_ptr());
+        store::<T, S>(row.as_mut_ptr(), T::multiply_add(simd, alpha, sum, before));
+        std::ptr::copy_nonoverlapping(row.as_ptr(), y, count);
     }
 }
