@@ -301,7 +301,7 @@ fn compile(source: &str, defines: &[String], architecture: u32) -> Result<Vec<u8
         .map(|(name, bounds)| format!("HOLDALL_KERNEL({name}, {bounds})\n"))
         .collect();
     let whole = format!(
-        "{CARD}\n{INSTRUCTIONS}\nnamespace {{\n{}\n#line 1 \"table\"\n\
+        "{CARD}\nnamespace {{\n{INSTRUCTIONS}\n{}\n#line 1 \"table\"\n\
          __shared__ __attribute__((used)) char holdall_some_shared[16];\n\
          const card::Kernel HOLDALL_KERNELS[] = {{\n{table}{{nullptr, nullptr, 0, 0, nullptr}}}};\n}}\n\
          extern \"C\" const card::Kernel *holdall_kernels() {{ return HOLDALL_KERNELS; }}\n\

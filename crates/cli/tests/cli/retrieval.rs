@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::typed::{Answer, DOES_NOT_FIT, DONE, bytes, holdall, holdall_words};
+use crate::typed::{Answer, DOES_NOT_FIT, DONE, bytes, holdall, holdall_words, test_device};
 
 /// A folder of features.
 struct Home(TempDir);
@@ -92,6 +92,25 @@ fn drawn(num_rows: usize, dimension: usize, seed: u64) -> Rows {
 
 fn score(a: &[i32], b: &[i32]) -> i32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// With `HOLDALL_TEST_DEVICE=cuda`: kernels that no training step runs.
+#[test]
+fn ranks_on_a_card_are_those_of_the_cpu() {
+    if test_device() == "cpu" {
+        return;
+    }
+    let home = Home::new();
+    home.npy("queries.npy", &drawn(150, 40, 1));
+    home.npy("gallery.npy", &drawn(150, 40, 2));
+    let card = test_device();
+    let [cpu, card] = ["cpu", card.as_str()].map(|device| {
+        let line = format!("--queries queries.npy --gallery gallery.npy --device {device}");
+        let mut ranks = home.json(&line);
+        ["query_to_gallery", "gallery_to_query"].map(|direction| ranks[direction].take())
+    });
+    assert_eq!(cpu, card);
+    assert_ne!(cpu[0]["ties"], 0, "{cpu:?}");
 }
 
 /// Above and level of each item's best positive, its other positives aside.
