@@ -1,6 +1,6 @@
 //! Attention of a few queries over the many keys of another sequence: one sample and head per task, scores with a row per key.
 //!
-//! Queries are side by side in vectors, so that a softmax is the same arithmetic in every lane, products need no packing, and missing
+//! Queries are side by side in vectors, so that a softmax is the same arithmetic in every lane, products copy nothing, and missing
 //! keys are skipped. Lanes after the last query hold arbitrary numbers that nothing reads.
 //!
 //! Legend: `s` keys, `t` queries, `l` lanes (`t` rounded up to whole vectors), `w` width of a head.
@@ -16,11 +16,11 @@ use super::product::{Factor, direct_product};
 use super::real::{Real, vectorised};
 use super::vectors::UNIT;
 
-/// Maximum number of queries: with more of them, packing is worth its cost.
+/// Maximum number of queries: with more of them, copies of factors are worth their cost.
 const MOST_QUERIES: usize = 64;
 
-/// Whether this module computes an attention. A single query and self-attention stay with `attention`, whose order of sums the results
-/// of existing CLIP models depend on.
+/// Whether this module computes an attention. A single query and self-attention stay with `attention`, whose softmax sums in another
+/// order: results of existing CLIP models would change.
 pub(super) fn takes(op: &Attention, [q, k]: [Shape; 2]) -> bool {
     let (queries, keys) = (q.dims()[1], k.dims()[1]);
     (2..=MOST_QUERIES).contains(&queries)

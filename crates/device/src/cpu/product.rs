@@ -23,12 +23,13 @@ use rayon::prelude::*;
 
 use super::operands::Rows;
 use super::real::Real;
+use super::vectors::UNIT;
 use tile::{Tile, TileSize};
 
 /// Terms that are summed in a register before they are added to the result.
-pub(super) const RUN: usize = 256;
-/// Panels of a strip: with runs of 256 they take a quarter of a second-level cache of 1 MiB.
-const STRIP_PANELS: usize = 6;
+const RUN: usize = 256;
+/// Columns of a strip: with runs of 256 terms its panels take a quarter of a second-level cache of 1 MiB.
+const STRIP_COLUMNS: usize = 288;
 /// Rows below which copying a right factor with contiguous columns costs more than it saves.
 const FEW_ROWS: usize = 48;
 /// Least and most rows of a block. Each block copies its own panels; more rows of a strip than this would leave the second-level cache
@@ -38,6 +39,8 @@ const BLOCK_ROWS: [usize; 2] = [128, 512];
 const BLOCKS_PER_THREAD: usize = 3;
 /// Products with fewer multiplications stay on the calling thread.
 const SMALL_PRODUCT: usize = 1 << 16;
+/// Rows and columns of the largest tile of any machine: blocks are whole tiles.
+const TILE: [usize; 2] = [8, 48];
 /// Panels begin at a multiple of this.
 const ALIGNMENT: usize = 64;
 
@@ -135,28 +138,11 @@ pub(super) fn scratch_bytes(
     element_bytes: usize,
     num_threads: usize,
 ) -> usize {
-    struct StripColumns {
-        element_bytes: usize,
-    }
-
-    impl WithSimd for StripColumns {
-        type Output = usize;
-
-        fn with_simd<S: Simd>(self, _: S) -> usize {
-            if self.element_bytes == size_of::<f64>() {
-                STRIP_PANELS * TileSize::<f64, S>::COLUMNS
-            } else {
-                STRIP_PANELS * TileSize::<f32, S>::COLUMNS
-            }
-        }
-    }
-
     if m == 0 || k == 0 || n == 0 {
         return 0;
     }
-    let strip = pulp::Arch::new().dispatch(StripColumns { element_bytes });
-    // Columns are filled up to whole vectors, of at most sixteen numbers.
-    let columns = n.next_multiple_of(16).min(strip);
+    // Columns are filled up to whole vectors.
+    let columns = n.next_multiple_of(UNIT).min(STRIP_COLUMNS);
     let each = k.min(RUN) * columns * element_bytes;
     each.next_multiple_of(ALIGNMENT) * num_threads + ALIGNMENT
 }
@@ -211,7 +197,7 @@ pub(super) fn small_product<T: Real>(
     whole.block([0..y.rows, 0..y.width], panels, &|_| ());
 }
 
-/// Like [`small_product`], without scratch: the right factor's width is a multiple of sixteen.
+/// Like [`small_product`], without scratch: the right factor's width is a multiple of [`UNIT`].
 pub(super) fn direct_product<T: Real>(
     y: Rows<T>,
     mode: Write,
@@ -219,7 +205,7 @@ pub(super) fn direct_product<T: Real>(
     left: Factor<T>,
     right: Rows<T>,
 ) {
-    assert!(right.width.is_multiple_of(16), "whole vectors");
+    assert!(right.width.is_multiple_of(UNIT), "whole vectors");
     small_product(y, mode, alpha, left, Factor::Plain(right), Panels::NONE);
 }
 
@@ -300,10 +286,13 @@ impl Grid {
         }
         let wanted = BLOCKS_PER_THREAD * num_threads;
         let [least, most] = BLOCK_ROWS;
-        grid.block_rows = rows.div_ceil(wanted).clamp(least, most).next_multiple_of(8);
+        grid.block_rows = rows
+            .div_ceil(wanted)
+            .clamp(least, most)
+            .next_multiple_of(TILE[0]);
         let missing = wanted.div_ceil(rows.div_ceil(grid.block_rows));
         if missing > 1 && num_threads > 1 {
-            grid.block_columns = columns.div_ceil(missing).next_multiple_of(48);
+            grid.block_columns = columns.div_ceil(missing).next_multiple_of(TILE[1]);
         }
         grid
     }
@@ -338,9 +327,8 @@ impl<T: Real> WithSimd for Block<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let strip = STRIP_PANELS * TileSize::<T, S>::COLUMNS;
-        for start in self.columns.clone().step_by(strip) {
-            let columns = start..self.columns.end.min(start + strip);
+        for start in self.columns.clone().step_by(STRIP_COLUMNS) {
+            let columns = start..self.columns.end.min(start + STRIP_COLUMNS);
             for term in (0..self.product.terms).step_by(RUN) {
                 let terms = term..self.product.terms.min(term + RUN);
                 self.strip(simd, columns.clone(), terms);
@@ -348,6 +336,22 @@ impl<T: Real> WithSimd for Block<'_, T> {
             (self.finish)([self.rows.clone(), columns]);
         }
     }
+}
+
+/// Columns of each panel: as many vectors as a tile has. The last two share, so that none is left with a single vector.
+fn panels(columns: usize, vectors: usize, lanes: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let left = (columns - start).div_ceil(lanes);
+        let count = if left == vectors + 1 {
+            left.div_ceil(2)
+        } else {
+            left.min(vectors)
+        };
+        let panel = start..columns.min(start + count * lanes);
+        start = panel.end;
+        (!panel.is_empty()).then_some(panel)
+    })
 }
 
 /// Cuts `0..count` into as few parts of at most `largest` as there can be, all of about the same size.
@@ -369,16 +373,9 @@ impl<T: Real> Block<'_, T> {
         assert!(has_room || has_whole_vectors, "scratch as planned");
         let is_right_copied = has_room && (!has_whole_vectors || self.rows.len() > FEW_ROWS);
         let right_panels = self.panels.start.cast::<T>();
-        // Of whole vectors, but for the last. Computed once: tiles are so short that a division for each would be felt.
-        let mut ends = [0; STRIP_PANELS + 1];
-        let mut num_panels = 0;
-        for part in parts(columns.len().div_ceil(lanes), TileSize::<T, S>::VECTORS) {
-            num_panels += 1;
-            ends[num_panels] = columns.len().min(part.end * lanes);
-        }
-        let panels = (0..num_panels).map(|panel| ends[panel]..ends[panel + 1]);
+        let panels = || panels(columns.len(), TileSize::<T, S>::VECTORS, lanes);
         if is_right_copied {
-            for panel in panels.clone() {
+            for panel in panels() {
                 let factor = Strided {
                     first: right.at(terms.start, columns.start + panel.start),
                     ..right
@@ -393,7 +390,7 @@ impl<T: Real> Block<'_, T> {
         }
         for rows in parts(self.rows.len(), TileSize::<T, S>::ROWS) {
             let row = self.rows.start + rows.start;
-            for panel in panels.clone() {
+            for panel in panels() {
                 let column = columns.start + panel.start;
                 let (right, right_stride) = if is_right_copied {
                     let from = right_panels.wrapping_add(num_terms * panel.start);

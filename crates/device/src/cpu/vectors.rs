@@ -32,13 +32,24 @@ pub(super) trait Vectors: Copy {
         to: *mut Self,
         to_stride: usize,
     ) {
-        for row in 0..TRANSPOSED {
-            for column in 0..TRANSPOSED {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    *to.add(column * to_stride + row) = *from.add(row * from_stride + column)
-                };
-            }
+        // SAFETY: the caller's promise.
+        unsafe { transpose_one_by_one(from, from_stride, to, to_stride) };
+    }
+}
+
+/// # Safety
+/// As of [`Vectors::transpose`].
+#[inline(always)]
+unsafe fn transpose_one_by_one<T: Copy>(
+    from: *const T,
+    from_stride: usize,
+    to: *mut T,
+    to_stride: usize,
+) {
+    for row in 0..TRANSPOSED {
+        for column in 0..TRANSPOSED {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
         }
     }
 }
@@ -76,13 +87,8 @@ impl Vectors for f32 {
         use std::arch::x86_64::*;
         let square = |row: usize, column: usize| from.wrapping_add(row * from_stride + column);
         if size_of::<S::f32s>() < size_of::<__m256>() {
-            for row in 0..TRANSPOSED {
-                for column in 0..TRANSPOSED {
-                    // SAFETY: the caller's promise.
-                    unsafe { *to.add(column * to_stride + row) = *square(row, column) };
-                }
-            }
-            return;
+            // SAFETY: the caller's promise.
+            return unsafe { transpose_one_by_one(from, from_stride, to, to_stride) };
         }
         // SAFETY: vectors of this size have AVX; the rest is the caller's promise.
         unsafe {

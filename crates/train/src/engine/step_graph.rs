@@ -139,8 +139,8 @@ pub const SAMPLE_IDS: &str = "sample ids";
 /// Input that decides random masks: seed and epoch.
 pub const STREAM: &str = "stream";
 
-/// Minimum rows of the feature storage. Products with fewer rows take another code path that sums in another order, and the
-/// loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
+/// Minimum rows of the feature storage. On a card, products with fewer rows take another code path that sums in another order, and
+/// the loss of a small batch would depend on its padding. Rows beyond the batch have weight zero.
 const LEAST_ROWS: usize = 17;
 
 /// A step under construction; tasks add their model and losses through it.

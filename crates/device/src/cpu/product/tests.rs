@@ -223,3 +223,49 @@ fn doubles_are_summed_as_doubles() {
         }
     }
 }
+
+/// The result of a block on a given instruction set.
+fn on<S: Simd>(simd: S, case: &Case) -> Vec<f32> {
+    let [m, k, n] = case.sizes;
+    let mut y = case.before.clone();
+    // Room for the widest vectors, whatever this machine has.
+    let mut scratch = vec![0u8; RUN.min(k) * n.next_multiple_of(UNIT) * size_of::<f32>() + 64];
+    // SAFETY: the scratch belongs to this product alone.
+    let panels = unsafe { Panels::new(scratch.as_mut_ptr(), scratch.len()) };
+    let [left, right] = case.factors(0, m);
+    let y_rows = result(&mut y, m, n, case.gap);
+    let product = Product::new(y_rows, Write::Accumulate, 0.75, left, right);
+    simd.vectorize(Block {
+        product: &product,
+        rows: 0..m,
+        columns: 0..n,
+        panels,
+        finish: &|_| (),
+    });
+    y
+}
+
+/// A machine dispatches to its own instruction set; these are the others. All that fuse multiply and add give the same bits.
+#[test]
+fn instruction_sets_agree() {
+    let pool = pool(1);
+    for transposed in [[false, true], [false, false], [true, false], [true, true]] {
+        for sizes in [[65, 300, 70], [7, 33, 150], [130, 40, 48], [1, 20, 17]] {
+            let case = Case::new(sizes, transposed, 1);
+            let plain = on(pulp::Scalar, &case);
+            for (&plain, expected) in plain.iter().zip(case.expected(Write::Accumulate)) {
+                let error = (f64::from(plain) - expected).abs();
+                assert!(error < 1e-5, "{plain} and {expected}");
+            }
+            let own = case.run(&pool, 0, sizes[0], Write::Accumulate);
+            #[cfg(target_arch = "x86_64")]
+            if let Some(avx2) = pulp::x86::V3::try_new() {
+                assert!(on(avx2, &case) == own, "{sizes:?} {transposed:?}");
+            }
+            #[cfg(target_arch = "aarch64")]
+            if let Some(neon) = pulp::aarch64::Neon::try_new() {
+                assert!(on(neon, &case) == own, "{sizes:?} {transposed:?}");
+            }
+        }
+    }
+}

@@ -1,21 +1,20 @@
-//! The innermost loop: a few rows and up to three vectors of columns of a product, summed in registers over one run of terms.
+//! The innermost loop: a few rows and vectors of columns of a product, summed in registers over one run of terms.
 
-use pulp::{NullaryFnOnce, Simd};
+use std::marker::PhantomData;
+
+use pulp::{Simd, WithSimd};
 
 use super::super::real::Real;
-use super::super::vectors::{load, store};
+use super::super::vectors::{UNIT, Unit, load, store};
 
-/// Vectors of a tile: with eight rows, 24 of 32 registers hold sums.
-const MAX_VECTORS: usize = 3;
-
-/// Largest tile for the vectors of `S`.
-pub(super) struct TileSize<T, S>(std::marker::PhantomData<(T, S)>);
+/// Largest tile for the vectors of `S`: sums, a row of vectors and one number must fit into its registers.
+pub(super) struct TileSize<T, S>(PhantomData<(T, S)>);
 
 impl<T: Real, S: Simd> TileSize<T, S> {
-    pub const LANES: usize = size_of::<T::Vector<S>>() / size_of::<T>();
-    pub const ROWS: usize = if S::REGISTER_COUNT >= 32 { 8 } else { 4 };
-    pub const VECTORS: usize = MAX_VECTORS;
-    pub const COLUMNS: usize = MAX_VECTORS * Self::LANES;
+    const HAS_MANY_REGISTERS: bool = S::REGISTER_COUNT >= 32;
+    pub const LANES: usize = Unit::<T, S>::LANES;
+    pub const ROWS: usize = if Self::HAS_MANY_REGISTERS { 8 } else { 6 };
+    pub const VECTORS: usize = if Self::HAS_MANY_REGISTERS { 3 } else { 2 };
 }
 
 /// Operands of one run of terms of a tile.
@@ -46,40 +45,37 @@ impl<T: Real> Tile<T> {
         match self.columns.div_ceil(TileSize::<T, S>::LANES) {
             1 => self.of_width::<S, 1>(simd),
             2 => self.of_width::<S, 2>(simd),
-            _ => self.of_width::<S, MAX_VECTORS>(simd),
+            // A constant, so that machines with few registers compile no larger tiles.
+            _ if TileSize::<T, S>::VECTORS == 2 => unreachable!("two vectors at most"),
+            _ => self.of_width::<S, 3>(simd),
         }
     }
 
     #[inline(always)]
     fn of_width<S: Simd, const V: usize>(&self, simd: S) {
-        let tile = self;
         match self.rows {
-            1 => simd.vectorize(Run::<T, S, 1, V> { simd, tile }),
-            2 => simd.vectorize(Run::<T, S, 2, V> { simd, tile }),
-            3 => simd.vectorize(Run::<T, S, 3, V> { simd, tile }),
-            4 => simd.vectorize(Run::<T, S, 4, V> { simd, tile }),
-            // Constants, so that machines with few registers compile no larger tiles.
-            _ if TileSize::<T, S>::ROWS == 4 => unreachable!("four rows at most"),
-            5 => simd.vectorize(Run::<T, S, 5, V> { simd, tile }),
-            6 => simd.vectorize(Run::<T, S, 6, V> { simd, tile }),
-            7 => simd.vectorize(Run::<T, S, 7, V> { simd, tile }),
-            _ => simd.vectorize(Run::<T, S, 8, V> { simd, tile }),
+            1 => simd.vectorize(Run::<T, 1, V>(self)),
+            2 => simd.vectorize(Run::<T, 2, V>(self)),
+            3 => simd.vectorize(Run::<T, 3, V>(self)),
+            4 => simd.vectorize(Run::<T, 4, V>(self)),
+            5 => simd.vectorize(Run::<T, 5, V>(self)),
+            6 => simd.vectorize(Run::<T, 6, V>(self)),
+            _ if TileSize::<T, S>::ROWS == 6 => unreachable!("six rows at most"),
+            7 => simd.vectorize(Run::<T, 7, V>(self)),
+            _ => simd.vectorize(Run::<T, 8, V>(self)),
         }
     }
 }
 
-/// A tile of `P` rows and `V` vectors, as a function of its own that is compiled for the instructions of `S`.
-struct Run<'t, T, S, const P: usize, const V: usize> {
-    simd: S,
-    tile: &'t Tile<T>,
-}
+/// A tile of `P` rows and `V` vectors: a function of its own, compiled for the machine's vectors.
+struct Run<'t, T, const P: usize, const V: usize>(&'t Tile<T>);
 
-impl<T: Real, S: Simd, const P: usize, const V: usize> NullaryFnOnce for Run<'_, T, S, P, V> {
+impl<T: Real, const P: usize, const V: usize> WithSimd for Run<'_, T, P, V> {
     type Output = ();
 
     #[inline(always)]
-    fn call(self) {
-        let Run { simd, tile } = self;
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Run(tile) = self;
         let lanes = TileSize::<T, S>::LANES;
         let [by_row, by_term] = tile.left_strides;
         // SAFETY: the caller of `compute` promises that the operands hold these rows, columns and terms.
@@ -141,8 +137,8 @@ unsafe fn add_some<T: Real, S: Simd>(
     num_vectors: usize,
 ) {
     let count = tile.columns - (num_vectors - 1) * TileSize::<T, S>::LANES;
-    let mut row = [T::ZERO; 16];
-    // SAFETY: the caller's promise; a vector has at most sixteen lanes.
+    let mut row = [T::ZERO; UNIT];
+    // SAFETY: the caller's promise; a vector has at most so many lanes.
     unsafe {
         if tile.adds {
             std::ptr::copy_nonoverlapping(y, row.as_mut_ptr(), count);
