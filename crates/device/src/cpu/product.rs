@@ -147,8 +147,8 @@ pub(super) fn scratch_bytes(
     each.next_multiple_of(ALIGNMENT) * num_threads + ALIGNMENT
 }
 
-/// What follows a product: called once for each block of rows and columns of the result, on the thread that has just computed it, while
-/// it is in the cache.
+/// Element-wise work on a product: called for each block of rows and columns of the result, by the thread that has just computed it,
+/// while it is in the cache.
 pub(super) type Finish<'f> = &'f (dyn Fn([Range<usize>; 2]) + Sync);
 
 /// Computes a product on all threads of the pool.
