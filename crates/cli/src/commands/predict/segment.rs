@@ -75,17 +75,13 @@ pub(super) fn run(
     (saved, data): (&SavedSegmenter, &DataConfig),
 ) -> Result<ExitCode> {
     let Some(out) = &arguments.segment.out else {
-        let hint = "holdall predict MODEL IMAGES --out masks";
-        return Err(refused(arguments, "expected --out DIR for its masks", hint));
+        return Err(TrainError::Config(format!(
+            "{}: a segmentation model; expected --out DIR for its masks\n\
+             hint: holdall predict MODEL IMAGES --out masks",
+            arguments.model
+        ))
+        .into());
     };
-    if !arguments.labels.is_empty() || arguments.features.is_some() || arguments.csv.is_some() {
-        let found = "--labels, --features and --csv are for models of captions and labels";
-        return Err(refused(
-            arguments,
-            found,
-            "--out DIR writes masks and scores",
-        ));
-    }
     let found = find(arguments, saved, data)?;
     let names = ClassNames::of(&found.lists);
     let writer = Writer {
@@ -143,14 +139,6 @@ pub(super) fn run(
     } else {
         ExitCode::from(failure::FOUND)
     })
-}
-
-fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Error {
-    let model = &arguments.model;
-    TrainError::Config(format!(
-        "{model}: a segmentation model; {found}\nhint: {hint}"
-    ))
-    .into()
 }
 
 /// Finds the inputs: a folder of images and masks, or a CSV of both, has truth to score against; other inputs are pictures only.
