@@ -47,7 +47,7 @@ pub struct Launch {
 }
 
 /// Names of a launcher's variables.
-struct HostNames {
+struct LauncherVariables {
     launcher: Launcher,
     rank: &'static str,
     size: &'static str,
@@ -56,36 +56,36 @@ struct HostNames {
 }
 
 /// Innermost launcher first.
-const NAMES: [HostNames; 5] = [
-    HostNames {
+const VARIABLES: [LauncherVariables; 5] = [
+    LauncherVariables {
         launcher: Launcher::Holdall,
         rank: "HOLDALL_RANK",
         size: "HOLDALL_SIZE",
         local_rank: "HOLDALL_LOCAL_RANK",
         local_size: "HOLDALL_LOCAL_SIZE",
     },
-    HostNames {
+    LauncherVariables {
         launcher: Launcher::Torchrun,
         rank: "RANK",
         size: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
         local_size: "LOCAL_WORLD_SIZE",
     },
-    HostNames {
+    LauncherVariables {
         launcher: Launcher::OpenMpi,
         rank: "OMPI_COMM_WORLD_RANK",
         size: "OMPI_COMM_WORLD_SIZE",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
     },
-    HostNames {
+    LauncherVariables {
         launcher: Launcher::Pmi,
         rank: "PMI_RANK",
         size: "PMI_SIZE",
         local_rank: "MPI_LOCALRANKID",
         local_size: "MPI_LOCALNRANKS",
     },
-    HostNames {
+    LauncherVariables {
         launcher: Launcher::Slurm,
         rank: "SLURM_PROCID",
         size: "SLURM_STEP_NUM_TASKS",
@@ -176,7 +176,7 @@ impl Launch {
     }
 }
 
-impl HostNames {
+impl LauncherVariables {
     fn read(&self, variables: &Variables<'_>) -> Result<Option<Launch>, GroupError> {
         if self.launcher == Launcher::Slurm && !in_slurm(variables) {
             return Ok(None);

@@ -28,8 +28,7 @@ use crate::commands::data_pairs;
 use crate::commands::next_command::Typed;
 use crate::config_file::{self, Differences};
 use crate::failure;
-use crate::options::is_yaml;
-use crate::options::{OutputOptions, TaskArgument, seed};
+use crate::options::{OutputOptions, TaskArgument, is_yaml, seed};
 use crate::screen::{columns, print, print_json, progress, tell};
 use crate::stop;
 
@@ -93,15 +92,6 @@ impl CheckOptions {
         }
     }
 
-    /// Warns of keys that were typed and that a command which only reads data does not read.
-    pub(super) fn tell_unread(&self) -> Result<()> {
-        let config = self.config()?;
-        let task = tasks::decide(&config).ok().map(|decision| decision.task);
-        let warnings = warnings_of_sets_for_data(&self.sets, task);
-        warnings.iter().for_each(|warning| tell(warning));
-        Ok(())
-    }
-
     /// Examples per finding: a table has room for one.
     pub(super) fn num_examples(&self) -> usize {
         if self.output.json { usize::MAX } else { 1 }
@@ -120,6 +110,16 @@ impl CheckOptions {
     }
 }
 
+/// Warns of typed keys that a command which only reads data does not read. Returns the task: the config's, or what the data is.
+pub(super) fn tell_unread_sets(config: &RunConfig, sets: &[String]) -> Option<TaskName> {
+    // Errors in the data are reported where it is read.
+    let found = || Some(tasks::of_data(&config.data).ok()?.task);
+    let task = config.task.or_else(found);
+    let warnings = warnings_of_sets_for_data(sets, task);
+    warnings.iter().for_each(|warning| tell(warning));
+    task
+}
+
 #[derive(Serialize)]
 struct CheckJson<'a> {
     verdict: &'static str,
@@ -128,11 +128,12 @@ struct CheckJson<'a> {
 }
 
 pub fn run(arguments: DataCheckArguments) -> Result<ExitCode> {
-    arguments.options.tell_unread()?;
-    if let Some(pairs) = data_pairs::meant(&arguments.options)? {
-        return data_pairs::check(&pairs, &arguments.options);
+    let options = &arguments.options;
+    let config = options.config()?;
+    if tell_unread_sets(&config, &options.sets) == Some(TaskName::Segment) {
+        return data_pairs::check(&data_pairs::meant(options, config), options);
     }
-    let config = meant(&arguments.options, Wanted::Cleanest)?;
+    let config = meant(options, config, Wanted::Cleanest)?;
     let Some(report) = watched(|watch| check(&config, watch))? else {
         return Ok(stop::exit_code());
     };
@@ -170,8 +171,11 @@ pub(super) enum Wanted {
 }
 
 /// The check that the options describe.
-pub(super) fn meant(options: &CheckOptions, wanted: Wanted) -> Result<CheckConfig> {
-    let mut config = options.config()?;
+pub(super) fn meant(
+    options: &CheckOptions,
+    mut config: RunConfig,
+    wanted: Wanted,
+) -> Result<CheckConfig> {
     let has_config = options.target.as_deref().is_some_and(is_yaml);
     let named = config.data.train.as_deref();
     let found = find(named).map_err(TrainError::from)?;

@@ -8,8 +8,9 @@ use holdall_data::check::{
     CleanFile, Cleaned, Conflicts, Copies, Duplicates, Fault, Gone, RowKind, clean,
 };
 use holdall_files::{counted, thousands};
+use holdall_train::config::TaskName;
 
-use crate::commands::data_check::{CheckOptions, Wanted, meant, share, watched};
+use crate::commands::data_check::{CheckOptions, Wanted, meant, share, tell_unread_sets, watched};
 use crate::commands::data_pairs;
 use crate::options::OverwriteOption;
 use crate::screen::{print, print_json, tell};
@@ -71,11 +72,13 @@ pub fn run(arguments: DataCleanArguments) -> Result<ExitCode> {
         },
     };
     let existing = arguments.overwrite.existing();
-    arguments.options.tell_unread()?;
-    if let Some(pairs) = data_pairs::meant(&arguments.options)? {
-        return data_pairs::clean(&pairs, copies, existing, &arguments.options);
+    let options = &arguments.options;
+    let config = options.config()?;
+    if tell_unread_sets(&config, &options.sets) == Some(TaskName::Segment) {
+        let pairs = data_pairs::meant(options, config);
+        return data_pairs::clean(&pairs, copies, existing, options);
     }
-    let config = meant(&arguments.options, Wanted::Source)?;
+    let config = meant(options, config, Wanted::Source)?;
     let Some(cleaned) = watched(|watch| clean(&config, copies, existing, watch))? else {
         return Ok(stop::exit_code());
     };

@@ -13,16 +13,14 @@ use holdall_data::samples::{EvidenceKind, evidence};
 use holdall_data::table::find;
 use holdall_files::{counted, show_bytes};
 use holdall_train::TrainError;
-use holdall_train::config::{Count, warnings_of_sets_for_data};
-use holdall_train::tasks;
+use holdall_train::config::Count;
 
-use crate::commands::data_check::{allowance, watched};
+use crate::commands::data_check::{allowance, tell_unread_sets, watched};
 use crate::commands::next_command::Typed;
 use crate::config_file::{self, Differences};
 use crate::failure;
 use crate::invocation::{program, quoted};
-use crate::options::is_yaml;
-use crate::options::{OutputOptions, at_least_one};
+use crate::options::{OutputOptions, at_least_one, is_yaml};
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
@@ -94,9 +92,7 @@ pub fn run(arguments: DataPackArguments) -> Result<ExitCode> {
         config.data.frames = arguments.frames;
     }
     let media = media(&arguments, &config.data)?;
-    let task = tasks::decide(&config).ok().map(|decision| decision.task);
-    let warnings = warnings_of_sets_for_data(&arguments.sets, task);
-    warnings.iter().for_each(|warning| tell(warning));
+    tell_unread_sets(&config, &arguments.sets);
     let workers = arguments.num_workers.unwrap_or(config.num_workers);
     let config = PackConfig {
         data: config.data,

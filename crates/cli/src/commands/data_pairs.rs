@@ -7,10 +7,9 @@ use holdall_data::check::{
     CleanPairs, Copies, MAX_ASPECT, MIN_PER_LABEL, PairCheck, PairFault, PairFinding, PairReport,
     check_pairs, clean_pairs,
 };
-use holdall_data::samples::{EvidenceKind, evidence};
 use holdall_data::segmentation::FIELD_OF_VIEW_HINT;
 use holdall_files::{Existing, counted, thousands};
-use holdall_train::config::TaskName;
+use holdall_train::config::RunConfig;
 use serde::Serialize;
 
 use crate::commands::data_check::{CheckOptions, allowance, near_copies, share, watched};
@@ -18,17 +17,8 @@ use crate::failure;
 use crate::screen::{print, print_json, tell};
 use crate::stop;
 
-/// The check that the options describe; `None` if the data is not pictures with masks.
-pub(super) fn meant(options: &CheckOptions) -> Result<Option<PairCheck>> {
-    let config = options.config()?;
-    let has_masks = match config.task {
-        Some(task) => task == TaskName::Segment,
-        // Errors in other kinds of data are reported by their own check.
-        None => evidence(&config.data).is_ok_and(|evidence| evidence.kind == EvidenceKind::Masks),
-    };
-    if !has_masks {
-        return Ok(None);
-    }
+/// The check that the options describe.
+pub(super) fn meant(options: &CheckOptions, config: RunConfig) -> PairCheck {
     let num_workers = options.num_workers.unwrap_or(config.num_workers);
     for (option, is_changed) in [
         ("--max-aspect", options.max_aspect != MAX_ASPECT),
@@ -40,14 +30,14 @@ pub(super) fn meant(options: &CheckOptions) -> Result<Option<PairCheck>> {
             ));
         }
     }
-    Ok(Some(PairCheck {
+    PairCheck {
         seed: options.seed.unwrap_or(config.seed),
         min_size: options.min_size,
         num_examples: options.num_examples(),
         num_workers: num_workers.exactly().filter(|number| *number > 0),
         allowance: allowance(config.memory),
         data: config.data,
-    }))
+    }
 }
 
 #[derive(Serialize)]

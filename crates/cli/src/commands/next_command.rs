@@ -5,8 +5,7 @@ use std::path::Path;
 use holdall_train::config::TaskName;
 
 use crate::invocation::{program, quoted};
-use crate::options::TaskArgument;
-use crate::options::is_yaml;
+use crate::options::{TaskArgument, is_yaml};
 
 /// The data options that the user typed.
 pub(super) struct Typed<'a> {

@@ -279,32 +279,58 @@ impl PredictArguments {
         self.template.as_deref().unwrap_or("a photo of a {}")
     }
 
-    /// Refuses options that a model of this kind does not read.
+    /// Refuses options that a model of this kind does not read, and those that contradict each other.
     fn check_options(&self, saved: &Saved) -> Result<(), TrainError> {
-        let is_segmenter = matches!(saved, Saved::Segment(_));
+        let refused =
+            |found: String, hint: &str| Err(TrainError::Config(format!("{found}\nhint: {hint}")));
+        let model = &self.model;
         let of_labels = [
+            ("--labels", !self.labels.is_empty()),
             ("--top", self.top.is_some()),
             ("--all-probabilities", self.all_probabilities),
             ("--template", self.template.is_some()),
             ("--texts", self.search.texts.is_some()),
+            ("--features", self.features.is_some()),
+            ("--csv", self.csv.is_some()),
         ];
         if let Some((option, _)) = of_labels.iter().find(|(_, is_there)| *is_there)
-            && is_segmenter
+            && let Saved::Segment(_) = saved
         {
-            return Err(TrainError::Config(format!(
-                "{option}: expected a model of captions or labels, found the segmentation model {}\nhint: leave it out",
-                self.model
-            )));
+            return refused(
+                format!(
+                    "{option}: expected a model of captions or labels, found the segmentation model {model}"
+                ),
+                "leave it out; --out DIR writes masks and scores",
+            );
         }
-        if is_segmenter {
-            self.clips.refuse(&self.model)?;
+        match (self.clips.first_typed(), saved) {
+            (Some(option), Saved::VideoText(_)) if self.search.texts.is_some() => {
+                return refused(
+                    format!("{option} and --texts: expected one of them"),
+                    "--texts searches for every text of a file and writes no captions",
+                );
+            }
+            (None, _) | (_, Saved::VideoText(_)) => {}
+            (Some(option), _) => {
+                let found = format!("{option}: expected a video-text model, found {model}");
+                return refused(found, "leave it out");
+            }
         }
         if self.template.is_some() && self.labels.is_empty() {
-            return Err(TrainError::Config(
-                "--template: expected --labels or --labels-file beside it, whose captions it makes\n\
-                 hint: --labels \"red car,blue car\" --template \"a photo of a {}\""
+            return refused(
+                "--template: expected --labels or --labels-file beside it, whose captions it makes"
                     .to_owned(),
-            ));
+                "--labels \"red car,blue car\" --template \"a photo of a {}\"",
+            );
+        }
+        if !self.template().contains("{}") {
+            return refused(
+                format!(
+                    "--template `{}`: expected {{}} where the label goes",
+                    self.template()
+                ),
+                "--template \"a photo of a {}\"",
+            );
         }
         Ok(())
     }
@@ -363,7 +389,6 @@ pub fn run(mut arguments: PredictArguments) -> Result<ExitCode> {
     if let Saved::VideoText(saved) = &saved {
         return video_text::run(&arguments, &device, budget_bytes, (saved, &data));
     }
-    arguments.clips.refuse(&arguments.model)?;
     let Named { samples, bad_rows } = inputs::pictures(&arguments.images, &data)?;
     inputs::check_outputs(&arguments, &samples)?;
     let job = PredictionJob {

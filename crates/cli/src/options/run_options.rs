@@ -10,9 +10,7 @@ use clap::{Args, ValueEnum};
 use holdall_data::table::is_data;
 use holdall_processes::Group;
 use holdall_train::config::budget::Memory;
-use holdall_train::config::{
-    Freeze, Precision, RecomputeChoice, RunConfig, TaskName, lay_batch_numbers,
-};
+use holdall_train::config::{Freeze, Precision, RecomputeChoice, RunConfig, TaskName};
 use holdall_train::tasks;
 
 use crate::config_file::{self, Differences};
@@ -204,31 +202,23 @@ impl RunOptions {
         } else {
             Differences::Refuse
         };
-        let mut config = config_file::load_layers(files, &self.sets, differences)?;
+        // Two of the batch numbers determine the third, so all that were typed are merged as one layer.
+        let batch_numbers = [
+            ("effective_batch", self.effective_batch),
+            ("batch_size", self.batch_size),
+            ("gradient_accumulation", self.gradient_accumulation),
+        ];
+        let typed = batch_numbers.into_iter();
+        let typed = typed.filter_map(|(key, number)| Some(format!("train.{key}={}", number?)));
+        let sets: Vec<String> = self.sets.iter().cloned().chain(typed).collect();
+        let mut config = config_file::load_layers(files, &sets, differences)?;
         self.lay_over(&mut config);
         Ok(config)
     }
 
     fn lay_over(&self, config: &mut RunConfig) {
-        let batch = &mut config.train;
-        [
-            batch.effective_batch,
-            batch.batch_size,
-            batch.gradient_accumulation,
-        ] = lay_batch_numbers(
-            [
-                batch.effective_batch,
-                batch.batch_size,
-                batch.gradient_accumulation,
-            ],
-            [
-                self.effective_batch,
-                self.batch_size,
-                self.gradient_accumulation,
-            ],
-        );
         set(
-            &mut batch.recompute,
+            &mut config.train.recompute,
             self.recompute.map(|recompute| match recompute {
                 RecomputeArgument::Auto => RecomputeChoice::Auto,
                 RecomputeArgument::None => RecomputeChoice::None,
@@ -236,7 +226,7 @@ impl RunOptions {
                 RecomputeArgument::Blocks => RecomputeChoice::Blocks,
             }),
         );
-        set(&mut batch.freeze, self.freeze.clone());
+        set(&mut config.train.freeze, self.freeze.clone());
         set(&mut config.memory, self.memory);
         set(&mut config.precision, self.precision.map(Precision::from));
         set(&mut config.seed, self.seed);

@@ -272,6 +272,10 @@ fn numbers_that_contradict_each_other_are_refused_with_a_hint() {
             "--effective-batch 100 --batch-size 8 --gradient-accumulation 12",
             &["100", "8", "12"],
         ),
+        (
+            "--effective-batch 100 --set train.batch_size=8 --set train.gradient_accumulation=12",
+            &["100", "8", "12"],
+        ),
         ("--batch-size 0", &["batch size", "0", "expected"]),
         ("--effective-batch 0", &["effective batch", "0", "expected"]),
         (

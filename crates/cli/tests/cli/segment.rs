@@ -628,6 +628,7 @@ fn options_about_labels_are_refused() {
         "--top 3",
         "--all-probabilities",
         "--template a{}",
+        "--csv masks.csv",
         "--beams 2",
         "--max-tokens 3",
         "--find disk",

@@ -100,6 +100,9 @@ fn a_config_is_translated_into_a_file_that_runs() {
     assert_eq!(fs::read_to_string(&new).unwrap(), written);
     let over = format!("--out {} --overwrite", old.display());
     translate(&over).refused_with(&["--out", "one that this command reads"]);
+    let check = holdall(&format!("data check {}", old.display())).stderr;
+    let told = check.matches("is a config of another tool").count();
+    assert_eq!(told, 1, "{check}");
     holdall(&format!("config translate {}", new.display()))
         .refused_with(&["a config of Holdall, nothing to translate"]);
 }

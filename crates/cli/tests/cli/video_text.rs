@@ -313,6 +313,9 @@ fn predict_sees_clips_as_eval_does() {
         text_features.display()
     );
     on("predict", &run.path, &line).exits(DONE);
+    let beams = format!("{line} --overwrite --beams 2");
+    on("predict", &run.path, &beams).refused_with(&["--beams and --texts"]);
+    on("predict", &run.path, "clips --labels a,b --template a").refused_with(&["--template `a`"]);
     let line = format!(
         "retrieval --queries {} --gallery {} --pairs {} --json",
         home.path("by-run.csv.npy").display(),

@@ -63,7 +63,7 @@ pub fn find() -> Result<Vec<FoundMpi>, MissingMpi> {
     let mut found: Vec<FoundMpi> = Vec::new();
     let mut looked = Vec::new();
     for family in [Family::OpenMpi, Family::Mpich] {
-        match open_one(family, LibraryNames::Hidden) {
+        match open_one(family, SymbolScope::Hidden) {
             Ok(opened) => {
                 if !found.iter().any(|other| other.version == opened.version) {
                     found.push(FoundMpi {
@@ -98,7 +98,7 @@ struct OpenedLibrary {
 
 /// Opens the MPI of a family, or the library that HOLDALL_MPI names.
 pub(crate) fn open(family: Family) -> Result<Mpi, MissingMpi> {
-    let opened = open_one(family, LibraryNames::Visible).map_err(missing)?;
+    let opened = open_one(family, SymbolScope::Visible).map_err(missing)?;
     let name = opened.version.clone();
     let bound = match opened.family {
         Family::OpenMpi => Functions::load(opened.library).map(|bound| Mpi::open_mpi(bound, name)),
@@ -107,7 +107,7 @@ pub(crate) fn open(family: Family) -> Result<Mpi, MissingMpi> {
     bound.map_err(|error| missing(vec![format!("{} ({error})", opened.name)]))
 }
 
-fn open_one(family: Family, names: LibraryNames) -> Result<OpenedLibrary, Vec<String>> {
+fn open_one(family: Family, names: SymbolScope) -> Result<OpenedLibrary, Vec<String>> {
     let given = crate::launch::variable("HOLDALL_MPI");
     let candidates: Vec<String> = match &given {
         Some(path) => vec![path.clone()],
@@ -129,7 +129,7 @@ fn open_one(family: Family, names: LibraryNames) -> Result<OpenedLibrary, Vec<St
     Err(looked)
 }
 
-fn try_open(name: &str, names: LibraryNames) -> Result<OpenedLibrary, String> {
+fn try_open(name: &str, names: SymbolScope) -> Result<OpenedLibrary, String> {
     let library = load(name, names).map_err(|error| error.to_string())?;
     // MPI's threads and handlers outlive any handle on the library: it stays open for the life of the process.
     let library: &'static Library = Box::leak(Box::new(library));
@@ -154,7 +154,7 @@ fn try_open(name: &str, names: LibraryNames) -> Result<OpenedLibrary, String> {
 
 /// Whether libraries opened later see this library's symbols.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LibraryNames {
+enum SymbolScope {
     /// Open MPI's plug-ins need its symbols.
     Visible,
     /// Two MPIs can be inspected in one process.
@@ -162,18 +162,18 @@ enum LibraryNames {
 }
 
 #[cfg(unix)]
-fn load(name: &str, names: LibraryNames) -> Result<Library, libloading::Error> {
+fn load(name: &str, names: SymbolScope) -> Result<Library, libloading::Error> {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
     let scope = match names {
-        LibraryNames::Visible => RTLD_GLOBAL,
-        LibraryNames::Hidden => RTLD_LOCAL,
+        SymbolScope::Visible => RTLD_GLOBAL,
+        SymbolScope::Hidden => RTLD_LOCAL,
     };
     // SAFETY: MPI's initialisers are run by every program that is linked to it.
     unsafe { Library::open(Some(name), RTLD_NOW | scope) }.map(Into::into)
 }
 
 #[cfg(not(unix))]
-fn load(name: &str, _: LibraryNames) -> Result<Library, libloading::Error> {
+fn load(name: &str, _: SymbolScope) -> Result<Library, libloading::Error> {
     // SAFETY: MPI's initialisers are run by every program that is linked to it.
     unsafe { Library::new(name) }
 }

@@ -340,10 +340,7 @@ fn lay_over(under: &mut Value, over: Value, path: &str) {
 
 /// Merges effective batch, batch size and accumulation, of which two determine the third. Numbers of `over` are kept; numbers
 /// of `under` fill the gaps as far as they fit, the effective batch first.
-pub fn lay_batch_numbers(
-    under: [Option<usize>; 3],
-    over: [Option<usize>; 3],
-) -> [Option<usize>; 3] {
+fn lay_batch_numbers(under: [Option<usize>; 3], over: [Option<usize>; 3]) -> [Option<usize>; 3] {
     let bound = over.iter().flatten().count();
     if bound == 0 {
         return under;

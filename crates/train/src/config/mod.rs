@@ -54,7 +54,6 @@ pub use self::generation_section::{
 };
 pub use self::keys::as_typed;
 pub(crate) use self::layers::MOST_CONFIG_BYTES;
-pub use self::layers::lay_batch_numbers;
 pub use self::lora_section::{LoraSection, LoraTargets};
 pub use self::losses_section::{DiceOver, Focal, Losses, Tversky};
 pub use self::optimizer_config::{Averaging, OptimizerConfig};

@@ -11,6 +11,7 @@ pub mod video_text;
 
 use std::path::{Path, PathBuf};
 
+use holdall_data::DataConfig;
 use holdall_data::config::TargetConfig;
 use holdall_data::samples::{EvidenceKind, evidence};
 use holdall_data::table::{self, Table, find};
@@ -60,7 +61,12 @@ pub fn decide(config: &RunConfig) -> Result<Decision, TrainError> {
         let task = of_model(&config.model);
         return Ok(Decision { task, note: None });
     }
-    let found = evidence(&config.data)?;
+    of_data(&config.data)
+}
+
+/// The task that fits the data.
+pub fn of_data(data: &DataConfig) -> Result<Decision, TrainError> {
+    let found = evidence(data)?;
     let task = match found.kind {
         EvidenceKind::Captions => TaskName::Clip,
         EvidenceKind::Labels => TaskName::Classify,

@@ -143,13 +143,6 @@ fn labels(arguments: &PredictArguments, trained: &SavedClip) -> Result<Labels> {
             )
             .into());
         }
-        if !arguments.template().contains("{}") {
-            return Err(TrainError::Config(format!(
-                "--template `{}`: expected {{}} where the label goes\nhint: --template \"a photo of a {{}}\"",
-                arguments.template()
-            ))
-            .into());
-        }
         let captions: Vec<String> = names
             .iter()
             .map(|label| arguments.template().replace("{}", label))

@@ -37,10 +37,10 @@ pub(super) struct PredictedMask {
 }
 
 /// File names by list and sample: the picture's stem, with a number if several pictures share it.
-pub(super) struct ClassNames(Vec<Vec<String>>);
+pub(super) struct MaskFileNames(Vec<Vec<String>>);
 
-impl ClassNames {
-    pub fn of(lists: &[Arc<Samples>]) -> ClassNames {
+impl MaskFileNames {
+    pub fn of(lists: &[Arc<Samples>]) -> MaskFileNames {
         let mut taken: HashMap<String, usize> = HashMap::new();
         let mut name = |samples: &Samples, sample: usize| {
             let path = samples.image_path(sample);
@@ -65,7 +65,7 @@ impl ClassNames {
             let all = 0..samples.len();
             all.map(|sample| name(samples, sample)).collect()
         });
-        ClassNames(names.collect())
+        MaskFileNames(names.collect())
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Writer<'a> {
     pub out: &'a Path,
     pub options: &'a SegmentOptions,
     pub saved: &'a SavedSegmenter,
-    pub names: &'a ClassNames,
+    pub names: &'a MaskFileNames,
 }
 
 impl Writer<'_> {
@@ -272,7 +272,7 @@ mod tests {
         let names = |files: &[&str], channel_files| {
             let files: Vec<String> = files.iter().map(|&file| file.to_owned()).collect();
             let samples = without_masks("in".into(), &files, channel_files).unwrap();
-            ClassNames::of(&[Arc::new(samples)]).0.remove(0)
+            MaskFileNames::of(&[Arc::new(samples)]).0.remove(0)
         };
         assert_eq!(
             names(&["a.png", "b/a.png", "x_0001.png"], 1),

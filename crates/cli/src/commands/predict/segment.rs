@@ -24,7 +24,7 @@ use holdall_train::tasks::segment::SavedSegmenter;
 use serde::Serialize;
 
 use super::inputs::{self, files_under};
-use super::mask_files::{ClassNames, PredictedMask, Writer};
+use super::mask_files::{MaskFileNames, PredictedMask, Writer};
 use super::{PredictArguments, Skipped};
 use crate::failure;
 use crate::options::{SEGMENTATION, resolved};
@@ -63,7 +63,7 @@ struct SegmentJson<'a> {
 }
 
 /// Pictures, with the coding of their true masks if they have any.
-struct SegmentPrediction {
+struct PicturesToSegment {
     lists: Vec<Arc<Samples>>,
     coding: Option<MaskCoding>,
 }
@@ -75,19 +75,15 @@ pub(super) fn run(
     (saved, data): (&SavedSegmenter, &DataConfig),
 ) -> Result<ExitCode> {
     let Some(out) = &arguments.segment.out else {
-        let hint = "holdall predict MODEL IMAGES --out masks";
-        return Err(refused(arguments, "expected --out DIR for its masks", hint));
+        return Err(TrainError::Config(format!(
+            "{}: a segmentation model; expected --out DIR for its masks\n\
+             hint: holdall predict MODEL IMAGES --out masks",
+            arguments.model
+        ))
+        .into());
     };
-    if !arguments.labels.is_empty() || arguments.features.is_some() || arguments.csv.is_some() {
-        let found = "--labels, --features and --csv are for models of captions and labels";
-        return Err(refused(
-            arguments,
-            found,
-            "--out DIR writes masks and scores",
-        ));
-    }
     let found = find(arguments, saved, data)?;
-    let names = ClassNames::of(&found.lists);
+    let names = MaskFileNames::of(&found.lists);
     let writer = Writer {
         out,
         options: &arguments.segment,
@@ -145,20 +141,12 @@ pub(super) fn run(
     })
 }
 
-fn refused(arguments: &PredictArguments, found: &str, hint: &str) -> anyhow::Error {
-    let model = &arguments.model;
-    TrainError::Config(format!(
-        "{model}: a segmentation model; {found}\nhint: {hint}"
-    ))
-    .into()
-}
-
 /// Finds the inputs: a folder of images and masks, or a CSV of both, has truth to score against; other inputs are pictures only.
 fn find(
     arguments: &PredictArguments,
     saved: &SavedSegmenter,
     data: &DataConfig,
-) -> Result<SegmentPrediction> {
+) -> Result<PicturesToSegment> {
     let inputs = SavedInputs::read(saved.path())?;
     let channel_files = inputs.map_or(1, |inputs| inputs.channel_files);
     if let [only] = arguments.images.as_slice() {
@@ -177,7 +165,7 @@ fn find(
             if !is_known {
                 tell("Scores: none, masks and model have different classes");
             }
-            return Ok(SegmentPrediction {
+            return Ok(PicturesToSegment {
                 lists: lists.map(Arc::new).collect(),
                 coding: is_known.then_some(set.coding),
             });
@@ -217,9 +205,9 @@ fn check_out(arguments: &PredictArguments) -> Result<(), TrainError> {
     }
 }
 
-fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<SegmentPrediction> {
+fn alone(root: PathBuf, names: &[String], channel_files: usize) -> Result<PicturesToSegment> {
     let samples = without_masks(root, names, channel_files).map_err(TrainError::from)?;
-    Ok(SegmentPrediction {
+    Ok(PicturesToSegment {
         lists: vec![Arc::new(samples)],
         coding: None,
     })

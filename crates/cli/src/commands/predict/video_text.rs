@@ -50,19 +50,15 @@ pub struct ClipOptions {
 }
 
 impl ClipOptions {
-    /// Refuses clip options for models without clips.
-    pub(super) fn refuse(&self, model: &str) -> Result<(), TrainError> {
-        let asked = [
+    /// The first of these options that was typed.
+    pub(super) fn first_typed(&self) -> Option<&'static str> {
+        let options = [
             ("--find", self.find.is_some()),
             ("--beams", self.beams.is_some()),
             ("--max-tokens", self.max_tokens.is_some()),
         ];
-        match asked.iter().find(|(_, is_there)| *is_there) {
-            Some((option, _)) => Err(TrainError::Config(format!(
-                "{option}: expected a video-text model, found {model}\nhint: leave it out"
-            ))),
-            None => Ok(()),
-        }
+        let typed = options.iter().find(|(_, is_there)| *is_there);
+        typed.map(|(option, _)| *option)
     }
 }
 
