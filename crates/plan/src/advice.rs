@@ -1,7 +1,7 @@
 //! Suggestions for a run that does not fit or could be faster: options to type. They are shown, never applied.
 
 use crate::candidate::{Build, Candidate};
-use crate::change::Change;
+use crate::change::{Change, ChangeKind};
 use crate::request::Request;
 use crate::search::search;
 use crate::target::Target;
@@ -25,6 +25,7 @@ pub fn variants_that_fit(
         let candidate = search(request, variant.build, target).ok()?;
         Some(Change {
             change: format!("{} ({})", variant.change, variant.note),
+            kind: ChangeKind::Numerics,
             process_bytes: candidate.process_bytes,
             step_ms: candidate.step_ms,
         })
@@ -90,6 +91,7 @@ pub(crate) fn changes(
     found.truncate(2);
     found.push(Change {
         change: more_memory(smallest.process_bytes),
+        kind: ChangeKind::Memory,
         process_bytes: smallest.process_bytes,
         step_ms: smallest.step_ms,
     });
@@ -101,14 +103,14 @@ fn is_split_fixed(request: &Request) -> bool {
     request.batch_size.is_some() || request.gradient_accumulation.is_some()
 }
 
-/// Another split, recomputation, or both; those of one size once.
+/// Changes of the split, of what is recomputed, or of both; of those with the same memory, the first.
 fn with_the_same_gradient(
     request: &Request,
     open_split: &Request,
     search: &dyn Fn(&Request) -> Option<Candidate>,
 ) -> Vec<Change> {
     let split_fixed = is_split_fixed(request);
-    let recomputing = |request: &Request| Request {
+    let with_any_recompute = |request: &Request| Request {
         recompute: None,
         ..request.clone()
     };
@@ -117,9 +119,9 @@ fn with_the_same_gradient(
         relaxed.push(open_split.clone());
     }
     if request.recompute.is_some() {
-        relaxed.push(recomputing(request));
+        relaxed.push(with_any_recompute(request));
         if split_fixed {
-            relaxed.push(recomputing(open_split));
+            relaxed.push(with_any_recompute(open_split));
         }
     }
     let mut found: Vec<Change> = Vec::new();
@@ -127,17 +129,19 @@ fn with_the_same_gradient(
         let Some(candidate) = search(&relaxed) else {
             continue;
         };
-        let mut words = Vec::new();
+        let (mut words, mut kind) = (Vec::new(), ChangeKind::Recompute);
         if relaxed.recompute != request.recompute {
             words.push("--recompute auto".to_owned());
         }
-        if relaxed.batch_size.is_none() && split_fixed && relaxed.gradient_accumulation.is_none() {
+        if split_fixed && !is_split_fixed(&relaxed) {
             words.push(split_words(&candidate));
+            kind = ChangeKind::Split;
         }
         let same = |other: &Change| other.process_bytes == candidate.process_bytes;
         if !found.iter().any(same) {
             found.push(Change {
                 change: format!("{} (the same gradient)", words.join(" ")),
+                kind,
                 process_bytes: candidate.process_bytes,
                 step_ms: candidate.step_ms,
             });
@@ -177,6 +181,7 @@ fn with_a_smaller_batch(
             "--effective-batch {half}{split} (another gradient{})",
             request.smaller_batch_note
         ),
+        kind: ChangeKind::EffectiveBatch,
         process_bytes: candidate.process_bytes,
         step_ms: candidate.step_ms,
     })

@@ -41,7 +41,7 @@ mod target;
 
 pub use advice::{Variant, variants_that_fit};
 pub use candidate::{Build, Candidate, Choice, StepShape, WeightCopies};
-pub use change::Change;
+pub use change::{Change, ChangeKind};
 pub use curve::{knee, without_dominated};
 pub use error::PlanError;
 pub use frozen_blocks::num_trained_blocks;

@@ -257,7 +257,9 @@ pub fn evaluate(arguments: &EvalArguments, group: Group) -> Result<Option<Evalua
         note,
     } = opened;
     note.iter().for_each(|note| tell(note));
-    agree_on_weights(device.group(), &arguments.model, || model.weights_hash())?;
+    agree_on_weights(device.group(), &arguments.model, || {
+        model.sampled_checksum()
+    })?;
     tell(&format!(
         "Weights: pretrained from {}",
         saved.path().display()

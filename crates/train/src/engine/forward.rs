@@ -9,7 +9,7 @@ use holdall_device::{Arithmetic, Device, DeviceError, HostRow, Machine};
 use holdall_graph::Graph;
 use holdall_plan::{PlanError, Recompute, RecomputePolicy, StepPlan, Target, lifetimes_of};
 
-use crate::engine::step::{fill_parameters, hash_of_small_parameters, on_its_threads, place};
+use crate::engine::step::{checksum_of_samples, fill_parameters, on_its_threads, place};
 use crate::engine::task::Task;
 use crate::error::TrainError;
 
@@ -303,9 +303,9 @@ impl ForwardModel {
         fill_parameters(device, &self.plan, &mut self.machine, fill)
     }
 
-    /// Hash of the small parameters, which tells models apart.
-    pub fn weights_hash(&self) -> Result<u64, DeviceError> {
-        hash_of_small_parameters(&self.plan, &self.machine)
+    /// Checksum of some elements of each parameter, which tells models apart.
+    pub fn sampled_checksum(&self) -> Result<String, DeviceError> {
+        checksum_of_samples(&self.plan, &self.machine)
     }
 
     /// The forward programs, ready to run.

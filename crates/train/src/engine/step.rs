@@ -14,9 +14,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use holdall_device::{Device, DeviceError, Machine};
-use holdall_files::{FNV_START, fnv1a};
+use holdall_files::RunningChecksum;
 use holdall_graph::adapters::module_of_weight;
-use holdall_graph::{DType, Graph, Parameter, Role, Section, ValueId};
+use holdall_graph::{DType, Graph, Parameter, Role, Section, Shape, ValueId};
 use holdall_plan::{Place, Run, Stage, StepPlan};
 use holdall_processes::Group;
 
@@ -224,9 +224,9 @@ impl Step {
         self.stored_weight(parameter).read()
     }
 
-    /// Hash of the small parameters, which tells models apart.
-    pub fn weights_hash(&self) -> Result<u64, DeviceError> {
-        hash_of_small_parameters(&self.plan, &self.machine)
+    /// Checksum of some elements of each parameter, which tells models apart.
+    pub fn sampled_checksum(&self) -> Result<String, DeviceError> {
+        checksum_of_samples(&self.plan, &self.machine)
     }
 
     /// A parameter's elements, to be read later.
@@ -723,26 +723,27 @@ pub(crate) fn on_its_threads<R: Send>(device: &Device, work: impl FnOnce() -> R 
     }
 }
 
-/// Largest parameter, in elements, that counts in [`hash_of_small_parameters`].
-const MAX_HASHED_ELEMENTS: usize = 1 << 14;
+/// Elements of each parameter that count in [`checksum_of_samples`]: all of a large model would take seconds to read from a card.
+const SAMPLED_ELEMENTS: usize = 1 << 12;
 
-/// Hash of a plan's biases, norms and other small parameters. Any training changes them, and they are read in no time.
-pub(crate) fn hash_of_small_parameters(
+/// Checksum of the first elements of each parameter. Matrices count too: adapters and frozen parts leave small parameters as they were.
+pub(crate) fn checksum_of_samples(
     plan: &StepPlan,
     machine: &Machine,
-) -> Result<u64, DeviceError> {
-    let mut hash = FNV_START;
+) -> Result<String, DeviceError> {
+    let mut checksum = RunningChecksum::default();
     for parameter in plan.graph.parameters() {
-        let place = plan.place(parameter.value);
-        if place.shape.num_elements() > MAX_HASHED_ELEMENTS {
-            continue;
-        }
-        hash = fnv1a(hash, parameter.name.as_bytes());
-        for element in machine.read::<f32>(&place)?.iter() {
-            hash = fnv1a(hash, &element.to_le_bytes());
-        }
+        let whole = plan.place(parameter.value);
+        let shape = Shape::new(&[whole.shape.num_elements().min(SAMPLED_ELEMENTS)]);
+        let first = Place {
+            strides: shape.contiguous_strides(),
+            shape,
+            ..whole
+        };
+        checksum.add(parameter.name.as_bytes());
+        averages::add_to(&mut checksum, &machine.read(&first)?);
     }
-    Ok(hash)
+    Ok(checksum.value().to_string())
 }
 
 /// Fills every parameter of a plan, then their copies in the compute format: `fill` gets the name and the elements.

@@ -148,18 +148,18 @@ pub(crate) fn agree(
 pub fn agree_on_weights(
     group: &Group,
     model: &str,
-    hash: impl FnOnce() -> Result<u64, DeviceError>,
+    checksum: impl FnOnce() -> Result<String, DeviceError>,
 ) -> Result<(), TrainError> {
     if group.size() == 1 {
         return Ok(());
     }
-    let own = processes::failing(group, || Ok(hash()?))?;
-    let all: Vec<u64> = share(group, &own)?;
+    let own = processes::failing(group, || Ok(checksum()?))?;
+    let all: Vec<String> = share(group, &own)?;
     match all.iter().position(|one| *one != all[0]) {
         None => Ok(()),
         Some(rank) => Err(TrainError::Config(format!(
             "{}: {model} has other weights than on {}\n\
-             hint: all machines must have the same model: copy its folder, or bring it again with `holdall model get`",
+             hint: all machines must have the same model: copy its folder, or download it again with `holdall model get`",
             name_of(group, rank),
             name_of(group, 0)
         ))),

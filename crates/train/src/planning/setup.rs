@@ -14,8 +14,8 @@ use holdall_graph::ops::update::MomentFormat;
 use holdall_models::folder::ModelFolder;
 use holdall_models::hub_cache;
 use holdall_plan::{
-    Candidate, Change, Plan, PlanError, Request, StepShape, Variant, plan, plan_of, search,
-    variants_that_fit,
+    Candidate, Change, ChangeKind, Plan, PlanError, Request, StepShape, Variant, plan, plan_of,
+    search, variants_that_fit,
 };
 
 use crate::config::budget::{Memory, show_bytes};
@@ -283,14 +283,11 @@ impl Setup {
         }
         let available_bytes = site.available_bytes_each();
         let is_there = |change: &Change| {
-            !change.change.starts_with("--memory")
+            change.kind != ChangeKind::Memory
                 || available_bytes.is_none_or(|available| change.process_bytes <= available)
         };
-        let may_resume = |change: &Change| {
-            ["--memory", "--recompute auto (the same"]
-                .iter()
-                .any(|start| change.change.starts_with(start))
-        };
+        let may_resume =
+            |change: &Change| matches!(change.kind, ChangeKind::Memory | ChangeKind::Recompute);
         changes.retain(|change| is_there(change) && (!self.is_resumed || may_resume(change)));
         TrainError::Plan(PlanError::DoesNotFit {
             budget_bytes,

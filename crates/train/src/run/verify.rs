@@ -17,7 +17,7 @@ use std::sync::Arc;
 use holdall_device::{Arithmetic, Device};
 use holdall_files::SplitMix64;
 use holdall_graph::ops::collective::Processes;
-use holdall_plan::{Change, PlanError, Recompute, Request, StepShape, plan};
+use holdall_plan::{Change, ChangeKind, PlanError, Recompute, Request, StepShape, plan};
 use serde::Serialize;
 
 use crate::config::GradientFormat;
@@ -351,7 +351,7 @@ fn reference_does_not_fit(error: TrainError) -> TrainError {
             note,
         }) => {
             let helps = |change: &Change| {
-                change.change.starts_with("--memory") || change.change.starts_with("--effective")
+                matches!(change.kind, ChangeKind::Memory | ChangeKind::EffectiveBatch)
             };
             TrainError::Plan(PlanError::DoesNotFit {
                 budget_bytes,

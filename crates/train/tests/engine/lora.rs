@@ -5,9 +5,11 @@ use std::sync::Arc;
 use holdall_device::Device;
 use holdall_graph::Parameter;
 use holdall_graph::adapters::adapted_module;
+use holdall_models::config::ClipConfig;
 use holdall_models::folder::ModelFolder;
 use holdall_models::init::Start;
 use holdall_plan::Recompute;
+use holdall_train::TrainError;
 use holdall_train::config::{LoraSection, LoraTargets};
 use holdall_train::engine::batch::Batch;
 use holdall_train::engine::lora::Lora;
@@ -325,6 +327,33 @@ fn new_adapters_change_no_bit_and_take_less_memory() {
         let is_trained = adapted_module(name).is_some() || name.starts_with("head.");
         assert_eq!(parameter.trainable, is_trained, "{name}");
     }
+}
+
+/// Adapters leave biases and norms as they were: two models may differ by a matrix alone.
+#[test]
+fn models_that_differ_by_a_matrix_have_other_checksums() {
+    let device = on_cpu(2);
+    let task = ClipTask::new(ClipConfig::preset("small").unwrap(), None);
+    let split = Split {
+        batch_size: 1,
+        kept: 1,
+        recompute: Recompute::None,
+    };
+    let checksum = |added: f32| {
+        let mut step = step(&device, &config_of(&task), 1, split);
+        let mut start = task.weights(0).unwrap();
+        step.set_weights(&device, |name, values| {
+            start(name, values)?;
+            if name == "vision_model.encoder.layers.0.mlp.fc1.weight" {
+                values[0] += added;
+            }
+            Ok::<(), TrainError>(())
+        })
+        .unwrap();
+        step.sampled_checksum().unwrap()
+    };
+    assert_eq!(checksum(0.0), checksum(0.0));
+    assert_ne!(checksum(0.0), checksum(1.0));
 }
 
 fn refusal(section: &LoraSection) -> String {

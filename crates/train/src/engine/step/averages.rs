@@ -85,7 +85,7 @@ impl Step {
     }
 }
 
-fn add_to(checksum: &mut RunningChecksum, values: &[f32]) {
+pub(super) fn add_to(checksum: &mut RunningChecksum, values: &[f32]) {
     const AT_ONCE: usize = 1 << 12;
     let mut bytes = [0; AT_ONCE * size_of::<f32>()];
     for piece in values.chunks(AT_ONCE) {

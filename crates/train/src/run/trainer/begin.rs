@@ -50,7 +50,7 @@ impl Trainer {
             None => first_state(&planned, digest, &mut step)?,
         };
         let group = planned.device.group();
-        agree_on_weights(group, &planned.config.model, || step.weights_hash())?;
+        agree_on_weights(group, &planned.config.model, || step.sampled_checksum())?;
         let mut skipped = open_skipped(&planned, folder.as_ref(), &state, is_resumed)?;
         let too_short = check_length(&planned, &state).err();
         let records = match folder.zip(checkpoints) {
