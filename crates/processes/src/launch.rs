@@ -116,7 +116,7 @@ impl Launch {
 
     pub(crate) fn read(variables: &Variables<'_>) -> Result<Launch, GroupError> {
         let mut found = Vec::new();
-        for names in &NAMES {
+        for names in &VARIABLES {
             found.extend(names.read(variables)?.map(|launch| (names, launch)));
         }
         let Some((names, launch)) = found.first() else {
