@@ -8,10 +8,11 @@
 //!
 //! Exit codes are 128 + signal number, as in shells. SIGTERM and SIGHUP may arrive any number of times and never interrupt a save;
 //! SIGKILL does. A second Ctrl-C does, too, if it comes late enough to be deliberate. SIGUSR1 asks a run to save and continue;
-//! other commands ignore it. A signal that was ignored when the process started, as by `nohup`, stays ignored.
+//! other commands ignore it. On Windows, Ctrl-Break is Ctrl-C, closing the window is SIGHUP, and logging off and shutting down are SIGTERM;
+//! the system then leaves about five seconds. A signal that was ignored when the process started, as by `nohup`, stays ignored.
 
 #[cfg_attr(unix, path = "stop/unix.rs")]
-#[cfg_attr(not(unix), path = "stop/other.rs")]
+#[cfg_attr(windows, path = "stop/windows.rs")]
 mod system;
 
 use std::process::ExitCode;
@@ -152,6 +153,8 @@ fn asked_to_end(signal: Signal) {
     }
 }
 
+/// Windows has no signal for this.
+#[cfg(unix)]
 fn asked_to_save() {
     REQUESTS.save.store(true, Ordering::Relaxed);
 }

@@ -543,7 +543,7 @@ impl ShardWriter {
         let mut finished = || -> io::Result<()> {
             self.file.flush()?;
             self.file.get_ref().sync_all()?;
-            fs::rename(holdall_files::partial(&path), &path)?;
+            holdall_files::rename(&holdall_files::partial(&path), &path)?;
             holdall_files::sync_folder(path.parent().unwrap_or(Path::new("")))
         };
         finished().map_err(|cause| unwritten(&self.path, cause))?;

@@ -8,7 +8,9 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::write::{partial, sync_folder};
+use std::thread::sleep;
+
+use crate::write::{is_held, partial, remove_file, rename, retry, sync_folder};
 
 /// Makes a folder and its parents durably: they survive a power loss.
 pub fn create_folders(path: &Path) -> io::Result<()> {
@@ -56,7 +58,7 @@ pub fn write_whole_folder<T, E>(
 pub fn repair_folder(path: &Path) -> io::Result<()> {
     let replaced = replaced(path);
     if !path.exists() && replaced.is_dir() {
-        fs::rename(&replaced, path)?;
+        rename(&replaced, path)?;
         return sync_folder(path.parent().unwrap_or(Path::new("")));
     }
     Ok(())
@@ -64,11 +66,11 @@ pub fn repair_folder(path: &Path) -> io::Result<()> {
 
 /// Removes a folder and its contents; an absent folder is no error.
 pub fn remove_folder(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(()),
-        Err(cause) if cause.kind() == ErrorKind::NotADirectory => fs::remove_file(path),
-        removed => removed,
-    }
+    retry(|| fs::remove_dir_all(path), is_held, sleep).or_else(|cause| match cause.kind() {
+        ErrorKind::NotFound => Ok(()),
+        ErrorKind::NotADirectory => remove_file(path),
+        _ => Err(cause),
+    })
 }
 
 /// Copies a file into a folder that is being written, and syncs it to disk.
@@ -85,13 +87,13 @@ fn replaced(path: &Path) -> PathBuf {
 
 fn put_in_place(partial: &Path, path: &Path) -> io::Result<()> {
     if !path.exists() {
-        fs::rename(partial, path)?;
+        rename(partial, path)?;
     } else if !exchange(partial, path)? {
         let replaced = replaced(path);
         remove_folder(&replaced)?;
-        fs::rename(path, &replaced)?;
-        if let Err(cause) = fs::rename(partial, path) {
-            let _ = fs::rename(&replaced, path);
+        rename(path, &replaced)?;
+        if let Err(cause) = rename(partial, path) {
+            let _ = rename(&replaced, path);
             return Err(cause);
         }
     }

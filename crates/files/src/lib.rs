@@ -8,7 +8,7 @@
 //!
 //! A process killed at any of these points leaves the old file or the new one, never a mixture; so does a power loss.
 //!
-//! This is the lowest crate: it also holds number formatting, random numbers, the memory limit of readers, and the header of `.npy` files.
+//! This is the lowest crate: it also holds number formatting, random numbers, the memory of processes, the limit of readers, and the header of `.npy` files.
 
 mod checksum;
 mod existing;
@@ -19,22 +19,27 @@ mod npy;
 mod numbers;
 mod open;
 mod splitmix;
+mod system;
 mod write;
 
 pub use checksum::{Checksum, NotAChecksum, RunningChecksum};
 pub use existing::{Existing, Occupied};
 pub use fnv::{FNV_START, fnv1a};
 pub use folder::{copy_whole, create_folders, remove_folder, repair_folder, write_whole_folder};
-pub use memory_limit::{OverLimit, check_memory, resident_bytes, set_memory_limit};
+pub use memory_limit::{OverLimit, check_memory, set_memory_limit};
 pub use npy::{NpyError, NpyHeader};
 pub use numbers::{counted, show_bytes, thousands};
 pub use open::{open_regular, read_regular};
 pub use splitmix::{GOLDEN, SplitMix64, mix};
+#[cfg(windows)]
+pub use system::{WindowsMemory, windows_memory};
+pub use system::{free_bytes, peak_resident_bytes, resident_bytes, resident_bytes_of};
 pub use write::{
-    partial, sync_folder, write_shared, write_whole, write_whole_by, write_whole_file,
+    partial, remove_file, rename, sync_folder, write_shared, write_whole, write_whole_by,
+    write_whole_file,
 };
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Environment variable that replaces the system's cache folder.
 pub const CACHE_VARIABLE: &str = "HOLDALL_CACHE";
@@ -58,30 +63,4 @@ pub fn cache_folder() -> Option<PathBuf> {
         }
     };
     folder(CACHE_VARIABLE).or_else(base)
-}
-
-/// Bytes that this user may still write in a folder; `None` where the system does not report them.
-#[cfg(unix)]
-pub fn free_bytes(folder: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
-    // Some file systems report 0 of 0 blocks.
-    let free = disk.f_bavail.checked_mul(disk.f_frsize)?;
-    (disk.f_blocks > 0).then_some(free)
-}
-
-// Windows has its own call for this. Not implemented there: no number is better than an untested one.
-#[cfg(not(unix))]
-pub fn free_bytes(_folder: &Path) -> Option<u64> {
-    None
-}
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_system_without_blocks_tells_nothing() {
-        assert!(free_bytes(&std::env::temp_dir()).is_some());
-        assert_eq!(free_bytes(Path::new("/sys")), None);
-    }
 }

@@ -4,6 +4,7 @@
 //! texts and headers check it before allocations whose size a file alone decides: the length of a row, the number of rows.
 
 use crate::numbers::show_bytes;
+use crate::system::resident_bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NONE: u64 = u64::MAX;
@@ -58,15 +59,6 @@ fn check_within(limit: u64, held_bytes: u64, needed_bytes: u64) -> Result<(), Ov
             total_bytes,
         })
     }
-}
-
-/// Resident memory of this process; `None` where the system does not report it.
-pub fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// The sibling file that is written before the rename. Its name is fixed, so the leftover of a killed process is overwritten.
 pub fn partial(path: &Path) -> PathBuf {
@@ -53,13 +55,59 @@ fn write_as(
         fill(&mut file)?;
         file.sync_all()
     });
-    let renamed = written.and_then(|()| fs::rename(partial, path));
+    let renamed = written.and_then(|()| rename(partial, path));
     if renamed.is_err() {
         // The partial file is useless, and on a full disk its bytes are needed.
         let _ = fs::remove_file(partial);
         return renamed;
     }
     sync_folder(path.parent().unwrap_or(Path::new("")))
+}
+
+/// Renames a file or a folder; an existing file is replaced. On Windows a scanner, an indexer or a reader may have it open for a moment:
+/// up to ten seconds are waited for them.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    retry(|| fs::rename(from, to), is_held, sleep).map_err(|cause| {
+        if is_held(&cause) {
+            let [from, to] = [from.display(), to.display()];
+            let held =
+                format!("{cause}\nhint: another program may have {from} or {to} open; close it");
+            return io::Error::new(cause.kind(), held);
+        }
+        cause
+    })
+}
+
+/// Removes a file, with the patience of [`rename`].
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    retry(|| fs::remove_file(path), is_held, sleep)
+}
+
+/// Whether another program has the file open in a way that forbids to rename and remove it.
+pub(crate) fn is_held(cause: &io::Error) -> bool {
+    const ACCESS_DENIED: i32 = 5;
+    const SHARING_VIOLATION: i32 = 32;
+    const LOCK_VIOLATION: i32 = 33;
+    let held = [ACCESS_DENIED, SHARING_VIOLATION, LOCK_VIOLATION];
+    cfg!(windows)
+        && cause
+            .raw_os_error()
+            .is_some_and(|code| held.contains(&code))
+}
+
+/// Tries until it succeeds or fails for another reason, ten times at most; the waits double from 10 ms and make ten seconds together.
+pub(crate) fn retry(
+    mut attempt: impl FnMut() -> io::Result<()>,
+    is_held: impl Fn(&io::Error) -> bool,
+    mut wait: impl FnMut(Duration),
+) -> io::Result<()> {
+    for number in 0..10 {
+        match attempt() {
+            Err(cause) if is_held(&cause) => wait(Duration::from_millis(10 << number)),
+            done => return done,
+        }
+    }
+    attempt()
 }
 
 /// Syncs a folder: a rename survives a power loss only once its folder is synced.
@@ -82,6 +130,28 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_held_file_is_waited_for_and_other_errors_are_not() {
+        let held = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        let is_held = |cause: &io::Error| cause.kind() == io::ErrorKind::PermissionDenied;
+        let (mut attempts, mut waited) = (0, Duration::ZERO);
+        let released = |attempts: &mut u32| {
+            *attempts += 1;
+            if *attempts < 4 { held() } else { Ok(()) }
+        };
+        let released = retry(|| released(&mut attempts), is_held, |time| waited += time);
+        assert!(released.is_ok());
+        assert_eq!((attempts, waited), (4, Duration::from_millis(70)));
+
+        let mut waited = Duration::ZERO;
+        let never = retry(held, is_held, |time| waited += time);
+        assert!(is_held(&never.unwrap_err()));
+        assert_eq!(waited.as_secs(), 10);
+
+        let missing = || Err(io::Error::from(io::ErrorKind::NotFound));
+        assert!(retry(missing, is_held, |_| panic!("waited")).is_err());
+    }
 
     #[test]
     fn a_write_that_fails_leaves_the_old_file_and_nothing_else() {

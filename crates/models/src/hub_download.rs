@@ -289,7 +289,7 @@ impl<'a> Hub<'a> {
             self.curl.save(&url, &partial, file, watcher)?;
             check(&partial, file)?;
             let failed = disk(&blob);
-            fs::rename(&partial, &blob).map_err(failed)?;
+            holdall_files::rename(&partial, &blob).map_err(failed)?;
             let now = fs::metadata(&blob).map_or(0, |data| data.len());
             brought = now.saturating_sub(before);
         }

@@ -221,7 +221,7 @@ pub(crate) fn host_name() -> String {
         .to_string_lossy()
         .into_owned();
     #[cfg(not(unix))]
-    let name = variable("COMPUTERNAME").unwrap_or_default();
+    let name = std::env::var("COMPUTERNAME").unwrap_or_default();
     if name.is_empty() {
         return "an unnamed machine".to_owned();
     }

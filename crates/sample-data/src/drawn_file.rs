@@ -18,6 +18,6 @@ pub(crate) fn write_drawn(path: &Path, bytes: &[u8], is_own_set: bool) -> io::Re
     // A temporary sibling is renamed into place. No fsync per file, which would take longer than drawing.
     let sibling = holdall_files::partial(path);
     fs::write(&sibling, bytes)?;
-    fs::rename(&sibling, path)?;
+    holdall_files::rename(&sibling, path)?;
     Ok(true)
 }

@@ -427,7 +427,7 @@ impl Partial {
     fn take_its_place(self) -> Result<bool, DataError> {
         let was_there = self.target.exists();
         let folder = self.target.parent().unwrap_or(Path::new(""));
-        let renamed = fs::rename(&self.path, &self.target);
+        let renamed = holdall_files::rename(&self.path, &self.target);
         let renamed = renamed.and_then(|()| holdall_files::sync_folder(folder));
         renamed.map_err(|cause| unwritten(&self.target, cause))?;
         Ok(was_there)

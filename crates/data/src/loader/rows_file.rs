@@ -315,7 +315,7 @@ impl RowsWriter {
         let file = file.into_inner().map_err(io::IntoInnerError::into_error);
         let whole = file.and_then(|file| {
             file.sync_all()?;
-            std::fs::rename(&beside, &path)?;
+            holdall_files::rename(&beside, &path)?;
             sync_folder(path.parent().unwrap_or(Path::new(".")))?;
             // From here on another run may write other rows under this name; this open file keeps its content.
             let _ = file.unlock();

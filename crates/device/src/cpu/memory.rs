@@ -1,21 +1,20 @@
 //! Resident memory of the process, as the system counts it.
 
-/// Current resident memory; `None` where the system does not report it.
-pub fn resident_bytes() -> Option<u64> {
-    holdall_files::resident_bytes()
-}
-
-/// Peak resident memory; `None` where the system does not report it.
-pub fn peak_resident_bytes() -> Option<u64> {
-    status_field("VmHWM:")
-}
+pub use holdall_files::{peak_resident_bytes, resident_bytes};
 
 /// Current resident memory, exact to the page. Since Linux 6.2 `VmRSS` sums per-processor counters lazily and may be off by some pages
 /// per processor; this function walks all pages, which takes about a millisecond.
+#[cfg(not(windows))]
 pub fn resident_bytes_exactly() -> Option<u64> {
     let pages = std::fs::read_to_string("/proc/self/smaps_rollup").ok();
     let exactly = pages.and_then(|text| super::limits::kib_field(&text, "Rss:"));
     exactly.or_else(resident_bytes)
+}
+
+/// Current resident memory: Windows counts exactly.
+#[cfg(windows)]
+pub fn resident_bytes_exactly() -> Option<u64> {
+    resident_bytes()
 }
 
 /// Allocations from this size on have their own pages, which go back to the system when they are freed.
@@ -64,16 +63,4 @@ pub fn give_back_freed() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-#[cfg(target_os = "linux")]
-fn status_field(name: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    super::limits::kib_field(&status, name)
-}
-
-// Other systems have their own calls for this; until one is implemented and tested, the answer is `None`, not a wrong number.
-#[cfg(not(target_os = "linux"))]
-fn status_field(_name: &str) -> Option<u64> {
-    None
 }

@@ -237,6 +237,7 @@ impl Pinned {
     fn registered(bytes: usize) -> Option<Pinned> {
         let mut pages = MmapMut::map_anon(bytes).ok()?;
         // Small pages do as well on systems without large pages.
+        #[cfg(unix)]
         let _ = pages.advise(memmap2::Advice::HugePage);
         touch(&mut pages);
         let pointer = pages.as_mut_ptr();

@@ -13,7 +13,7 @@
 
 mod search;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use libloading::Library;
@@ -498,7 +498,7 @@ fn file_of(handle: &Library, part: CudaLibrary) -> Option<String> {
     }
     // SAFETY: a name that is not null is a C string that lives as long as the library is open; it is copied at once.
     let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
-    Some(PathBuf::from(name.to_str().ok()?).display().to_string())
+    name.to_str().ok().map(str::to_owned)
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]

@@ -407,7 +407,8 @@ impl Staged<'_> {
 
     fn rename(&self, name: &str) -> Result<(), ModelError> {
         let partial = self.partial(name);
-        fs::rename(&partial, self.folder.join(name)).map_err(failed(&partial, "rename it"))
+        holdall_files::rename(&partial, &self.folder.join(name))
+            .map_err(failed(&partial, "rename it"))
     }
 
     /// A fixed name: the partial file of a killed process is overwritten by the next write.
@@ -449,7 +450,7 @@ fn is_shard(name: &str) -> bool {
 }
 
 fn remove_if_there(path: &Path) -> Result<(), ModelError> {
-    match fs::remove_file(path) {
+    match holdall_files::remove_file(path) {
         Err(cause) if cause.kind() != ErrorKind::NotFound => Err(failed(path, "remove it")(cause)),
         _ => Ok(()),
     }

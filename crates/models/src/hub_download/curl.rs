@@ -91,7 +91,7 @@ impl Curl<'_> {
                         && (code == CANNOT_CONTINUE || words.contains(NOTHING_BEHIND)) =>
                 {
                     tries += 1;
-                    fs::remove_file(to).map_err(super::disk(to))?;
+                    holdall_files::remove_file(to).map_err(super::disk(to))?;
                 }
                 Err((_, words)) => return Err(self.refused(url, &words)),
             }

@@ -2,7 +2,7 @@
 //!
 //! Resuming compares the prefix and cuts off the lines after it; the run writes those again.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ impl AppendedFile {
         let sum = prefix.check(path)?;
         let file = match prefix.bytes {
             0 => {
-                match fs::remove_file(path) {
+                match holdall_files::remove_file(path) {
                     Err(cause) if cause.kind() != ErrorKind::NotFound => {
                         return Err(failed(path, "removed")(cause));
                     }
@@ -145,6 +145,8 @@ fn create(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

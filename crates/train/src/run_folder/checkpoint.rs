@@ -429,7 +429,7 @@ impl Checkpoints {
         let keeps_last = self.is_last_sound && last.exists();
         let written = write_state(&last, &text, &tensors, || {
             if keeps_last {
-                fs::rename(&last, &previous)
+                holdall_files::rename(&last, &previous)
             } else {
                 Ok(())
             }
@@ -438,7 +438,7 @@ impl Checkpoints {
         let checksum = written.map_err(|cause| {
             if keeps_last && !last.exists() {
                 // If this fails too, the run resumes from `previous`.
-                let _ = fs::rename(&previous, &last);
+                let _ = holdall_files::rename(&previous, &last);
             }
             let before = if keeps_last {
                 "the checkpoint before it is untouched: free some space, then go on with --resume"

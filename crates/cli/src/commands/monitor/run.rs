@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use holdall_files::resident_bytes_of;
 use holdall_telemetry::memory_log::{FILE_NAME, MemorySample, Phase};
 use holdall_telemetry::run_files::{
     self, CONFIG_FILE, EvaluationLine, FAILURE_FILE, LOG_TAIL_BYTES, Loss, METRICS_FILE,
@@ -251,7 +252,7 @@ impl RunWatch {
         let is_running = state == RunState::Running;
         let pid = training.and_then(|training| training.pid);
         let sample = self.seen.sample.clone().unwrap_or_default();
-        let on_cpu = || pid.and_then(resident_bytes).or(sample.host_rss_bytes);
+        let on_cpu = || pid.and_then(resident_bytes_of).or(sample.host_rss_bytes);
         let used_bytes = match plan.device.as_deref() {
             _ if !is_running => summary.process_bytes,
             Some("cpu") | None => on_cpu(),
@@ -332,16 +333,6 @@ impl NewestFigures {
         self.recent.push_back(step.clone());
         self.last = Some(step);
     }
-}
-
-/// Resident memory of a process; Linux only.
-fn resident_bytes(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]

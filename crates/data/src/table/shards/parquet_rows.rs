@@ -387,7 +387,8 @@ impl CopiedPictures {
             let file = file.map_err(|error| unwritten(error.into_error()))?;
             file.sync_all().map_err(unwritten)?;
         }
-        std::fs::rename(holdall_files::partial(&self.path), &self.path).map_err(unwritten)?;
+        holdall_files::rename(&holdall_files::partial(&self.path), &self.path)
+            .map_err(unwritten)?;
         Ok(format!(
             "Copied {} to {}: pages of Parquet hold many at once, and training reads them in any order",
             pictures_text(self.num_pictures, self.at),

@@ -246,7 +246,7 @@ pub(super) fn put_back_best_files(
             continue;
         }
         let path = folder.path().join(name);
-        match std::fs::remove_file(&path) {
+        match holdall_files::remove_file(&path) {
             Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
                 return Err(failed(&path, "removed")(cause));
             }
