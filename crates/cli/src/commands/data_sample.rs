@@ -12,6 +12,7 @@ use holdall_sample_data::moving_shapes::{self, ClipFormat, MovingShapesConfig};
 use holdall_sample_data::vessels::{self, VesselsConfig};
 use holdall_train::TrainError;
 
+use crate::invocation::quoted;
 use crate::options::seed;
 use crate::screen::{progress, tell};
 use crate::stop;
@@ -198,7 +199,7 @@ fn draw_cars(
         format!(
             "{} cars in {csv}\nhint: holdall train {csv} --model small",
             cars.count,
-            csv = cars.labels.display(),
+            csv = quoted(&cars.labels),
         )
     }))
 }
@@ -222,7 +223,7 @@ fn draw_vessels(
              hint: holdall train {folder} --task segment --model unet-small",
             thousands(pictures.num_train),
             thousands(pictures.num_test),
-            folder = arguments.folder.display(),
+            folder = quoted(&arguments.folder),
         )
     }))
 }
@@ -254,7 +255,7 @@ fn draw_clips(
              hint: holdall train {csv} --task video-text --model video-text-demo --set data.validation='{{column: split}}'",
             thousands(clips.num_train),
             thousands(clips.num_validation),
-            csv = clips.labels.display(),
+            csv = quoted(&clips.labels),
         )
     }))
 }

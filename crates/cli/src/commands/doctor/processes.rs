@@ -5,6 +5,10 @@ use holdall_processes::mpi::{self, FoundMpi, MissingMpi};
 use super::Check;
 
 pub(super) fn check() -> Check {
+    if cfg!(windows) {
+        let found = "not used on Windows: --processes and torchrun go by TCP";
+        return Check::ok("MPI", found.to_owned());
+    }
     mpi_check(mpi::find())
 }
 
