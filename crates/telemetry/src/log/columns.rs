@@ -39,6 +39,12 @@ pub(crate) enum Meaning {
     Waited,
     BatchSize,
     Loss,
+    /// Number of the sample of its device, from 1; computed.
+    Row,
+    /// Steps since the beginning of the log; computed, never decreases.
+    Progress,
+    /// Seconds since the beginning of the log without pauses; computed, never decreases.
+    Clock,
     /// Names of the device: of several columns, the last of these counts.
     Device,
     DeviceIndex,
@@ -69,14 +75,14 @@ impl Meaning {
         self as usize >= Meaning::Device as usize
     }
 
-    /// Name in the list of recognised columns.
+    /// Name in findings and in the list of recognised columns.
     pub fn words(self) -> &'static str {
         match self {
             Meaning::Used => "used memory",
             Meaning::Process => "the process's memory",
-            Meaning::Allocated => "allocated",
-            Meaning::AllocatedPeak => "peak allocated",
-            Meaning::Reserved => "reserved",
+            Meaning::Allocated => "allocated memory",
+            Meaning::AllocatedPeak => "peak allocated memory",
+            Meaning::Reserved => "reserved memory",
             Meaning::HostRss => "host memory",
             Meaning::Others => "memory of other processes",
             Meaning::Total => "total memory",
@@ -96,17 +102,8 @@ impl Meaning {
             Meaning::Waited => "share of time waiting for data",
             Meaning::BatchSize => "batch size",
             Meaning::Loss => "loss",
+            Meaning::Row | Meaning::Progress | Meaning::Clock => "position",
             Meaning::Device | Meaning::DeviceIndex | Meaning::DeviceUuid | Meaning::Pid => "device",
-        }
-    }
-
-    /// Name in findings.
-    pub fn in_findings(self) -> &'static str {
-        match self {
-            Meaning::Allocated => "allocated memory",
-            Meaning::AllocatedPeak => "peak allocated memory",
-            Meaning::Reserved => "reserved memory",
-            other => other.words(),
         }
     }
 }

@@ -52,6 +52,22 @@ impl Sample {
         self.get(Meaning::Epoch).map(|epoch| epoch as u64)
     }
 
+    pub fn set(&mut self, meaning: Meaning, number: Option<f64>) {
+        self.numbers[meaning as usize] = number;
+    }
+
+    /// Combines each number with another sample's; this sample keeps its place in the log.
+    pub fn merge(&mut self, other: &Sample, combine: impl Fn(f64, f64) -> f64) {
+        let is_place = |index| (Meaning::Time as usize..=Meaning::Epoch as usize).contains(&index);
+        for (index, (own, other)) in self.numbers.iter_mut().zip(other.numbers).enumerate() {
+            if let (Some(one), Some(two), false) = (*own, other, is_place(index)) {
+                *own = Some(combine(one, two));
+            } else {
+                *own = own.or(other);
+            }
+        }
+    }
+
     #[cfg(test)]
     pub fn with(mut self, meaning: Meaning, number: f64) -> Sample {
         self.numbers[meaning as usize] = Some(number);

@@ -20,7 +20,7 @@ pub(crate) enum Trouble {
 /// The error messages of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct TroubleLines {
-    pub what: Trouble,
+    pub kind: Trouble,
     /// Line number of the first message, from 1.
     pub first_line: u64,
     pub text: String,
@@ -70,10 +70,10 @@ pub(super) fn add(
     line: &Line<'_>,
     step: Option<u64>,
 ) {
-    match troubles.iter_mut().find(|known| known.what == what) {
+    match troubles.iter_mut().find(|known| known.kind == what) {
         Some(known) => known.count += 1,
         None => troubles.push(TroubleLines {
-            what,
+            kind: what,
             first_line: line.number,
             text: excerpt(line.bytes),
             count: 1,
