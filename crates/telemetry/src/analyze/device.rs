@@ -204,6 +204,7 @@ pub(super) struct Progress {
 /// A gap of at least this many seconds, and this many times the usual gap, is a pause: the run was stopped and resumed.
 const PAUSE_SECONDS: f64 = 60.0;
 const PAUSE_GAPS: f64 = 20.0;
+const DAY_SECONDS: f64 = 86_400.0;
 
 impl Progress {
     /// Sets the sample's position in the log, and what follows from it: the time per step and the share of it spent waiting.
@@ -250,6 +251,13 @@ impl Progress {
         };
         let Some(before) = self.last_time.replace(time) else {
             return 0.0;
+        };
+        // A time of day without a date begins anew at midnight.
+        let is_midnight = before < DAY_SECONDS && time < before - DAY_SECONDS / 2.0;
+        let time = if is_midnight {
+            time + DAY_SECONDS
+        } else {
+            time
         };
         self.num_clock_backwards += u64::from(time < before);
         let more = (time - before).max(0.0);
@@ -302,6 +310,8 @@ mod tests {
         let paused = [(1, 0.0), (2, 1.0), (3, 5_000.0), (4, 4_000.0), (5, 4_001.0)];
         let expected = [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (3.0, 2.0), (4.0, 3.0)];
         assert_eq!(positions(&paused), expected);
+        let midnight = [(1, 86_398.0), (2, 86_399.0), (3, 1.0)];
+        assert_eq!(positions(&midnight)[2], (2.0, 3.0));
     }
 
     /// Phases by turns, and a log that is many times too long: nothing is lost, phases are not mixed, and memory stays bounded.
