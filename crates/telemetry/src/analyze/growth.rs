@@ -1,7 +1,7 @@
 //! Steady growth: distinguishes a leak from warm-up and from a sawtooth.
 //!
 //! Samples of one phase are compared: epoch by epoch if epochs are known; else cycle by cycle if memory goes up and down; else
-//! block by block. A leak raises the middle and the floor of each, until the end of the log.
+//! block by block. A leak raises each over the one before, until the end of the log.
 //!
 //! Growth is a rate along one axis, steps if the log has them. The rates per epoch, per step and per minute are this one rate,
 //! converted by the measured length of an epoch and of a step.
@@ -9,7 +9,7 @@
 use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom};
 use super::points::{Channel, Points};
-use super::statistics::{Trend, median, t_975, trend};
+use super::statistics::{median, t_975, trend};
 use crate::log::Meaning;
 use crate::words::{counted, percent, show_bytes, show_duration};
 
@@ -66,18 +66,6 @@ impl Rate {
     }
 }
 
-/// Growth from epoch to epoch.
-enum EpochGrowth {
-    Steady(Rate),
-    /// Too few epochs for a confidence interval.
-    TooFew {
-        per_epoch: f64,
-        num_epochs: usize,
-    },
-    /// Epochs rise, and places within them contradict a leak.
-    Uneven,
-}
-
 pub(super) fn find_on_device(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> {
     let channel = log.primary()?;
     let count = log.means(channel).len();
@@ -113,155 +101,108 @@ fn find(
     notes: &mut Vec<String>,
 ) -> Option<Finding> {
     let channel = Channel::of(log, meaning)?;
-    let name = meaning.words();
-    let by_samples = || rate_of(&channel.by_samples()?, &min_growth);
-    let gains = channel
-        .per_epoch
-        .map(|per_epoch| (per_epoch, channel.gains_by_place(per_epoch)));
-    let rate = match (channel.by_many_epochs(), gains) {
+    let rate = match (channel.by_many_epochs(), channel.gain_by_place()) {
         (Some(points), _) => rate_of(&points, &min_growth),
-        (None, Some((per_epoch, gains))) if !gains.is_empty() => {
-            let gain = median(gains) / per_epoch;
-            match from_epoch_to_epoch(&channel, gain, per_epoch, &min_growth) {
-                Some(EpochGrowth::Steady(rate)) => Some(rate),
-                Some(EpochGrowth::Uneven) => None,
-                other => match (
-                    by_samples().and_then(|rate| rate.reconciled_with(gain)),
-                    other,
-                ) {
-                    (
-                        None,
-                        Some(EpochGrowth::TooFew {
-                            per_epoch,
-                            num_epochs,
-                        }),
-                    ) => {
-                        let finding = too_few_epochs(name, per_epoch, num_epochs, notes)?;
-                        return Some(located(finding, log, meaning));
-                    }
-                    (rate, _) => rate,
-                },
-            }
+        (None, Some(gain)) => {
+            let by_epochs = from_epoch_to_epoch(&channel, gain, &min_growth);
+            let by_samples = || rate_of(&channel.by_samples()?, &min_growth)?.reconciled_with(gain);
+            let certain = by_epochs.filter(|rate| rate.low.is_finite());
+            certain.or_else(by_samples).or(by_epochs)
         }
-        _ => by_samples(),
+        (None, None) => rate_of(&channel.by_samples()?, &min_growth),
+    }?;
+    let finding = if rate.low.is_finite() {
+        grows(log, meaning, &channel, &rate, limit)
+    } else {
+        too_few_epochs(meaning, &channel, &rate, notes)?
     };
-    let finding = grows(log, meaning, &channel, &rate?, limit);
-    Some(located(finding, log, meaning))
-}
-
-fn located(finding: Finding, log: &DeviceLog, meaning: Meaning) -> Finding {
     let first = log.groups.first().and_then(|group| group.mean.step());
-    finding.at_step(first).in_phase(log.main_phase(meaning))
+    Some(finding.at_step(first).in_phase(log.main_phase(meaning)))
 }
 
 /// The rate of points that rise steadily.
 fn rate_of(points: &Points, min_growth: impl Fn(f64) -> f64) -> Option<Rate> {
-    let min_growth = min_growth(median(points.middles.clone()));
-    let middle = trend(&points.at, &points.middles)?;
-    let floor = trend(&points.at, &points.floors)?;
-    let is_steady = |of: &Trend, other: &Trend| {
-        let is_certain = of.certainty >= MIN_STANDARD_ERRORS
-            && of.low > MIN_LOWER_BOUND * of.growth
-            && of.growth >= min_growth;
-        // A single step raises one half only, and warm-up the first.
-        let goes_on = of.least_half >= 0.25 * of.growth;
-        // The other series grows too, within its uncertainty.
-        is_certain && goes_on && other.growth > 0.0 && other.high >= 0.5 * of.growth
-    };
-    let shown = if is_steady(&middle, &floor) {
-        middle
-    } else if points.are_cycles && is_steady(&floor, &middle) {
-        // The floor of a sawtooth is better determined than its middle.
-        floor
-    } else {
-        return None;
-    };
+    let trend = trend(&points.at, &points.values)?;
+    let is_certain = trend.certainty >= MIN_STANDARD_ERRORS
+        && trend.low > MIN_LOWER_BOUND * trend.growth
+        && trend.growth >= min_growth(median(points.values.clone()));
+    // A single step raises one half only, and warm-up the first.
+    let goes_on = trend.least_half >= 0.25 * trend.growth;
     let span = points.at.last()? - points.at.first()?;
-    Some(Rate {
-        middle: shown.growth / span,
-        low: shown.low / span,
-        high: shown.high / span,
-        standard_errors: shown.certainty,
+    (is_certain && goes_on).then(|| Rate {
+        middle: trend.growth / span,
+        low: trend.low / span,
+        high: trend.high / span,
+        standard_errors: trend.certainty,
         num_points: points.at.len(),
     })
 }
 
-/// Growth from epoch to epoch: a leak adds the same amount each time; warm-up and a single step do not.
+/// Growth from epoch to epoch: a leak adds the same amount each time, at every place of an epoch; warm-up and a single step do not.
 ///
 /// The error of the mean difference comes from the spread of the differences (Student's t). It is an overestimate, because a value
-/// that raises one difference lowers the next. Two differences are not enough for an estimate.
+/// that raises one difference lowers the next. With too few epochs for that, the interval is infinite.
 fn from_epoch_to_epoch(
     channel: &Channel,
     gain: f64,
-    per_epoch: f64,
     min_growth: impl Fn(f64) -> f64,
-) -> Option<EpochGrowth> {
+) -> Option<Rate> {
     let points = channel.by_epoch();
     let num_epochs = points.at.len();
+    let steps = points.at.windows(2).zip(points.values.windows(2));
+    let rates = steps.map(|(at, value)| (value[1] - value[0]) / (at[1] - at[0]));
     // The first epoch includes warm-up.
-    let num_skipped = usize::from(num_epochs > FEWEST_EPOCHS + 1);
-    let rates = |values: &[f64]| -> Vec<f64> {
-        let steps = points.at.windows(2).zip(values.windows(2));
-        let rates = steps.map(|(at, value)| (value[1] - value[0]) / (at[1] - at[0]));
-        rates.skip(num_skipped).collect()
-    };
-    let (middles, floors) = (rates(&points.middles), rates(&points.floors));
-    let usual = median(middles.clone());
+    let rates = rates.skip(usize::from(num_epochs > FEWEST_EPOCHS + 1));
+    let rates: Vec<f64> = rates.collect();
+    let usual = median(rates.clone());
     let total = usual * channel.whole;
-    let even = 0.5 * usual..=1.5 * usual;
-    let is_large = usual > 0.0 && total >= min_growth(median(points.middles.clone()));
-    let is_even = middles.iter().all(|rate| even.contains(rate));
-    if !is_large || !is_even || floors.iter().any(|rate| *rate <= 0.0) {
+    let is_even = |rate: &f64| (0.5 * usual..=1.5 * usual).contains(rate);
+    // A sawtooth that is out of step with the epochs raises some places and lowers others, and its remainder is small compared with
+    // its height.
+    let is_alike = (gain - usual).abs() <= UNEVEN * usual && total >= UNEVEN * channel.height();
+    let is_large = usual > 0.0 && total >= min_growth(median(points.values));
+    if !is_large || !is_alike || !rates.iter().all(is_even) {
         return None;
     }
-    // A leak raises every place of an epoch equally. A sawtooth that is out of step with the epochs raises some places and lowers
-    // others, and its remainder is small compared with its height.
-    let heights = points.middles.iter().zip(&points.floors);
-    let height = median(heights.map(|(middle, floor)| middle - floor).collect());
-    let is_alike = (gain - usual).abs() <= UNEVEN * usual && total >= UNEVEN * height;
-    if num_epochs < FEWEST_EPOCHS {
-        return is_alike.then_some(EpochGrowth::TooFew {
-            per_epoch: usual * per_epoch,
-            num_epochs,
-        });
-    }
-    if !is_alike {
-        return Some(EpochGrowth::Uneven);
-    }
-    let count = middles.len() as f64;
-    let mean = middles.iter().sum::<f64>() / count;
-    let squares: f64 = middles.iter().map(|rate| (rate - mean).powi(2)).sum();
+    let count = rates.len() as f64;
+    let mean = rates.iter().sum::<f64>() / count;
+    let squares: f64 = rates.iter().map(|rate| (rate - mean).powi(2)).sum();
     // Smaller differences are rounding errors.
     let error = (squares / (count - 1.0) / count).sqrt().max(1e-9 * mean);
-    let reach = t_975(count - 1.0) * error;
-    (mean > reach).then_some(EpochGrowth::Steady(Rate {
+    let reach = match num_epochs {
+        ..FEWEST_EPOCHS => f64::INFINITY,
+        _ => t_975(count - 1.0) * error,
+    };
+    (mean > reach || reach.is_infinite()).then(|| Rate {
         middle: mean,
         low: mean - reach,
         high: mean + reach,
         standard_errors: mean / error,
         num_points: num_epochs,
-    }))
+    })
 }
 
 /// A warning from three epochs on; most runs begin with one rise, which is a note.
 fn too_few_epochs(
-    name: &str,
-    per_epoch: f64,
-    num_epochs: usize,
+    meaning: Meaning,
+    channel: &Channel,
+    rate: &Rate,
     notes: &mut Vec<String>,
 ) -> Option<Finding> {
+    let per_epoch = rate.middle * channel.per_epoch?;
     let message = format!(
-        "{name} rose by about {} per epoch over {}: too few to be sure, at least two more epochs are needed to tell a leak from warm-up",
+        "{} rose by about {} per epoch over {}: too few to be sure, at least two more epochs are needed to tell a leak from warm-up",
+        meaning.words(),
         show_bytes(per_epoch),
-        counted(num_epochs as u64, "whole epoch"),
+        counted(rate.num_points as u64, "whole epoch"),
     );
-    if num_epochs < 3 {
+    if rate.num_points < 3 {
         notes.push(message);
         return None;
     }
     let finding = Finding::new(Symptom::Growth, Severity::Warning, message);
     let finding = finding.with("bytes_per_epoch", per_epoch);
-    Some(finding.with("points", num_epochs as f64))
+    Some(finding.with("points", rate.num_points as f64))
 }
 
 fn grows(

@@ -31,13 +31,11 @@ pub(super) struct Channel {
     pub seconds: Option<f64>,
 }
 
-/// Points in the order of the log.
+/// Positions along the axis and values, in the order of the log.
+#[derive(Default)]
 pub(super) struct Points {
-    /// Positions along the axis.
     pub at: Vec<f64>,
-    pub middles: Vec<f64>,
-    pub floors: Vec<f64>,
-    pub are_cycles: bool,
+    pub values: Vec<f64>,
 }
 
 impl Channel {
@@ -90,8 +88,7 @@ impl Channel {
 
     /// Whole epochs, one point each.
     pub fn by_epoch(&self) -> Points {
-        let epochs = self.whole_epochs();
-        Points::new(epochs.into_iter(), mean, 0.0)
+        Points::of(self.whole_epochs().into_iter(), mean)
     }
 
     /// Points for many epochs: all but the first, which includes warm-up.
@@ -102,73 +99,59 @@ impl Channel {
             .filter(|inner| inner.len() > FEWEST_CYCLES)?;
         let in_each = inner.len().div_ceil(MOST_POINTS);
         let groups: Vec<Vec<Spot>> = inner.chunks_exact(in_each).map(<[_]>::concat).collect();
-        Some(Points::new(groups.iter().map(Vec::as_slice), mean, 0.0))
+        Some(Points::of(groups.iter().map(Vec::as_slice), mean))
     }
 
-    /// Cycles if memory goes up and down, else blocks. With too few cycles there are no points, because the last cycle always seems
-    /// to grow.
+    /// The floors of cycles if memory goes up and down, else blocks. With too few cycles there are no points, because the last cycle
+    /// always seems to grow.
     pub fn by_samples(&self) -> Option<Points> {
         let spots = while_running(&self.spots);
         let resets = resets(&values(spots));
         if !resets.is_empty() {
             let cycles = resets.windows(2).map(|pair| &spots[pair[0]..pair[1]]);
-            let mut points = Points::new(cycles, |spots| median(values(spots)), 0.0);
-            points.are_cycles = true;
-            return (resets.len() > FEWEST_CYCLES).then_some(points);
+            let floor = |spots: &[Spot]| quantile(values(spots), 0.0);
+            return (resets.len() > FEWEST_CYCLES).then(|| Points::of(cycles, floor));
         }
         let in_each = spots.len().div_ceil(MOST_POINTS);
         let in_each = in_each.max(spots.len().min(120) / 30).max(1);
         let blocks = spots.chunks_exact(in_each);
-        Some(Points::new(blocks, |spots| median(values(spots)), 0.25))
+        Some(Points::of(blocks, |spots| median(values(spots))))
     }
 
-    /// Gains over the previous epoch at the same place within the epoch, for places throughout all epochs.
-    pub fn gains_by_place(&self, per_epoch: f64) -> Vec<f64> {
+    /// Median gain per unit of the axis over the previous epoch at the same place within the epoch, for places throughout all epochs.
+    pub fn gain_by_place(&self) -> Option<f64> {
+        let per_epoch = self.per_epoch?;
         let epochs = epochs(&self.spots);
-        let starts = epochs.iter().map(|epoch| epoch[0].at);
-        // The last epoch has no successor that marks its end.
-        let ends = starts
-            .clone()
-            .skip(1)
-            .chain(starts.clone().last().map(|last| last + per_epoch));
-        let bounds: Vec<(f64, f64)> = starts.zip(ends).collect();
-        let placed: Vec<Vec<(f64, f64)>> = epochs
-            .iter()
-            .zip(bounds)
-            .map(|(epoch, (start, end))| {
-                let place = |spot: &Spot| ((spot.at - start) / (end - start), spot.value);
-                epoch
-                    .iter()
-                    .map(place)
-                    .filter(|(place, _)| *place < 1.0)
-                    .collect()
-            })
-            .collect();
         let mut gains = Vec::new();
-        for pair in placed.windows(2) {
-            for (place, value) in &pair[1] {
-                let later = pair[0].partition_point(|(before, _)| before + 1e-9 < *place);
-                gains.extend(pair[0].get(later).map(|(_, before)| value - before));
+        for pair in epochs.windows(2) {
+            // Where each spot would be in the epoch before, whose length may differ.
+            let starts = (pair[0][0].at, pair[1][0].at);
+            for spot in pair[1] {
+                let at = starts.0 + spot.at - starts.1;
+                let later = pair[0].partition_point(|before| before.at + 1e-9 * per_epoch < at);
+                gains.extend(pair[0].get(later).map(|before| spot.value - before.value));
             }
         }
-        gains
+        (!gains.is_empty()).then(|| median(gains) / per_epoch)
+    }
+
+    /// How far memory goes up and down within an epoch.
+    pub fn height(&self) -> f64 {
+        let epochs = self.whole_epochs().into_iter();
+        let heights = epochs.map(|epoch| mean(epoch) - quantile(values(epoch), 0.0));
+        median(heights.collect())
     }
 }
 
 impl Points {
-    fn new<'a>(
-        groups: impl Iterator<Item = &'a [Spot]> + Clone,
-        middle: impl Fn(&[Spot]) -> f64,
-        floor: f64,
-    ) -> Points {
-        let place =
-            |spots: &[Spot]| spots.iter().map(|spot| spot.at).sum::<f64>() / spots.len() as f64;
-        Points {
-            at: groups.clone().map(place).collect(),
-            middles: groups.clone().map(middle).collect(),
-            floors: groups.map(|spots| quantile(values(spots), floor)).collect(),
-            are_cycles: false,
+    fn of<'a>(groups: impl Iterator<Item = &'a [Spot]>, value: impl Fn(&[Spot]) -> f64) -> Points {
+        let mut points = Points::default();
+        for spots in groups {
+            let sum: f64 = spots.iter().map(|spot| spot.at).sum();
+            points.at.push(sum / spots.len() as f64);
+            points.values.push(value(spots));
         }
+        points
     }
 }
 
