@@ -66,6 +66,7 @@ impl Rate {
     }
 }
 
+/// Growth of the memory that the run is judged by.
 pub(super) fn find_on_device(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> {
     let channel = log.primary()?;
     let count = log.means(channel).len();
@@ -76,40 +77,34 @@ pub(super) fn find_on_device(log: &DeviceLog, notes: &mut Vec<String>) -> Option
         ));
         return None;
     }
-    let min_share = |total: f64| MIN_BYTES.max(MIN_GROWTH_SHARE * total);
-    let min_growth = |level: f64| {
-        log.total()
-            .map_or(MIN_BYTES.max(MIN_SHARE_OF_LEVEL * level), min_share)
-    };
-    find(log, channel, log.total(), min_growth, notes)
+    find(log, channel, notes)
 }
 
 pub(super) fn find_on_host(log: &DeviceLog, notes: &mut Vec<String>) -> Option<Finding> {
     let is_enough = log.means(Meaning::HostRss).len() >= FEWEST_SAMPLES;
-    let min_growth = |level: f64| MIN_HOST_BYTES.max(MIN_SHARE_OF_HOST * level);
-    let found = is_enough.then(|| find(log, Meaning::HostRss, None, min_growth, notes));
+    let found = is_enough.then(|| find(log, Meaning::HostRss, notes));
     Some(found??.advising(
         "look for lists, caches or logs on the host that grow with the steps; fewer loader workers hold less",
     ))
 }
 
-fn find(
-    log: &DeviceLog,
-    meaning: Meaning,
-    limit: Option<f64>,
-    min_growth: impl Fn(f64) -> f64,
-    notes: &mut Vec<String>,
-) -> Option<Finding> {
+fn find(log: &DeviceLog, meaning: Meaning, notes: &mut Vec<String>) -> Option<Finding> {
     let channel = Channel::of(log, meaning)?;
+    let limit = log.total().filter(|_| meaning != Meaning::HostRss);
+    let min_growth = |level: f64| match limit {
+        _ if meaning == Meaning::HostRss => MIN_HOST_BYTES.max(MIN_SHARE_OF_HOST * level),
+        Some(limit) => MIN_BYTES.max(MIN_GROWTH_SHARE * limit),
+        None => MIN_BYTES.max(MIN_SHARE_OF_LEVEL * level),
+    };
     let rate = match (channel.by_many_epochs(), channel.gain_by_place()) {
-        (Some(points), _) => rate_of(&points, &min_growth),
+        (Some(points), _) => rate_of(&points, min_growth),
         (None, Some(gain)) => {
-            let by_epochs = from_epoch_to_epoch(&channel, gain, &min_growth);
-            let by_samples = || rate_of(&channel.by_samples()?, &min_growth)?.reconciled_with(gain);
+            let by_epochs = from_epoch_to_epoch(&channel, gain, min_growth);
+            let by_samples = || rate_of(&channel.by_samples()?, min_growth)?.reconciled_with(gain);
             let certain = by_epochs.filter(|rate| rate.low.is_finite());
             certain.or_else(by_samples).or(by_epochs)
         }
-        (None, None) => rate_of(&channel.by_samples()?, &min_growth),
+        (None, None) => rate_of(&channel.by_samples()?, min_growth),
     }?;
     let finding = if rate.low.is_finite() {
         grows(log, meaning, &channel, &rate, limit)

@@ -16,18 +16,11 @@ const FEWEST_SAMPLES: usize = 20;
 
 /// Mean utilization while the run has memory.
 pub(super) fn gpu_utilization(log: &DeviceLog) -> Option<f64> {
-    mean(&utilizations(&loaded(log))).filter(|_| loaded(log).len() >= FEWEST_SAMPLES)
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-fn utilizations(samples: &[&Sample]) -> Vec<f64> {
+    let samples = loaded(log);
     let known = samples
         .iter()
         .filter_map(|sample| sample.get(Meaning::Utilization));
-    known.collect()
+    (samples.len() >= FEWEST_SAMPLES).then(|| known.sum::<f64>() / samples.len() as f64)
 }
 
 /// Training samples with a utilization, from the first busy one on, while something is loaded: a capture by another process begins

@@ -2,9 +2,9 @@
 //!
 //! Noise, however wide, is dense up to its largest value; a spike leaves a gap. Samples are walked from the largest down; a gap of a
 //! large share of the device with few samples above it is a spike. A log with `max_memory_allocated()` also shows peaks between
-//! samples: a rise of that size in a steady high-water mark is a spike too.
+//! samples: a rise of that size in the high-water mark is a spike too.
 
-use super::device::{DeviceLog, Group};
+use super::device::DeviceLog;
 use super::finding::{Finding, Severity, Symptom, place, share_of_device};
 use super::statistics::median;
 use crate::log::{Meaning, Sample};
@@ -67,87 +67,53 @@ fn find_gap(log: &DeviceLog) -> Option<Finding> {
     Some(finding.with("samples_above", num_above as f64))
 }
 
-/// A rise of a high-water mark that was steady before.
-struct Rise<'a> {
-    from: f64,
-    to: f64,
-    sample: &'a Sample,
-    /// Whether an epoch ended between this sample and the previous one.
-    is_at_epoch_end: bool,
-}
-
-/// The largest rise of allocated or else reserved memory after a steady time.
-fn largest_rise(log: &DeviceLog, channel: Meaning) -> Option<Rise<'_>> {
-    /// Samples that a mark must be steady for, because the first steps raise it.
-    const FEWEST_STEADY: u64 = 20;
-    /// Factor up to which a rise counts as steady.
-    const STEADY: f64 = 1.02;
-    let (mut mark, mut num_steady) = (0.0, 0);
-    let mut largest: Option<Rise<'_>> = None;
-    let mut last: Option<&Group> = None;
-    for group in &log.groups {
-        let before = last.replace(group);
-        let Some(peak) = group.peak.get(channel) else {
-            continue;
-        };
-        num_steady += 1;
-        if peak <= mark {
-            continue;
-        }
-        let sample = &group.peak;
-        let ends = matches!(sample.phase, Some(Phase::Evaluate | Phase::Save));
-        let is_at_epoch_end =
-            ends || before.is_some_and(|before| before.mean.epoch() != sample.epoch());
-        // Fragmentation raises reserved memory too; only at the end of an epoch does a rise indicate a spike.
-        let may_be_spike = is_at_epoch_end || channel == Meaning::AllocatedPeak;
-        let most_risen = largest.as_ref().map_or(0.0, |rise| rise.to - rise.from);
-        if num_steady > FEWEST_STEADY && may_be_spike && peak - mark > most_risen {
-            largest = Some(Rise {
-                from: mark,
-                to: peak,
-                sample,
-                is_at_epoch_end,
-            });
-        }
-        if peak > STEADY * mark {
-            num_steady = 0;
-        }
-        mark = peak;
-    }
-    largest
-}
-
-/// Finds a rise of the high-water mark that the samples of allocated memory do not show.
+/// Finds a rise of the high-water mark of allocated or else reserved memory that the samples of allocated memory do not show.
 fn find_rise(log: &DeviceLog) -> Option<Finding> {
+    /// The first steps raise the mark.
+    const NUM_FIRST: usize = 20;
     let channel = match log.most(Meaning::AllocatedPeak) {
         Some(_) => Meaning::AllocatedPeak,
         None => Meaning::Reserved,
     };
-    let rise = largest_rise(log, channel)?;
-    let gain = rise.to - rise.from;
-    if gain < min_gap(log, rise.from).max(MIN_SHARE_OF_LEVEL * rise.from) {
+    let is_epoch_end = |pair: &[&Sample]| {
+        let ends = matches!(pair[1].phase, Some(Phase::Evaluate | Phase::Save));
+        ends || pair[0].epoch() != pair[1].epoch()
+    };
+    let samples = log.groups.iter().map(|group| &group.peak);
+    let samples = samples.filter(|sample| sample.get(channel).is_some());
+    let samples: Vec<&Sample> = samples.collect();
+    let mut mark = 0.0;
+    let mut rise: Option<(f64, &Sample, bool)> = None;
+    for (at, pair) in samples.windows(2).enumerate() {
+        mark = pair[0].get(channel)?.max(mark);
+        let gain = pair[1].get(channel)? - mark;
+        let is_epoch_end = is_epoch_end(pair);
+        // Fragmentation raises reserved memory too; only at the end of an epoch does a rise indicate a spike.
+        let may_be_spike = is_epoch_end || channel == Meaning::AllocatedPeak;
+        let is_most = rise.is_none_or(|(most, ..)| gain > most);
+        if at + 1 >= NUM_FIRST && may_be_spike && is_most {
+            rise = Some((gain, pair[1], is_epoch_end));
+        }
+    }
+    let (gain, sample, is_epoch_end) = rise?;
+    let peak = sample.get(channel)?;
+    let before = peak - gain;
+    if gain < min_gap(log, before).max(MIN_SHARE_OF_LEVEL * before) {
         return None;
     }
-    let (end, cause) = if rise.is_at_epoch_end {
+    let (end, cause) = if is_epoch_end {
         (", at the end of an epoch", Some(Phase::Evaluate))
     } else {
-        ("", rise.sample.phase)
+        ("", sample.phase)
     };
     let message = format!(
         "{} rose to {}{end}: {} above the {} that it was until then",
         channel.words(),
-        peak_in_words(log, rise.to, rise.sample),
+        peak_in_words(log, peak, sample),
         show_bytes(gain),
-        show_bytes(rise.from),
+        show_bytes(before),
     );
-    Some(finding(
-        log,
-        message,
-        cause,
-        rise.to,
-        rise.from,
-        rise.sample,
-    ))
+    Some(finding(log, message, cause, peak, before, sample))
 }
 
 /// `60.00 GiB (75% of the device) at step 121 during train`.

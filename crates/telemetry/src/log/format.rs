@@ -128,7 +128,7 @@ impl LogReader {
         if let Some(reader) = LogReader::by_its_head(&lines, window, notes) {
             return Ok(reader);
         }
-        if let Some(table) = TableReader::guessed(&lines) {
+        if let Some(table) = TableReader::guessed(first) {
             let found = table.columns.iter().map(|(name, _)| name.as_str());
             let found: Vec<&str> = found.filter(|name| !name.is_empty()).collect();
             notes.push(format!(

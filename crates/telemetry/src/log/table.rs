@@ -75,31 +75,23 @@ impl TableReader {
         is_header.then_some(reader)
     }
 
-    /// A reader for lines without a header, guessed from the units of the cells; `None` without units.
-    pub fn guessed(lines: &[&str]) -> Option<TableReader> {
-        let first = cells(lines.first()?);
+    /// A reader for lines without a header, guessed from the units in the first; `None` without units.
+    pub fn guessed(line: &str) -> Option<TableReader> {
+        let cells = cells(line);
         let bytes = |cell: &str| {
             let (number, unit) = number_and_unit(cell)?;
             Some(number * unit_bytes(&unit)?)
         };
-        let rows = lines
-            .iter()
-            .map(|line| cells(line))
-            .filter(|cells| cells.len() == first.len());
-        let largest = |at: usize| {
-            rows.clone()
-                .filter_map(|cells| bytes(cells[at]))
-                .reduce(f64::max)
-        };
-        let amounts = (0..first.len()).filter_map(|at| Some((at, largest(at)?)));
+        let amounts = cells.iter().enumerate();
+        let amounts = amounts.filter_map(|(at, cell)| Some((at, bytes(cell)?)));
         let amounts: Vec<(usize, f64)> = amounts.collect();
         // Of two amounts or more, the largest is the total.
         let total = amounts.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let total = total.filter(|_| amounts.len() > 1).map(|(at, _)| *at);
         let (used, _) = *amounts.iter().find(|(at, _)| Some(*at) != total)?;
         // In nvidia-smi's own order, the first percentage is the GPU's and the memory's follows.
-        let utilization = first.iter().position(|cell| cell.ends_with('%'));
-        let names = first.iter().enumerate().map(|(at, cell)| match cell {
+        let utilization = cells.iter().position(|cell| cell.ends_with('%'));
+        let names = cells.iter().enumerate().map(|(at, cell)| match cell {
             _ if at == used => "memory.used",
             _ if Some(at) == total => "memory.total",
             _ if Some(at) == utilization => "utilization.gpu",
@@ -266,15 +258,15 @@ mod tests {
             "2026/01/02 03:04:05.678, GPU-1, 3 %, 1 %, 143771 MiB, 5 MiB",
             "2026/01/02 03:04:06.678, GPU-1, 3 %, 1 %, 143771 MiB, 9 MiB",
         ];
-        let mut reader = TableReader::guessed(&lines).unwrap();
+        let mut reader = TableReader::guessed(lines[0]).unwrap();
         let sample = sample(&mut reader, lines[1]).unwrap();
         assert_eq!(
             (sample.get(Meaning::Used), sample.get(Meaning::Total)),
             (Some(9.0 * MIB), Some(143_771.0 * MIB))
         );
         assert_eq!(sample.get(Meaning::Utilization), Some(3.0));
-        assert!(TableReader::guessed(&["1, 2, 3"]).is_none());
-        assert!(TableReader::guessed(&[]).is_none());
+        assert!(TableReader::guessed("1, 2, 3").is_none());
+        assert!(TableReader::guessed("").is_none());
     }
 
     fn samples(text: &str) -> Vec<Result<(Sample, String), String>> {
