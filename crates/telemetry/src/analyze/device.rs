@@ -37,6 +37,8 @@ pub(super) struct DeviceLog {
     pub name: String,
     /// The user's limit of device memory.
     pub limit: Option<f64>,
+    /// The largest total in the log.
+    pub said_total: Option<f64>,
     /// In the order of the log.
     pub groups: Vec<Group>,
     group_size: u64,
@@ -48,6 +50,7 @@ impl DeviceLog {
         DeviceLog {
             name: name.to_owned(),
             limit,
+            said_total: None,
             groups: Vec::new(),
             group_size: 1,
             progress: Progress::default(),
@@ -56,6 +59,8 @@ impl DeviceLog {
 
     pub fn add(&mut self, mut sample: Sample) {
         self.progress.add(&mut sample);
+        let total = sample.get(Meaning::Total);
+        self.said_total = total.into_iter().chain(self.said_total).reduce(f64::max);
         while self.groups.len() == MOST_GROUPS {
             self.group_size *= 2;
             for group in std::mem::take(&mut self.groups) {
@@ -107,7 +112,7 @@ impl DeviceLog {
 
     /// Device memory: the user's limit, or else the largest total in the log.
     pub fn total(&self) -> Option<f64> {
-        self.limit.or_else(|| self.most(Meaning::Total))
+        self.limit.or(self.said_total)
     }
 
     /// Groups taken while training, or in no known phase.

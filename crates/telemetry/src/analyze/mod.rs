@@ -18,7 +18,7 @@ use std::io::Read;
 
 use self::device::DeviceLog;
 use crate::error::TelemetryError;
-use crate::log::{Log, Meaning};
+use crate::log::Log;
 use crate::words::{counted, show_bytes, thousands};
 
 pub use self::finding::{Analysis, Finding, LogSummary, Severity, Symptom, Verdict};
@@ -64,9 +64,7 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
         return Err(log.nothing());
     }
     let mut notes = std::mem::take(&mut log.notes);
-    let mut totals = devices
-        .iter()
-        .filter_map(|device| device.most(Meaning::Total));
+    let mut totals = devices.iter().filter_map(|device| device.said_total);
     if let (Some(limit), Some(total)) = (limit, totals.next()) {
         notes.push(format!(
             "--limit: {} counts as full, not the {} that the log says the device has",
