@@ -117,12 +117,15 @@ fn find(log: &DeviceLog, meaning: Meaning, notes: &mut Vec<String>) -> Option<Fi
 
 /// The rate of points that rise steadily.
 fn rate_of(points: &Points, min_growth: impl Fn(f64) -> f64) -> Option<Rate> {
+    let other = trend(&points.at, &points.others)?;
     let trend = trend(&points.at, &points.values)?;
     let is_certain = trend.certainty >= MIN_STANDARD_ERRORS
         && trend.low > MIN_LOWER_BOUND * trend.growth
         && trend.growth >= min_growth(median(points.values.clone()));
     // A single step raises one half only, and warm-up the first.
-    let goes_on = trend.least_half >= 0.25 * trend.growth;
+    let goes_on = trend.least_half >= 0.25 * trend.growth
+        && other.growth > 0.0
+        && other.high >= 0.5 * trend.growth;
     let span = points.at.last()? - points.at.first()?;
     (is_certain && goes_on).then(|| Rate {
         middle: trend.growth / span,

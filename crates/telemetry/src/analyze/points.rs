@@ -36,6 +36,8 @@ pub(super) struct Channel {
 pub(super) struct Points {
     pub at: Vec<f64>,
     pub values: Vec<f64>,
+    /// Another quantile of the same samples: a leak raises all of them.
+    pub others: Vec<f64>,
 }
 
 impl Channel {
@@ -88,7 +90,7 @@ impl Channel {
 
     /// Whole epochs, one point each.
     pub fn by_epoch(&self) -> Points {
-        Points::of(self.whole_epochs().into_iter(), mean)
+        Points::of(self.whole_epochs().into_iter(), mean, 0.0)
     }
 
     /// Points for many epochs: all but the first, which includes warm-up.
@@ -99,7 +101,7 @@ impl Channel {
             .filter(|inner| inner.len() > FEWEST_CYCLES)?;
         let in_each = inner.len().div_ceil(MOST_POINTS);
         let groups: Vec<Vec<Spot>> = inner.chunks_exact(in_each).map(<[_]>::concat).collect();
-        Some(Points::of(groups.iter().map(Vec::as_slice), mean))
+        Some(Points::of(groups.iter().map(Vec::as_slice), mean, 0.0))
     }
 
     /// The floors of cycles if memory goes up and down, else blocks. With too few cycles there are no points, because the last cycle
@@ -110,12 +112,12 @@ impl Channel {
         if !resets.is_empty() {
             let cycles = resets.windows(2).map(|pair| &spots[pair[0]..pair[1]]);
             let floor = |spots: &[Spot]| quantile(values(spots), 0.0);
-            return (resets.len() > FEWEST_CYCLES).then(|| Points::of(cycles, floor));
+            return (resets.len() > FEWEST_CYCLES).then(|| Points::of(cycles, floor, 0.5));
         }
         let in_each = spots.len().div_ceil(MOST_POINTS);
         let in_each = in_each.max(spots.len().min(120) / 30).max(1);
         let blocks = spots.chunks_exact(in_each);
-        Some(Points::of(blocks, |spots| median(values(spots))))
+        Some(Points::of(blocks, |spots| median(values(spots)), 0.25))
     }
 
     /// Median gain per unit of the axis over the previous epoch at the same place within the epoch, for places throughout all epochs.
@@ -144,12 +146,17 @@ impl Channel {
 }
 
 impl Points {
-    fn of<'a>(groups: impl Iterator<Item = &'a [Spot]>, value: impl Fn(&[Spot]) -> f64) -> Points {
+    fn of<'a>(
+        groups: impl Iterator<Item = &'a [Spot]>,
+        value: impl Fn(&[Spot]) -> f64,
+        other_quantile: f64,
+    ) -> Points {
         let mut points = Points::default();
         for spots in groups {
             let sum: f64 = spots.iter().map(|spot| spot.at).sum();
             points.at.push(sum / spots.len() as f64);
             points.values.push(value(spots));
+            points.others.push(quantile(values(spots), other_quantile));
         }
         points
     }
