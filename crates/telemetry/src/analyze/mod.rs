@@ -39,8 +39,11 @@ pub struct AnalyzeOptions {
     pub limit_bytes: Option<u64>,
 }
 
-/// The verdicts on a device, in the order of the answer.
-const DETECTORS: [fn(&DeviceLog, &mut Vec<String>) -> Option<Finding>; 10] = [
+/// Looks for one kind of finding on a device; what could not be judged becomes a note.
+type Detector = fn(&DeviceLog, &mut Vec<String>) -> Option<Finding>;
+
+/// In the order of the answer.
+const DETECTORS: [Detector; 10] = [
     growth::find_on_device,
     growth::find_on_host,
     |log, _| speed::spill(log),
