@@ -5,7 +5,7 @@ use holdall_train::engine::batch::Batch;
 use holdall_train::engine::scaler::{Gradients, LossScaler};
 use holdall_train::engine::step::Step;
 
-use crate::card::{Bits, Gpu, Run, assert_same_bits, bits, small};
+use crate::card::{Bits, Gpu, Run, assert_same_bits, bits, card_or_software, small};
 
 const FAR_TOO_LARGE: f64 = (1u64 << 40) as f64;
 const NUM_STEPS: usize = 100;
@@ -70,11 +70,14 @@ fn a_step_that_overflows_leaves_no_trace_and_training_goes_on() {
     assert_finite(&run.state(), "the first step that was made");
     assert!(run.state() != before, "the update was made");
 
-    let last = run.losses(60);
+    let last = run.losses(card_or_software(60, 10));
     assert_finite(&run.state(), "afterwards");
     assert!(last.iter().all(|loss| loss.is_finite()), "{last:?}");
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
-    assert!(mean(&last[54..]) < mean(&first), "{first:?} {last:?}");
+    assert!(
+        mean(&last[last.len() - 6..]) < mean(&first),
+        "{first:?} {last:?}"
+    );
 }
 
 #[test]
@@ -96,13 +99,15 @@ fn a_run_with_a_step_left_out_is_the_run_without_it() {
     let Some(gpu) = Gpu::open() else { return };
     let config = small(gpu.device, Arithmetic::F16);
     let [mut plain, mut shaken] = [(); 2].map(|()| Run::begin(gpu.device, &config, NUM_STEPS));
+    // The first steps of the smaller model are left out too, until the scale suits it.
+    let before = card_or_software(3, 6);
     for run in [&mut plain, &mut shaken] {
-        run.losses(3);
-        assert_eq!(run.scaler.skipped_steps(), 0);
+        run.losses(before);
+        assert!(run.scaler.skipped_steps() as usize <= before - 3);
     }
     let scaler = std::mem::replace(&mut shaken.scaler, grown_too_far());
     assert_eq!(shaken.step().gradients, Gradients::Overflowed);
-    (shaken.scaler, shaken.number) = (scaler, 3);
+    (shaken.scaler, shaken.number) = (scaler, before as u64);
     assert_eq!(shaken.losses(5), plain.losses(5));
     assert_same_bits(&shaken.state(), &plain.state(), "five steps later");
 }

@@ -19,7 +19,8 @@ use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use serde_json::{Value, json};
 
-use crate::card::{ALL, is_there, say, take_turn};
+use crate::card::{ALL, drawn, is_there, say, small_model, take_turn};
+use crate::forecast::spare_bytes;
 
 /// Says which number format a process is to train in.
 const FORMAT: &str = "HOLDALL_TEST_FORMAT";
@@ -40,7 +41,7 @@ fn train(arithmetic: Arithmetic) -> Value {
     if !device.supports(arithmetic) {
         return json!({ "skipped": arithmetic.name() });
     }
-    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    let mut task = ClipTask::new(small_model(), Some(10));
     task.sorted_ids = true;
     let task = Arc::new(task);
     let config = StepConfig {
@@ -160,7 +161,7 @@ fn processes_on_one_card_train_as_one() {
     };
     let idle = used_bytes().unwrap();
     let mut wrong = Vec::new();
-    for arithmetic in ALL {
+    for arithmetic in drawn(&ALL, 1) {
         let name = arithmetic.name();
         let alone = elsewhere(1, arithmetic, free_port()).remove(0);
         if alone["skipped"].is_string() {
@@ -181,7 +182,7 @@ fn processes_on_one_card_train_as_one() {
             bytes("held_bytes") as f64 / f64::from(1 << 20),
             beside as f64 / f64::from(1 << 20)
         );
-        for count in [2, 4] {
+        for count in drawn(&[2, 4], 1) {
             // A run sends the first process's algorithms to all (`PlannedRun::reserve`). Here each chooses for itself where the cache has none, so
             // the cache gets them before bits are compared.
             elsewhere(count, arithmetic, free_port());
@@ -200,10 +201,11 @@ fn processes_on_one_card_train_as_one() {
                 Arithmetic::Tf32 => 1e-2,
                 Arithmetic::Bf16 | Arithmetic::F16 => 3e-2,
             };
-            let planned: u64 = first
+            let forecasts = first
                 .iter()
-                .map(|one| one["planned_bytes"].as_u64().unwrap())
-                .sum();
+                .map(|one| one["planned_bytes"].as_u64().unwrap());
+            let spare: u64 = forecasts.clone().map(spare_bytes).sum();
+            let planned: u64 = forecasts.sum();
             let used = first[0]["used_bytes"].as_u64().unwrap() - idle - beside;
             println!(
                 "{name}, {count} processes by {}: losses off by {off:.1e}; forecast {:.1} MiB together, the card has {:.1} MiB in use",
@@ -216,7 +218,7 @@ fn processes_on_one_card_train_as_one() {
                 off <= most,
                 "{name}, {count}: {first:?}\none process: {expected:?}"
             );
-            if used > planned || (planned - used) as f64 > 0.01 * planned as f64 {
+            if used > planned || planned - used > spare {
                 wrong.push(format!(
                     "{name}, {count}: forecast {planned}, in use {used}"
                 ));
