@@ -19,8 +19,7 @@ use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use serde_json::{Value, json};
 
-use crate::card::{ALL, drawn, is_there, say, small_model, take_turn};
-use crate::forecast::spare_bytes;
+use crate::card::{ALL, card_or_software, drawn, is_there, say, small_model, take_turn};
 
 /// Says which number format a process is to train in.
 const FORMAT: &str = "HOLDALL_TEST_FORMAT";
@@ -201,11 +200,10 @@ fn processes_on_one_card_train_as_one() {
                 Arithmetic::Tf32 => 1e-2,
                 Arithmetic::Bf16 | Arithmetic::F16 => 3e-2,
             };
-            let forecasts = first
+            let planned: u64 = first
                 .iter()
-                .map(|one| one["planned_bytes"].as_u64().unwrap());
-            let spare: u64 = forecasts.clone().map(spare_bytes).sum();
-            let planned: u64 = forecasts.sum();
+                .map(|one| one["planned_bytes"].as_u64().unwrap())
+                .sum();
             let used = first[0]["used_bytes"].as_u64().unwrap() - idle - beside;
             println!(
                 "{name}, {count} processes by {}: losses off by {off:.1e}; forecast {:.1} MiB together, the card has {:.1} MiB in use",
@@ -218,7 +216,10 @@ fn processes_on_one_card_train_as_one() {
                 off <= most,
                 "{name}, {count}: {first:?}\none process: {expected:?}"
             );
-            if used > planned || planned - used > spare {
+            // How much less is in use than forecast is the driver's: kernels that its libraries load later, whole pages. The software card
+            // has neither, but no more than the forecast may be in use there too.
+            let least = card_or_software(0.99 * planned as f64, 0.0);
+            if used > planned || (used as f64) < least {
                 wrong.push(format!(
                     "{name}, {count}: forecast {planned}, in use {used}"
                 ));
