@@ -239,6 +239,23 @@ pub fn batches(task: &ClipTask) -> [Batch; 3] {
     ]
 }
 
+/// fp16's scaler, beginning at this scale.
+pub fn scaler_from(scale: f64) -> LossScaler {
+    let mut written = serde_json::to_value(LossScaler::suiting(Arithmetic::F16)).unwrap();
+    let largest = written["largest"].as_f64().unwrap().max(scale);
+    (written["scale"], written["largest"]) = (scale.into(), largest.into());
+    serde_json::from_value(written).unwrap()
+}
+
+/// The scaler that a run begins with. Gradients of the smaller model are larger: fp16's usual scale would leave its first steps out.
+fn scaler(arithmetic: Arithmetic) -> LossScaler {
+    let usual = LossScaler::suiting(arithmetic);
+    match arithmetic {
+        Arithmetic::F16 => card_or_software(usual, scaler_from(4096.0)),
+        Arithmetic::F32 | Arithmetic::Tf32 | Arithmetic::Bf16 => usual,
+    }
+}
+
 /// A run as a trainer does it, without files.
 pub struct Run<'a> {
     pub device: &'a Device,
@@ -288,7 +305,7 @@ impl<'a> Run<'a> {
             device,
             step,
             batches: batches(&task),
-            scaler: LossScaler::suiting(config.arithmetic),
+            scaler: scaler(config.arithmetic),
             number: 0,
             rates: LearningRates::new(&run, total),
         }
