@@ -73,7 +73,7 @@ pub enum Command {
     Config(ConfigArguments),
     /// Brings pretrained models from the Hugging Face hub
     Model(ModelArguments),
-    /// Verdicts on a log of GPU memory: leak, spike, fragmentation, starvation, idle or underused GPU
+    /// Verdicts on a log of GPU memory: leak, spike, fragmentation, waiting for data, underused GPU
     Analyze(AnalyzeArguments),
     /// GPUs, memory and who uses it, live, beside the loss and speed of a run
     Monitor(MonitorArguments),

@@ -1,342 +1,349 @@
-//! Statistics of a device's samples, in a fixed amount of memory.
+//! The samples of one device: each of them in a short log, groups of neighbours in a long one.
+//!
+//! When there are too many groups, groups of the same phase are merged and later ones take twice as many samples. So memory is
+//! constant, every sample counts, and a short log is kept exactly.
 
-use super::budget::OverBudget;
-use super::histogram::Histogram;
-use super::idle::Busy;
-use super::progress::LogProgress;
-use super::series::{Per, Series};
-use super::spike::HighWaterMark;
 use crate::log::{Meaning, Sample};
 use crate::memory_log::Phase;
 
+const MOST_GROUPS: usize = 2048;
+/// A sample joins the last group of its phase if that is one of this many: one more than there are phases.
+const LOOK_BACK: usize = Phase::ALL.len() + 2;
+
 /// Share of the device from which on memory counts as full.
 pub(super) const FULL: f64 = 0.93;
-/// Share of the device below which memory counts as not full.
-const NOT_FULL: f64 = 0.90;
 
-/// Share of the largest held memory, and number of bytes, below which nothing is loaded: a capture by another process continues
-/// after the run.
-const LOADED: f64 = 0.2;
-const LOADED_BYTES: f64 = 100e6;
+/// Neighbouring samples of one phase. Both summaries have the line, the step and the time of the first.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    count: u64,
+    pub mean: Sample,
+    /// The largest of each quantity.
+    pub peak: Sample,
+}
 
-/// Statistics of a device, from which the findings are made.
+impl Group {
+    fn merge(&mut self, next: &Group) {
+        let (own, more) = (self.count as f64, next.count as f64);
+        let mean = |a: f64, b: f64| (own * a + more * b) / (own + more);
+        self.mean.merge(&next.mean, mean);
+        self.peak.merge(&next.peak, f64::max);
+        self.count += next.count;
+    }
+}
+
+/// A device's part of a log, from which the findings are made.
 pub(super) struct DeviceLog {
     pub name: String,
-    pub memory: MemoryStatistics,
-    /// Device memory: the user's limit, or else the largest total in the log.
-    pub total: Option<f64>,
+    /// The user's limit of device memory.
+    pub limit: Option<f64>,
     /// The largest total in the log.
     pub said_total: Option<f64>,
-    pub planned: Option<f64>,
-    pub batch_size: Option<f64>,
-    /// The sample that was furthest over the budget.
-    pub over_budget: Option<OverBudget>,
-    pub peak: HighWaterMark,
-    pub training: TrainingStatistics,
-    /// Share of the time spent waiting for data.
-    pub waited: Mean,
-    /// Seconds between successive samples.
-    pub seconds: Mean,
-    pub num_clock_backwards: u64,
-    pub num_epochs: u64,
-    pub first: Sample,
-    last: Option<Sample>,
-}
-
-/// Memory of all samples, by channel.
-pub(super) struct MemoryStatistics {
-    pub all: Series,
-    /// By phase; the last entry is for samples without a phase.
-    phases: [Option<Box<PhaseLog>>; Phase::ALL.len() + 1],
-    levels: [Histogram; Meaning::CHANNELS.len()],
-    largest: [Option<Sample>; Meaning::CHANNELS.len()],
-    /// Relative changes of allocated memory between successive samples.
-    pub allocated_changes: Mean,
-    progress: LogProgress,
-}
-
-/// Samples of a phase, one by one and by epoch.
-pub(super) struct PhaseLog {
-    pub samples: Series,
-    pub epochs: Series,
-}
-
-/// Statistics of the samples taken while training, or in no known phase.
-#[derive(Default)]
-pub(super) struct TrainingStatistics {
-    /// Held memory, as a share of the device.
-    pub held_share: Histogram,
-    /// Needed memory as a share of the device: held memory without what a caching allocator would free.
-    pub needed_share: Histogram,
-    pub busy: Busy,
-    /// Milliseconds per step, while memory is full and while it is not.
-    pub step_ms_full: Histogram,
-    pub step_ms_free: Histogram,
-    /// The first sample with full memory.
-    pub first_full: Option<Sample>,
-    most_held: f64,
-    previous: Option<Sample>,
-}
-
-/// A weighted mean.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mean {
-    pub sum: f64,
-    weight: f64,
-    pub count: u64,
-}
-
-impl Mean {
-    pub fn add(&mut self, value: f64) {
-        self.add_weighted(value, 1.0);
-    }
-
-    pub fn add_weighted(&mut self, value: f64, weight: f64) {
-        self.sum += value * weight;
-        self.weight += weight;
-        self.count += 1;
-    }
-
-    /// The mean; `None` with fewer than `fewest` values.
-    pub fn of(&self, fewest: u64) -> Option<f64> {
-        (self.count >= fewest && self.weight > 0.0).then(|| self.sum / self.weight)
-    }
+    /// In the order of the log.
+    pub groups: Vec<Group>,
+    group_size: u64,
+    pub progress: Progress,
 }
 
 impl DeviceLog {
-    pub fn new(name: &str, first: &Sample) -> DeviceLog {
+    pub fn new(name: &str, limit: Option<f64>) -> DeviceLog {
         DeviceLog {
             name: name.to_owned(),
-            memory: MemoryStatistics {
-                all: Series::new(Per::Sample),
-                phases: [const { None }; Phase::ALL.len() + 1],
-                levels: std::array::from_fn(|_| Histogram::default()),
-                largest: [None; Meaning::CHANNELS.len()],
-                allocated_changes: Mean::default(),
-                progress: LogProgress::default(),
-            },
-            total: None,
+            limit,
             said_total: None,
-            planned: None,
-            batch_size: None,
-            over_budget: None,
-            peak: HighWaterMark::default(),
-            training: TrainingStatistics::default(),
-            waited: Mean::default(),
-            seconds: Mean::default(),
-            num_clock_backwards: 0,
-            num_epochs: 0,
-            first: *first,
-            last: None,
+            groups: Vec::new(),
+            group_size: 1,
+            progress: Progress::default(),
         }
     }
 
-    /// Adds a sample; `limit` is the user's limit of device memory.
-    pub fn add(&mut self, sample: &Sample, limit: Option<f64>) {
-        let last = self.last.as_ref();
-        self.memory.add(sample, last);
-        let is_new_epoch = last.is_none_or(|last| last.epoch() != sample.epoch());
-        self.num_epochs += u64::from(is_new_epoch && sample.epoch().is_some());
-        self.peak.add(sample, last);
-        self.said_total = larger(self.said_total, sample.get(Meaning::Total));
-        self.total = limit.or(self.said_total);
-        self.planned = larger(self.planned, sample.get(Meaning::Planned));
-        self.batch_size = sample.get(Meaning::BatchSize).or(self.batch_size);
-        self.over_budget = OverBudget::worse_of(self.over_budget, sample, limit);
-        let seconds = self.seconds_since_last(sample);
-        self.add_waiting(sample, seconds);
-        if matches!(sample.phase, None | Some(Phase::Train)) {
-            let has_limit = limit.is_some();
-            self.training.add(sample, seconds, self.total, has_limit);
-        }
-        self.last = Some(*sample);
-    }
-
-    /// Adds the wait for data. A sample reports the wait of the steps before it, in any phase; evaluations are excluded because
-    /// they wait for other data.
-    fn add_waiting(&mut self, sample: &Sample, seconds: f64) {
-        if sample.phase == Some(Phase::Evaluate) {
-            return;
-        }
-        let of_step = || seconds_per_step(self.training.previous.as_ref()?, sample);
-        let of_data = || Some((sample.get(Meaning::DataTime)? / of_step()?).clamp(0.0, 1.0));
-        if let Some(share) = sample.get(Meaning::Waited).or_else(of_data) {
-            let seconds = Some(seconds).filter(|seconds| *seconds > 0.0);
-            let seconds = sample.get(Meaning::StepTime).or(seconds);
-            self.waited.add_weighted(share, seconds.unwrap_or(1.0));
-        }
-    }
-
-    fn seconds_since_last(&mut self, sample: &Sample) -> f64 {
-        let Some((now, before)) = sample.time().zip(self.last.and_then(|last| last.time())) else {
-            return 0.0;
-        };
-        if now < before {
-            self.num_clock_backwards += 1;
-            return 0.0;
-        }
-        self.seconds.add(now - before);
-        now - before
-    }
-}
-
-impl MemoryStatistics {
-    fn add(&mut self, sample: &Sample, last: Option<&Sample>) {
-        let position = self.progress.next(sample);
-        self.all.add(sample, &position);
-        let slot = sample
-            .phase
-            .map_or(Phase::ALL.len(), |phase| phase as usize);
-        let phase = self.phases[slot].get_or_insert_with(|| {
-            Box::new(PhaseLog {
-                samples: Series::new(Per::Sample),
-                epochs: Series::new(Per::Epoch),
-            })
-        });
-        phase.samples.add(sample, &position);
-        phase.epochs.add(sample, &position);
-        for channel in Meaning::CHANNELS {
-            let Some(value) = sample.get(channel) else {
-                continue;
-            };
-            self.levels[channel as usize].add(value);
-            let largest = &mut self.largest[channel as usize];
-            if largest.is_none_or(|largest| Some(value) > largest.get(channel)) {
-                *largest = Some(*sample);
+    pub fn add(&mut self, mut sample: Sample) {
+        self.progress.add(&mut sample);
+        let total = sample.get(Meaning::Total);
+        self.said_total = total.into_iter().chain(self.said_total).reduce(f64::max);
+        while self.groups.len() == MOST_GROUPS {
+            self.group_size *= 2;
+            for group in std::mem::take(&mut self.groups) {
+                self.join(group);
             }
         }
-        let in_phase = last.filter(|last| last.phase == sample.phase);
-        let before = in_phase.and_then(|last| last.get(Meaning::Allocated));
-        if let Some((now, before)) = sample.get(Meaning::Allocated).zip(before) {
-            let change = (now - before).abs() / now.max(before).max(1.0);
-            self.allocated_changes.add(change);
+        self.join(Group {
+            count: 1,
+            mean: sample,
+            peak: sample,
+        });
+    }
+
+    fn join(&mut self, group: Group) {
+        let mut recent = self.groups.iter_mut().rev().take(LOOK_BACK);
+        match recent.find(|known| known.mean.phase == group.mean.phase) {
+            Some(open) if open.count + group.count <= self.group_size => open.merge(&group),
+            _ => self.groups.push(group),
         }
+    }
+
+    /// Means of the groups that have the quantity.
+    pub fn means(&self, meaning: Meaning) -> Vec<f64> {
+        let groups = self.groups.iter();
+        groups.filter_map(|group| group.mean.get(meaning)).collect()
+    }
+
+    pub fn peaks(&self, meaning: Meaning) -> Vec<f64> {
+        let groups = self.groups.iter();
+        groups.filter_map(|group| group.peak.get(meaning)).collect()
+    }
+
+    /// The first sample with the largest value.
+    pub fn largest(&self, meaning: Meaning) -> Option<&Sample> {
+        let known = self.groups.iter().map(|group| &group.peak);
+        let known = known.filter(|sample| sample.get(meaning).is_some());
+        known.reduce(|most, next| {
+            if next.get(meaning) > most.get(meaning) {
+                next
+            } else {
+                most
+            }
+        })
+    }
+
+    pub fn most(&self, meaning: Meaning) -> Option<f64> {
+        self.largest(meaning)?.get(meaning)
+    }
+
+    /// Device memory: the user's limit, or else the largest total in the log.
+    pub fn total(&self) -> Option<f64> {
+        self.limit.or(self.said_total)
+    }
+
+    /// Groups taken while training, or in no known phase.
+    pub fn training(&self) -> impl Iterator<Item = &Group> + Clone {
+        let is_training = |group: &&Group| matches!(group.mean.phase, None | Some(Phase::Train));
+        self.groups.iter().filter(is_training)
+    }
+
+    /// Memory in use while training, as shares of the device; of the run alone if the user set a limit.
+    pub fn held_shares(&self) -> Vec<f64> {
+        let training = self.training();
+        training
+            .filter_map(|group| self.held_share(group))
+            .collect()
+    }
+
+    pub fn held_share(&self, group: &Group) -> Option<f64> {
+        let held = match self.limit {
+            Some(_) => held_by_run(&group.peak),
+            None => held(&group.peak),
+        };
+        Some(held? / self.total()?)
+    }
+
+    /// The first training sample with full memory.
+    pub fn first_full(&self) -> Option<&Sample> {
+        let is_full = |group: &&Group| self.held_share(group).is_some_and(|share| share >= FULL);
+        self.training().find(is_full).map(|group| &group.mean)
     }
 
     /// The channel to judge the run by: the closest to the memory that the run itself holds.
     pub fn primary(&self) -> Option<Meaning> {
-        let order = [
-            Meaning::Allocated,
-            Meaning::Process,
-            Meaning::Used,
-            Meaning::Reserved,
-            Meaning::AllocatedPeak,
-        ];
-        let count = |channel: &Meaning| self.all.count(*channel);
-        let most = order.iter().map(count).max()?;
-        let is_usual = |channel: &Meaning| count(channel) > 0 && count(channel) * 2 >= most;
-        order.into_iter().find(is_usual)
-    }
-
-    pub fn level(&self, channel: Meaning) -> &Histogram {
-        &self.levels[channel as usize]
-    }
-
-    /// The sample with the largest value.
-    pub fn largest(&self, channel: Meaning) -> Option<&Sample> {
-        self.largest[channel as usize].as_ref()
-    }
-
-    pub fn most(&self, channel: Meaning) -> Option<f64> {
-        self.largest(channel)?.get(channel)
+        use Meaning::{Allocated, AllocatedPeak, Process, Reserved, Used};
+        let counts = [Allocated, Process, Used, Reserved, AllocatedPeak]
+            .map(|channel| (channel, self.means(channel).len()));
+        let most = counts.iter().map(|(_, count)| *count).max()?;
+        let is_usual = |(_, count): &&(Meaning, usize)| *count > 0 && count * 2 >= most;
+        counts.iter().find(is_usual).map(|(channel, _)| *channel)
     }
 
     /// The phase whose samples are compared with each other: training, or else the one with the most samples.
-    pub fn main_phase(&self, channel: Meaning) -> Option<(Option<Phase>, &PhaseLog)> {
-        const ENOUGH: u64 = 24;
-        let phases = Phase::ALL.into_iter().map(Some).chain([None]);
-        let logs = phases.zip(&self.phases);
-        let logs = logs.filter_map(|(phase, log)| Some((phase, log.as_deref()?)));
-        let count = |log: &PhaseLog| log.samples.count(channel);
-        let is_training = |(phase, log): &(Option<Phase>, &PhaseLog)| {
-            *phase == Some(Phase::Train) && count(log) >= ENOUGH
+    pub fn main_phase(&self, channel: Meaning) -> Option<Phase> {
+        const ENOUGH: usize = 24;
+        let count = |phase: &Option<Phase>| {
+            let of_phase = self
+                .groups
+                .iter()
+                .filter(|group| group.mean.phase == *phase);
+            of_phase
+                .filter(|group| group.mean.get(channel).is_some())
+                .count()
         };
-        let most = || logs.clone().max_by_key(|(_, log)| count(log));
-        let found = logs.clone().find(is_training).or_else(most);
-        found.filter(|(_, log)| count(log) > 0)
-    }
-}
-
-impl TrainingStatistics {
-    fn add(&mut self, sample: &Sample, seconds: f64, total: Option<f64>, has_limit: bool) {
-        let held = if has_limit {
-            held_by_run(sample)
-        } else {
-            held(sample)
-        };
-        let share = |bytes: f64| total.map(|total| bytes / total);
-        let held_share = held.and_then(share);
-        held_share
-            .iter()
-            .for_each(|share| self.held_share.add(*share));
-        let needed = needed(sample).filter(|_| !has_limit).or(held);
-        let needed_share = needed.and_then(share);
-        needed_share
-            .iter()
-            .for_each(|share| self.needed_share.add(*share));
-        self.most_held = self.most_held.max(held.unwrap_or(0.0));
-        let is_loaded =
-            held.is_none_or(|held| held > LOADED_BYTES && held > LOADED * self.most_held);
-        if let Some(utilization) = sample.get(Meaning::Utilization) {
-            self.busy.add(sample, utilization, is_loaded, seconds);
+        if count(&Some(Phase::Train)) >= ENOUGH {
+            return Some(Phase::Train);
         }
-        let rate = sample.get(Meaning::SamplesPerSecond);
-        let of_step = sample
-            .get(Meaning::StepTime)
-            .or(rate.map(|rate| 1.0 / rate))
-            .or_else(|| seconds_per_step(self.previous.as_ref()?, sample));
-        if let Some((seconds, share)) = of_step.zip(held_share) {
-            match share {
-                s if s >= FULL => self.step_ms_full.add(seconds * 1e3),
-                s if s < NOT_FULL => self.step_ms_free.add(seconds * 1e3),
-                _ => {}
-            }
-        }
-        if held_share.is_some_and(|share| share >= FULL) {
-            self.first_full.get_or_insert(*sample);
-        }
-        self.previous = Some(*sample);
+        Phase::ALL
+            .into_iter()
+            .map(Some)
+            .chain([None])
+            .max_by_key(count)?
     }
 }
 
 /// Memory in use on the device, by any process.
-fn held(sample: &Sample) -> Option<f64> {
-    sample.first_of(&[
-        Meaning::Used,
-        Meaning::Reserved,
-        Meaning::Process,
-        Meaning::AllocatedPeak,
-        Meaning::Allocated,
-    ])
+pub(super) fn held(sample: &Sample) -> Option<f64> {
+    use Meaning::{Allocated, AllocatedPeak, Process, Reserved, Used};
+    sample.first_of(&[Used, Reserved, Process, AllocatedPeak, Allocated])
 }
 
 /// Memory of the run itself, as well as the log has it, to compare with a budget.
 pub(super) fn held_by_run(sample: &Sample) -> Option<f64> {
-    let process = sample.largest_of(&[Meaning::ProcessPeak, Meaning::Process]);
-    process.or_else(|| {
-        sample.first_of(&[
-            Meaning::Reserved,
-            Meaning::AllocatedPeak,
-            Meaning::Allocated,
-            Meaning::Used,
-        ])
-    })
+    use Meaning::{Allocated, AllocatedPeak, Process, ProcessPeak, Reserved, Used};
+    let process = sample.largest_of(&[ProcessPeak, Process]);
+    process.or_else(|| sample.first_of(&[Reserved, AllocatedPeak, Allocated, Used]))
 }
 
-fn needed(sample: &Sample) -> Option<f64> {
-    let Some(allocated) = sample.largest_of(&[Meaning::Allocated, Meaning::AllocatedPeak]) else {
-        return held(sample);
-    };
-    let other = sample.get(Meaning::Used).zip(sample.get(Meaning::Reserved));
-    Some(allocated + other.map_or(0.0, |(used, reserved)| (used - reserved).max(0.0)))
+/// Tracks steps and seconds through the log. They never decrease, even if the log's own counters restart.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Progress {
+    num_samples: f64,
+    steps: f64,
+    /// Step difference of the last two samples with different steps.
+    usual_steps: f64,
+    last_step: Option<f64>,
+    last_time: Option<f64>,
+    /// Seconds of the log without pauses, and the number of gaps between samples that they are made of.
+    running_seconds: f64,
+    num_gaps: f64,
+    /// Seconds of the log with pauses.
+    pub seconds: f64,
+    pub num_clock_backwards: u64,
 }
 
-fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
-    one.into_iter().chain(other).reduce(f64::max)
+/// A gap of at least this many seconds, and this many times the usual gap, is a pause: the run was stopped and resumed.
+const PAUSE_SECONDS: f64 = 60.0;
+const PAUSE_GAPS: f64 = 20.0;
+const DAY_SECONDS: f64 = 86_400.0;
+
+impl Progress {
+    /// Sets the sample's position in the log, and what follows from it: the time per step and the share of it spent waiting.
+    fn add(&mut self, sample: &mut Sample) {
+        self.num_samples += 1.0;
+        sample.set(Meaning::Row, Some(self.num_samples));
+        let (steps, seconds) = (
+            self.steps_since_last(sample),
+            self.seconds_since_last(sample),
+        );
+        sample.set(Meaning::Progress, sample.step().map(|_| self.steps));
+        sample.set(Meaning::Clock, sample.time().map(|_| self.running_seconds));
+        let by_clock = (steps > 0.0 && seconds > 0.0).then_some(seconds / steps);
+        if let Some((wait, step)) = sample.get(Meaning::DataTime).zip(by_clock) {
+            let waited = sample.get(Meaning::Waited);
+            sample.set(Meaning::Waited, waited.or(Some((wait / step).min(1.0))));
+        }
+        let rate = sample.get(Meaning::SamplesPerSecond);
+        let step_time = sample.get(Meaning::StepTime);
+        let step_time = step_time.or(rate.map(|rate| 1.0 / rate)).or(by_clock);
+        sample.set(Meaning::StepTime, step_time);
+    }
+
+    fn steps_since_last(&mut self, sample: &Sample) -> f64 {
+        let Some(step) = sample.step().map(|step| step as f64) else {
+            return 0.0;
+        };
+        let more = match self.last_step.replace(step) {
+            None => 0.0,
+            Some(before) if step >= before => step - before,
+            // Steps restart in each epoch, or after a resume from a checkpoint: assumes the usual progress.
+            Some(_) => self.usual_steps,
+        };
+        if more > 0.0 {
+            self.usual_steps = more;
+        }
+        self.steps += more;
+        more
+    }
+
+    fn seconds_since_last(&mut self, sample: &Sample) -> f64 {
+        let Some(time) = sample.time() else {
+            return 0.0;
+        };
+        let Some(before) = self.last_time.replace(time) else {
+            return 0.0;
+        };
+        // A time of day without a date begins anew at midnight.
+        let is_midnight = before < DAY_SECONDS && time < before - DAY_SECONDS / 2.0;
+        let time = if is_midnight {
+            time + DAY_SECONDS
+        } else {
+            time
+        };
+        self.num_clock_backwards += u64::from(time < before);
+        let more = (time - before).max(0.0);
+        self.seconds += more;
+        let usual = self.running_seconds / self.num_gaps.max(1.0);
+        if self.num_gaps > 0.0 && more > PAUSE_SECONDS.max(PAUSE_GAPS * usual) {
+            self.running_seconds += usual;
+            return usual;
+        }
+        self.running_seconds += more;
+        self.num_gaps += 1.0;
+        more
+    }
+
+    pub fn has_clock(&self) -> bool {
+        self.num_gaps > 0.0
+    }
 }
 
-fn seconds_per_step(before: &Sample, now: &Sample) -> Option<f64> {
-    let steps = now.step()?.checked_sub(before.step()?)?;
-    let seconds = now.time()? - before.time()?;
-    (steps > 0 && seconds > 0.0).then(|| seconds / steps as f64)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(samples: impl Iterator<Item = Sample>) -> DeviceLog {
+        let mut log = DeviceLog::new("cuda:0", None);
+        samples.for_each(|sample| log.add(sample));
+        log
+    }
+
+    #[test]
+    fn counters_that_begin_anew_and_clocks_that_pause() {
+        let positions = |samples: &[(u64, f64)]| -> Vec<(f64, f64)> {
+            let sample = |(step, time): &(u64, f64)| {
+                let sample = Sample::default().with(Meaning::Step, *step as f64);
+                sample.with(Meaning::Time, *time)
+            };
+            let log = log(samples.iter().map(sample));
+            let steps = log.means(Meaning::Progress).into_iter();
+            steps.zip(log.means(Meaning::Clock)).collect()
+        };
+        let of_batches = [(0, 10.0), (10, 11.0), (20, 12.0), (0, 13.0), (10, 14.0)];
+        let expected = [
+            (0.0, 0.0),
+            (10.0, 1.0),
+            (20.0, 2.0),
+            (30.0, 3.0),
+            (40.0, 4.0),
+        ];
+        assert_eq!(positions(&of_batches), expected);
+        let paused = [(1, 0.0), (2, 1.0), (3, 5_000.0), (4, 4_000.0), (5, 4_001.0)];
+        let expected = [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0), (3.0, 2.0), (4.0, 3.0)];
+        assert_eq!(positions(&paused), expected);
+        let midnight = [(1, 86_398.0), (2, 86_399.0), (3, 1.0)];
+        assert_eq!(positions(&midnight)[2], (2.0, 3.0));
+    }
+
+    /// Phases by turns, and a log that is many times too long: nothing is lost, phases are not mixed, and memory stays bounded.
+    #[test]
+    fn a_long_log_is_a_bounded_number_of_groups() {
+        for length in [3u64, 2048, 100_003] {
+            let log = log((0..length).map(|number| {
+                let turn = number as usize / 2 % 3;
+                let mut sample = Sample::default().with(Meaning::Used, turn as f64 * 1000.0);
+                sample.phase = [Some(Phase::Train), Some(Phase::Evaluate), None][turn];
+                sample
+            }));
+            assert!(log.groups.len() <= MOST_GROUPS);
+            let count: u64 = log.groups.iter().map(|group| group.count).sum();
+            assert_eq!(count, length);
+            for group in &log.groups {
+                assert_eq!(group.mean.get(Meaning::Used), group.peak.get(Meaning::Used));
+            }
+            let rows = log.means(Meaning::Row);
+            let sum: f64 = log
+                .groups
+                .iter()
+                .zip(rows)
+                .map(|(group, row)| group.count as f64 * row)
+                .sum();
+            let expected = (length * (length + 1) / 2) as f64;
+            assert!((sum / expected - 1.0).abs() < 1e-9, "{sum} {expected}");
+        }
+    }
 }

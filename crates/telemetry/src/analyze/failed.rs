@@ -1,65 +1,52 @@
-//! Failures that a log reports explicitly: a lost GPU, a failed allocation, a non-finite loss.
+//! Failures that a log reports explicitly: a lost GPU, a failed allocation, a non-finite loss, an error that ended the run.
 
 use super::finding::{Finding, Severity, Symptom};
 use crate::log::{OddLosses, Trouble, TroubleLines};
+use crate::run_files::Failure;
 use crate::words::{counted, thousands};
 
-pub(super) fn of_lines(lines: &TroubleLines) -> Finding {
-    let (kind, says, advice) = match lines.what {
+pub(super) fn trouble(lines: &TroubleLines) -> Finding {
+    let (kind, says) = match lines.kind {
         Trouble::Gpu => (
             Symptom::GpuError,
             "the driver lost the GPU, or cannot read it",
-            "look for Xid lines in `dmesg`, check power, cooling and seating; reset the GPU (`nvidia-smi -r`) or restart the machine, \
-             then resume",
         ),
-        Trouble::Cuda => (
-            Symptom::CudaError,
-            "a CUDA call failed",
-            "run again with CUDA_LAUNCH_BLOCKING=1, which names the call that failed; labels out of range are the usual cause",
-        ),
-        Trouble::OutOfMemory => (
-            Symptom::OutOfMemory,
-            "an allocation failed: out of memory",
-            "a smaller batch with more accumulation, or recomputation; `holdall plan` shows what fits before the run",
-        ),
+        Trouble::Cuda => (Symptom::CudaError, "a CUDA call failed"),
+        Trouble::OutOfMemory => (Symptom::OutOfMemory, "an allocation failed: out of memory"),
     };
     let times = match lines.count {
         1 => String::new(),
         times => format!(", and {} more", counted(times - 1, "such line")),
     };
-    let message = format!(
-        "{says}, line {}{times}: `{}`",
-        thousands(lines.first_line),
-        lines.text
-    );
-    Finding::new(kind, Severity::Problem, message, advice)
+    let line = thousands(lines.first_line);
+    let message = format!("{says}, line {line}{times}: `{}`", lines.text);
+    Finding::new(kind, Severity::Problem, message)
         .at_step(lines.step)
         .with("line", lines.first_line as f64)
         .with("lines", lines.count as f64)
 }
 
 /// Finding about non-finite losses: the run diverged if they last to the end of the log; else some steps were affected.
-pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
+pub(super) fn odd_losses(losses: &OddLosses) -> Option<Finding> {
     let (line, step) = losses.first?;
     let at = match step {
         Some(step) => format!("step {}", thousands(step)),
         None => format!("line {}", thousands(line)),
     };
+    let (odd, all) = (
+        thousands(losses.count),
+        counted(losses.count + losses.num_finite, "line"),
+    );
     let finding = if losses.is_last {
-        diverged(&format!(
-            "training diverged: from {at} to the end the loss is NaN or infinite, in {} of {}",
-            thousands(losses.count),
-            counted(losses.count + losses.num_finite, "line")
-        ))
+        let message = format!(
+            "training diverged: from {at} to the end the loss is NaN or infinite, in {odd} of {all}"
+        );
+        Finding::new(Symptom::Diverged, Severity::Problem, message)
     } else {
-        Finding::new(
-            Symptom::Diverged,
-            Severity::Warning,
-            format!(
-                "the loss was NaN or infinite in {} of {}, last from {at}, and is finite again",
-                thousands(losses.count),
-                counted(losses.count + losses.num_finite, "line")
-            ),
+        let message = format!(
+            "the loss was NaN or infinite in {odd} of {all}, last from {at}, and is finite again"
+        );
+        Finding::new(Symptom::Diverged, Severity::Warning, message).advising(
             "look at that step's batch for broken samples; use gradient clipping, or lower the learning rate",
         )
     };
@@ -69,11 +56,23 @@ pub(super) fn of_losses(losses: &OddLosses) -> Option<Finding> {
     Some(finding.with("line", line as f64))
 }
 
-pub(super) fn diverged(message: &str) -> Finding {
-    Finding::new(
-        Symptom::Diverged,
-        Severity::Problem,
-        message.to_owned(),
-        "go back to a checkpoint before that step, with a lower learning rate, a longer warm-up or gradient clipping",
-    )
+/// The error in a run's `failure.json`.
+pub(super) fn failure(failure: &Failure) -> Finding {
+    let printable = |line: &str| -> String {
+        let characters = line.chars().filter(|c| !c.is_control());
+        characters.take(300).collect()
+    };
+    let mut lines = failure.error.lines();
+    let first = printable(lines.next().unwrap_or_default());
+    if failure.kind.as_deref() == Some("diverged") {
+        // The error message contains the step.
+        let finding = Finding::new(Symptom::Diverged, Severity::Problem, first);
+        return finding.at_step(failure.step);
+    }
+    let message = format!("the run failed: {first}");
+    let finding = Finding::new(Symptom::Failed, Severity::Problem, message).at_step(failure.step);
+    match lines.find_map(|line| line.strip_prefix("hint: ")) {
+        Some(hint) => finding.advising(printable(hint)),
+        None => finding,
+    }
 }

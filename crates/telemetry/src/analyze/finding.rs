@@ -22,8 +22,6 @@ pub enum Symptom {
     NearLimit,
     /// Much memory is free, and the GPU is not busy.
     Underused,
-    /// The GPU is idle.
-    Idle,
     /// The GPU waits for data or for the host.
     WaitingForData,
     /// Other processes use much memory.
@@ -49,23 +47,43 @@ pub enum Symptom {
 impl Symptom {
     /// Name in messages.
     pub fn words(self) -> &'static str {
+        self.words_and_advice().0
+    }
+
+    #[rustfmt::skip]
+    fn words_and_advice(self) -> (&'static str, &'static str) {
         match self {
-            Symptom::Growth => "steady growth",
-            Symptom::Spike => "spike",
-            Symptom::Fragmentation => "fragmentation",
-            Symptom::NearLimit => "near the limit",
-            Symptom::Underused => "underused",
-            Symptom::Idle => "idle GPU",
-            Symptom::WaitingForData => "waiting for data",
-            Symptom::OtherProcesses => "other processes",
-            Symptom::Spill => "spill to host memory",
-            Symptom::Straggler => "straggler",
-            Symptom::OverBudget => "over the budget",
-            Symptom::GpuError => "GPU error",
-            Symptom::CudaError => "CUDA error",
-            Symptom::OutOfMemory => "out of memory",
-            Symptom::Diverged => "diverged",
-            Symptom::Failed => "failed",
+            Symptom::Growth => ("steady growth",
+                "keep numbers, not tensors: loss.item(), detach() what goes into lists, and clear what lives past its step"),
+            Symptom::Spike => ("spike",
+                "look at that step's batch: cut or bucket the longest samples, and keep the batch size constant to its end"),
+            Symptom::Fragmentation => ("fragmentation",
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and shapes that do not change: pad to a few lengths, drop odd last batches"),
+            Symptom::NearLimit => ("near the limit",
+                "a smaller batch with more accumulation, recomputation, or half precision; `holdall plan` shows what each would buy"),
+            Symptom::Underused => ("underused", "try a larger batch size, with less accumulation"),
+            Symptom::WaitingForData => ("waiting for data",
+                "more loader workers and prefetch, smaller or pre-decoded files; `holdall bench loader` times them alone; \
+                 a larger batch would only wait longer"),
+            Symptom::OtherProcesses => ("other processes",
+                "`nvidia-smi` names them: end them or move to another GPU, or plan with what is left (`memory: auto`)"),
+            Symptom::Spill => ("spill to host memory",
+                "need less memory (a smaller batch, recomputation), or forbid the driver's fallback to system memory so that it fails early"),
+            Symptom::Straggler => ("straggler",
+                "look at what else runs on that machine, its clock, its disk and its cores; or leave it out"),
+            Symptom::OverBudget => ("over the budget",
+                "allow what it held, or need less: a smaller batch with more accumulation, recomputation, smaller pictures; \
+                 `holdall plan --memory` shows what fits"),
+            Symptom::GpuError => ("GPU error",
+                "look for Xid lines in `dmesg`, check power, cooling and seating; reset the GPU (`nvidia-smi -r`) or restart the machine, \
+                 then resume"),
+            Symptom::CudaError => ("CUDA error",
+                "run again with CUDA_LAUNCH_BLOCKING=1, which names the call that failed; labels out of range are the usual cause"),
+            Symptom::OutOfMemory => ("out of memory",
+                "a smaller batch with more accumulation, or recomputation; `holdall plan` shows what fits before the run"),
+            Symptom::Diverged => ("diverged",
+                "go back to a checkpoint before that step, with a lower learning rate, a longer warm-up or gradient clipping"),
+            Symptom::Failed => ("failed", "failure.json has the plan, the last samples and the last steps"),
         }
     }
 }
@@ -165,22 +183,23 @@ impl Analysis {
 }
 
 impl Finding {
-    pub(super) fn new(
-        kind: Symptom,
-        severity: Severity,
-        message: String,
-        advice: impl Into<String>,
-    ) -> Finding {
+    /// A finding with the usual advice of its kind.
+    pub(super) fn new(kind: Symptom, severity: Severity, message: String) -> Finding {
         Finding {
             kind,
             severity,
             step: None,
             message,
-            advice: advice.into(),
+            advice: kind.words_and_advice().1.to_owned(),
             device: None,
             phase: None,
             evidence: Map::new(),
         }
+    }
+
+    pub(super) fn advising(mut self, advice: impl Into<String>) -> Finding {
+        self.advice = advice.into();
+        self
     }
 
     pub(super) fn at_step(mut self, step: Option<u64>) -> Finding {
@@ -211,7 +230,8 @@ impl Finding {
 
 /// Position of a sample: `at step 1,200`, or the time since the first sample, or the line number.
 pub(super) fn place(log: &DeviceLog, sample: &Sample) -> String {
-    match (sample.step(), sample.time(), log.first.time()) {
+    let first = log.groups.first().and_then(|group| group.mean.time());
+    match (sample.step(), sample.time(), first) {
         (Some(step), _, _) => format!("at step {}", thousands(step)),
         (None, Some(time), Some(first)) if time == first => "at the first sample".to_owned(),
         (None, Some(time), Some(first)) if time > first => {
@@ -221,9 +241,15 @@ pub(super) fn place(log: &DeviceLog, sample: &Sample) -> String {
     }
 }
 
+/// `, first at step 1,200`, or nothing.
+pub(super) fn first_at(log: &DeviceLog, sample: Option<&Sample>) -> String {
+    sample.map_or(String::new(), |first| {
+        format!(", first {}", place(log, first))
+    })
+}
+
 /// ` (43% of the device)`, or nothing if its size is unknown.
 pub(super) fn share_of_device(log: &DeviceLog, bytes: f64) -> String {
-    log.total.map_or(String::new(), |total| {
-        format!(" ({} of the device)", percent(bytes / total))
-    })
+    let share = |total: f64| format!(" ({} of the device)", percent(bytes / total));
+    log.total().map_or(String::new(), share)
 }

@@ -1,30 +1,18 @@
 //! Analysis of a memory log, in one pass and constant memory.
 //!
-//! Every sample goes into a few hundred buckets and some histograms per device (`DeviceLog`). At the end of the log each kind of
-//! finding is derived from them, by a file of its own. Every finding has supporting numbers and one line of advice.
+//! Every sample goes into a bounded list of groups per device (`DeviceLog`). At the end of the log each of [`DETECTORS`] looks at
+//! these. Every finding has supporting numbers and one line of advice.
 
-mod budget;
 mod device;
 mod failed;
 mod finding;
-mod fragmentation;
 mod growth;
-mod histogram;
-mod idle;
-mod limit;
-mod others;
-mod pace;
+mod memory;
 mod points;
-mod progress;
 mod run_folder;
-mod sawtooth;
-mod series;
+mod speed;
 mod spike;
-mod spill;
-mod straggler;
-mod trend;
-mod underused;
-mod waiting;
+mod statistics;
 
 use std::io::Read;
 
@@ -51,48 +39,36 @@ pub struct AnalyzeOptions {
     pub limit_bytes: Option<u64>,
 }
 
+/// Looks for one kind of finding on a device; what could not be judged becomes a note.
+type Detector = fn(&DeviceLog, &mut Vec<String>) -> Option<Finding>;
+
+/// In the order of the answer.
+const DETECTORS: [Detector; 10] = [
+    growth::find_on_device,
+    growth::find_on_host,
+    |log, _| speed::spill(log),
+    |log, _| memory::near_limit(log),
+    |log, _| memory::over_budget(log),
+    |log, _| spike::find(log),
+    memory::fragmentation,
+    |log, _| memory::other_processes(log),
+    |log, _| memory::underused(log),
+    |log, _| speed::waiting_for_data(log),
+];
+
 /// Reads and analyses a log.
 pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, TelemetryError> {
-    let limit = options.limit_bytes.map(|bytes| bytes as f64);
     let mut log = Log::open(&options.log, reader, options.columns.as_deref())?;
-    let mut devices: Vec<DeviceLog> = Vec::new();
-    let mut num_samples = 0;
-    let mut num_of_more_devices = 0;
-    let mut last = 0;
-    while let Some((sample, name)) = log.next()? {
-        num_samples += 1;
-        let found = match devices.get(last) {
-            Some(device) if device.name == name => Some(last),
-            _ => devices.iter().position(|device| device.name == name),
-        };
-        last = match found {
-            Some(at) => at,
-            None if devices.len() == MOST_DEVICES => {
-                num_of_more_devices += 1;
-                continue;
-            }
-            None => {
-                devices.push(DeviceLog::new(name, &sample));
-                devices.len() - 1
-            }
-        };
-        devices[last].add(&sample, limit);
-    }
-    let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(log.troubles.iter().map(failed::of_lines));
-    findings.extend(failed::of_losses(&log.losses));
+    let limit = options.limit_bytes.map(|bytes| bytes as f64);
+    let (devices, num_samples) = read_devices(&mut log, limit)?;
+    let mut findings: Vec<Finding> = log.troubles.iter().map(failed::trouble).collect();
+    findings.extend(failed::odd_losses(&log.losses));
     if num_samples == 0 && findings.is_empty() {
         return Err(log.nothing());
     }
     let mut notes = std::mem::take(&mut log.notes);
-    if num_of_more_devices > 0 {
-        notes.push(format!(
-            "more than {MOST_DEVICES} devices: {} of the others left out",
-            counted(num_of_more_devices, "sample")
-        ));
-    }
-    if let (Some(limit), Some(total)) = (limit, devices.iter().find_map(|device| device.said_total))
-    {
+    let mut totals = devices.iter().filter_map(|device| device.said_total);
+    if let (Some(limit), Some(total)) = (limit, totals.next()) {
         notes.push(format!(
             "--limit: {} counts as full, not the {} that the log says the device has",
             show_bytes(limit),
@@ -100,18 +76,18 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
         ));
     }
     for device in &devices {
-        let mut of_device = judge(device, &mut notes);
-        if devices.len() > 1 {
-            for finding in &mut of_device {
+        add_notes(device, &mut notes);
+        for detector in DETECTORS {
+            let mut found = detector(device, &mut notes);
+            if let Some(finding) = found.as_mut().filter(|_| devices.len() > 1) {
                 finding.device = Some(device.name.clone());
             }
+            findings.extend(found);
         }
-        findings.extend(of_device);
     }
-    let seconds = devices
-        .iter()
-        .filter(|device| device.seconds.count > 0)
-        .map(|device| device.seconds.sum);
+    let timed = devices.iter().filter(|device| device.progress.has_clock());
+    let seconds = timed.map(|device| device.progress.seconds);
+    let names = devices.iter().map(|device| device.name.clone());
     let mut analysis = Analysis {
         verdict: Verdict::Healthy,
         findings,
@@ -122,11 +98,7 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
             samples: num_samples,
             skipped: log.skipped,
             seconds: seconds.reduce(f64::max),
-            devices: devices
-                .into_iter()
-                .map(|device| device.name)
-                .filter(|name| !name.is_empty())
-                .collect(),
+            devices: names.filter(|name| !name.is_empty()).collect(),
             columns: log.columns,
             notes,
         },
@@ -135,34 +107,45 @@ pub fn analyze(reader: impl Read, options: &AnalyzeOptions) -> Result<Analysis, 
     Ok(analysis)
 }
 
-fn judge(device: &DeviceLog, notes: &mut Vec<String>) -> Vec<Finding> {
-    if device.num_clock_backwards > 0 {
-        notes.push(format!(
-            "the clock went back {} times; samples are taken in the order of the lines",
-            thousands(device.num_clock_backwards)
+/// Reads all samples; returns the devices and the number of samples.
+fn read_devices(
+    log: &mut Log<impl Read>,
+    limit: Option<f64>,
+) -> Result<(Vec<DeviceLog>, u64), TelemetryError> {
+    let mut devices: Vec<DeviceLog> = Vec::new();
+    let (mut num_samples, mut num_left_out) = (0, 0);
+    while let Some((sample, name)) = log.next()? {
+        num_samples += 1;
+        if let Some(known) = devices.iter_mut().find(|device| device.name == name) {
+            known.add(sample);
+        } else if devices.len() < MOST_DEVICES {
+            let mut device = DeviceLog::new(name, limit);
+            device.add(sample);
+            devices.push(device);
+        } else {
+            num_left_out += 1;
+        }
+    }
+    if num_left_out > 0 {
+        log.notes.push(format!(
+            "more than {MOST_DEVICES} devices: {} of the others left out",
+            counted(num_left_out, "sample")
         ));
     }
-    if device.total.is_none() && device.memory.primary().is_some() {
+    Ok((devices, num_samples))
+}
+
+fn add_notes(device: &DeviceLog, notes: &mut Vec<String>) {
+    let num_backwards = device.progress.num_clock_backwards;
+    if num_backwards > 0 {
+        notes.push(format!(
+            "the clock went back {} times; samples are taken in the order of the lines",
+            thousands(num_backwards)
+        ));
+    }
+    if device.total().is_none() && device.primary().is_some() {
         notes.push(
             "the log does not say how much memory the device has; --limit 24GiB does".to_owned(),
         );
     }
-    let mut findings = growth::find(device, notes);
-    findings.extend(spill::find(device));
-    let over_budget = budget::find(device);
-    if over_budget.is_none() {
-        findings.extend(limit::find(device));
-    }
-    findings.extend(over_budget);
-    findings.extend(spike::find(device));
-    findings.extend(fragmentation::find(device, notes));
-    findings.extend(others::find(device));
-    findings.extend(idle::find(device));
-    let waiting = waiting::find(device);
-    // A larger batch would wait even longer.
-    if waiting.is_none() {
-        findings.extend(underused::find(device));
-    }
-    findings.extend(waiting);
-    findings
 }

@@ -9,13 +9,13 @@
 
 use std::path::Path;
 
-use super::finding::{Analysis, Finding, Severity, Symptom};
-use super::straggler::Stragglers;
-use super::{AnalyzeOptions, analyze, budget, failed, waiting};
+use super::finding::{Analysis, Finding, Symptom};
+use super::speed::{Stragglers, waited_for};
+use super::{AnalyzeOptions, analyze, failed, memory};
 use crate::error::{TelemetryError, failed as not_read};
 use crate::log::OddLosses;
 use crate::memory_log;
-use crate::run_files::{self, Failure, MetricsLine, Summary};
+use crate::run_files::{self, MetricsLine, Summary};
 
 /// With fewer steps, the wait for the first batch dominates.
 const FEWEST_STEPS: u64 = 3;
@@ -30,16 +30,12 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
     let has = |analysis: &Analysis, kind| analysis.findings.iter().any(|found| found.kind == kind);
     if steps.count >= FEWEST_STEPS && steps.seconds > 0.0 {
         // The waits of all steps are more accurate than the log's samples.
-        analysis
-            .findings
-            .retain(|finding| !finding.evidence.contains_key("waited_share"));
-        let found = waiting::of_share((steps.waited / steps.seconds).clamp(0.0, 1.0));
-        if found.is_some() {
-            analysis
-                .findings
-                .retain(|finding| finding.kind != Symptom::Underused);
-        }
-        analysis.findings.extend(found);
+        let waited = waited_for((steps.waited / steps.seconds).clamp(0.0, 1.0));
+        analysis.findings.retain(|finding| {
+            let is_contradicted = finding.kind == Symptom::Underused && waited.is_some();
+            !is_contradicted && !finding.evidence.contains_key("waited_share")
+        });
+        analysis.findings.extend(waited);
     }
     analysis.findings.extend(steps.stragglers.find());
     if !has(&analysis, Symptom::OverBudget) && options.limit_bytes.is_none() {
@@ -47,10 +43,10 @@ pub fn analyze_run(folder: &Path, options: &AnalyzeOptions) -> Result<Analysis, 
     }
     // An unreadable file says nothing about the run.
     if let Ok(Some(failure)) = run_files::failure(folder) {
-        analysis.findings.push(of_failure(&failure));
+        analysis.findings.push(failed::failure(&failure));
     }
     if !has(&analysis, Symptom::Diverged) {
-        analysis.findings.extend(failed::of_losses(&steps.losses));
+        analysis.findings.extend(failed::odd_losses(&steps.losses));
     }
     analysis.judge();
     Ok(analysis)
@@ -97,37 +93,14 @@ fn over_budget(folder: &Path) -> Option<Finding> {
     let summary: Summary = run_files::read_json(folder, run_files::SUMMARY_FILE).ok()??;
     let (limit, most) = (summary.budget_bytes? as f64, summary.process_bytes? as f64);
     (limit > 0.0 && most > limit)
-        .then(|| budget::finding(" at its peak", most, limit, "its budget"))
-}
-
-fn of_failure(failure: &Failure) -> Finding {
-    let printable = |line: &str| -> String {
-        let characters = line.chars().filter(|c| !c.is_control());
-        characters.take(300).collect()
-    };
-    let mut lines = failure.error.lines();
-    let first = printable(lines.next().unwrap_or_default());
-    if failure.kind.as_deref() == Some("diverged") {
-        // The error message contains the step.
-        return failed::diverged(&first).at_step(failure.step);
-    }
-    let hint = lines.find_map(|line| line.strip_prefix("hint: "));
-    let advice = hint.unwrap_or("failure.json has the plan, the last samples and the last steps");
-    let message = format!("the run failed: {first}");
-    Finding::new(
-        Symptom::Failed,
-        Severity::Problem,
-        message,
-        printable(advice),
-    )
-    .at_step(failure.step)
+        .then(|| memory::over_budget_by(" at its peak", most, limit, "its budget"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::super::finding::Verdict;
+    use super::super::finding::{Severity, Verdict};
     use super::*;
 
     fn run(files: &[(&str, String)]) -> Analysis {

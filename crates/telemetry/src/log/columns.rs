@@ -29,7 +29,6 @@ pub(crate) enum Meaning {
     /// Position within the epoch, with or without a global step beside it.
     BatchIndex,
     Epoch,
-    Phase,
     Utilization,
     SamplesPerSecond,
     StepTime,
@@ -39,26 +38,25 @@ pub(crate) enum Meaning {
     Waited,
     BatchSize,
     Loss,
+    /// Number of the sample of its device, from 1; computed.
+    Row,
+    /// Steps since the beginning of the log; computed, never decreases.
+    Progress,
+    /// Seconds since the beginning of the log without pauses; computed, never decreases.
+    Clock,
+    Phase,
     /// Names of the device: of several columns, the last of these counts.
     Device,
     DeviceIndex,
     DeviceUuid,
     Pid,
+    /// Irrelevant for the analysis.
+    Ignored,
 }
 
 impl Meaning {
-    pub const COUNT: usize = Meaning::Pid as usize + 1;
-
-    /// Kinds of memory that are followed through the log.
-    pub const CHANNELS: [Meaning; 7] = [
-        Meaning::Used,
-        Meaning::Process,
-        Meaning::Allocated,
-        Meaning::AllocatedPeak,
-        Meaning::Reserved,
-        Meaning::HostRss,
-        Meaning::Others,
-    ];
+    /// Number of quantities, which come before the names.
+    pub const NUM_QUANTITIES: usize = Meaning::Phase as usize;
 
     /// Whether the number is an amount of memory, which needs a unit.
     pub fn is_bytes(self) -> bool {
@@ -66,47 +64,51 @@ impl Meaning {
     }
 
     pub fn is_device(self) -> bool {
-        self as usize >= Meaning::Device as usize
+        (Meaning::Device as usize..=Meaning::Pid as usize).contains(&(self as usize))
     }
 
-    /// Name in the list of recognised columns.
+    /// Name in findings and in the list of recognised columns.
     pub fn words(self) -> &'static str {
-        match self {
-            Meaning::Used => "used memory",
-            Meaning::Process => "the process's memory",
-            Meaning::Allocated => "allocated",
-            Meaning::AllocatedPeak => "peak allocated",
-            Meaning::Reserved => "reserved",
-            Meaning::HostRss => "host memory",
-            Meaning::Others => "memory of other processes",
-            Meaning::Total => "total memory",
-            Meaning::Free => "free memory",
-            Meaning::ProcessPeak => "the process's peak",
-            Meaning::Budget => "budget of the process",
-            Meaning::Planned => "planned memory",
-            Meaning::Time => "time",
-            Meaning::Step => "step",
-            Meaning::BatchIndex => "position in the epoch",
-            Meaning::Epoch => "epoch",
-            Meaning::Phase => "phase",
-            Meaning::Utilization => "GPU utilization",
-            Meaning::SamplesPerSecond => "throughput",
-            Meaning::StepTime => "step time",
-            Meaning::DataTime => "time waiting for data",
-            Meaning::Waited => "share of time waiting for data",
-            Meaning::BatchSize => "batch size",
-            Meaning::Loss => "loss",
-            Meaning::Device | Meaning::DeviceIndex | Meaning::DeviceUuid | Meaning::Pid => "device",
-        }
+        self.words_and_range().0
     }
 
-    /// Name in findings.
-    pub fn in_findings(self) -> &'static str {
+    /// Whether the number makes sense.
+    pub fn may_be(self, number: f64) -> bool {
+        self.words_and_range().1.contains(&number)
+    }
+
+    #[rustfmt::skip]
+    fn words_and_range(self) -> (&'static str, std::ops::RangeInclusive<f64>) {
+        /// More than any machine has.
+        const MOST_BYTES: f64 = 1e15;
+        const MOST: f64 = 1e12;
         match self {
-            Meaning::Allocated => "allocated memory",
-            Meaning::AllocatedPeak => "peak allocated memory",
-            Meaning::Reserved => "reserved memory",
-            other => other.words(),
+            Meaning::Used => ("used memory", 0.0..=MOST_BYTES),
+            Meaning::Process => ("the process's memory", 0.0..=MOST_BYTES),
+            Meaning::Allocated => ("allocated memory", 0.0..=MOST_BYTES),
+            Meaning::AllocatedPeak => ("peak allocated memory", 0.0..=MOST_BYTES),
+            Meaning::Reserved => ("reserved memory", 0.0..=MOST_BYTES),
+            Meaning::HostRss => ("host memory", 0.0..=MOST_BYTES),
+            Meaning::Others => ("memory of other processes", 0.0..=MOST_BYTES),
+            Meaning::Total => ("total memory", 1.0..=MOST_BYTES),
+            Meaning::Free => ("free memory", 0.0..=MOST_BYTES),
+            Meaning::ProcessPeak => ("the process's peak", 0.0..=MOST_BYTES),
+            Meaning::Budget => ("budget of the process", 1.0..=MOST_BYTES),
+            Meaning::Planned => ("planned memory", 1.0..=MOST_BYTES),
+            Meaning::Time => ("time", -MOST..=MOST),
+            Meaning::Step => ("step", 0.0..=1e15),
+            Meaning::BatchIndex => ("position in the epoch", 0.0..=1e15),
+            Meaning::Epoch => ("epoch", 0.0..=1e15),
+            Meaning::Utilization => ("GPU utilization", 0.0..=100.0),
+            Meaning::SamplesPerSecond => ("throughput", 1e-9..=MOST),
+            Meaning::StepTime => ("step time", 1e-9..=MOST),
+            Meaning::DataTime => ("time waiting for data", 0.0..=MOST),
+            Meaning::Waited => ("share of time waiting for data", 0.0..=1.0),
+            Meaning::BatchSize => ("batch size", 1e-9..=MOST),
+            Meaning::Loss => ("loss", f64::MIN..=f64::MAX),
+            Meaning::Phase => ("phase", 0.0..=0.0),
+            Meaning::Device | Meaning::DeviceIndex | Meaning::DeviceUuid | Meaning::Pid => ("device", 0.0..=1e9),
+            Meaning::Row | Meaning::Progress | Meaning::Clock | Meaning::Ignored => ("", 0.0..=0.0),
         }
     }
 }
@@ -120,135 +122,63 @@ pub(super) struct Column {
 }
 
 /// Words that rules summarise.
-const GROUPS: [(&str, &str); 6] = [
+const GROUPS: [(&str, &str); 7] = [
     ("<memory>", "mem|memory|vram"),
     ("<peak>", "peak|max|maximum"),
+    ("<percent>", "percent|pct|percentage"),
     ("<share>", "percent|pct|percentage|share|ratio|fraction"),
     ("<data>", "data|loader|dataloader"),
     ("<step>", "step|steps|iter|iteration|batch|it"),
     ("<held_out>", "val|valid|validation|eval|evaluation|test"),
 ];
 
-/// Rules in order of precedence. A rule fits if all its conditions, with blanks between them, hold:
+/// Rules in order of precedence. A rule fits if all its conditions, with blanks between them, hold; ` / ` is between alternatives:
 ///
 /// ```text
 /// a|b       the name has one of these words or groups; <bytes>, <seconds>: a unit; <loss>: the last word is `loss`
 /// !a|b      it has none of them
 /// =a.b|c    its words are exactly `a b`, or `c`
 /// ```
-const RULES: [(&str, Option<Meaning>); 47] = [
-    ("waited", Some(Meaning::Waited)),
-    ("<data> wait|waiting <share>", Some(Meaning::Waited)),
+#[rustfmt::skip]
+const RULES: [(Meaning, &str); 36] = [
+    (Meaning::Waited, "waited / <data> wait|waiting <share>"),
     // Validation losses are ignored: many scripts write NaN for steps without a validation.
-    ("<loss> <held_out>", None),
-    ("<loss>", Some(Meaning::Loss)),
-    (
-        "percent|percentage|pct|ratio|fraction|temperature|temp|power|clocks|clock|fan|loss|count",
-        None,
-    ),
-    (
-        "freed|retries|ooms|small|large|bar1|ecc|pcie|swap|disk|bandwidth",
-        None,
-    ),
-    (
-        "<data> time|wait|waiting|<seconds>",
-        Some(Meaning::DataTime),
-    ),
-    (
-        "=wait.time|fetch.time|wait.s|wait.ms",
-        Some(Meaning::DataTime),
-    ),
-    ("throughput|ips", Some(Meaning::SamplesPerSecond)),
-    (
-        "samples|sample|images|imgs|img|examples|tokens|it|its|iters|clips <seconds>",
-        Some(Meaning::SamplesPerSecond),
-    ),
-    (
-        "<step> time|duration|latency|elapsed|<seconds>",
-        Some(Meaning::StepTime),
-    ),
-    (
-        "=time|date|wall.time|unix.time|time.s|time.sec|time.seconds",
-        Some(Meaning::Time),
-    ),
-    (
-        "timestamp|datetime|walltime|elapsed|ts",
-        Some(Meaning::Time),
-    ),
-    (
-        "=batch.size|micro.batch|micro.batch.size|bs",
-        Some(Meaning::BatchSize),
-    ),
-    (
-        "=step|global.step|train.step|trainer.global.step|iteration|iter|it",
-        Some(Meaning::Step),
-    ),
-    (
-        "=batch|batch.idx|batch.index|batch.id|batch.number",
-        Some(Meaning::BatchIndex),
-    ),
-    ("epoch", Some(Meaning::Epoch)),
-    ("=phase|stage|mode|split", Some(Meaning::Phase)),
-    ("=pid", Some(Meaning::Pid)),
-    ("uuid", Some(Meaning::DeviceUuid)),
-    (
-        "=index|gpu.index|gpu.id|device.id|device.index",
-        Some(Meaning::DeviceIndex),
-    ),
-    (
-        "=gpu|device|cuda|rank|local.rank !<bytes>",
-        Some(Meaning::Device),
-    ),
-    (
-        "utilization|util|utilisation cpu|encoder|decoder|jpeg|ofa|<memory>",
-        None,
-    ),
-    ("utilization|util|utilisation", Some(Meaning::Utilization)),
-    ("rss|ram <peak>|total|free|available", None),
-    ("rss|ram", Some(Meaning::HostRss)),
-    (
-        "host|cpu|system <memory>|<bytes> <peak>|total|free|available",
-        None,
-    ),
-    ("host|cpu|system <memory>|<bytes>", Some(Meaning::HostRss)),
-    ("=budget <bytes>", Some(Meaning::Budget)),
-    ("arena|budget|limit|min|avg", None),
-    ("planned|forecast <memory>|<bytes>", Some(Meaning::Planned)),
+    (Meaning::Ignored, "<loss> <held_out>"),
+    (Meaning::Loss, "<loss>"),
+    (Meaning::Ignored, "<percent>|ratio|fraction|temperature|temp|power|clocks|clock|fan|loss|count"),
+    (Meaning::Ignored, "freed|retries|ooms|small|large|bar1|ecc|pcie|swap|disk|bandwidth"),
+    (Meaning::DataTime, "<data> time|wait|waiting|<seconds> / =wait.time|fetch.time|wait.s|wait.ms"),
+    (Meaning::SamplesPerSecond, "throughput|ips / samples|sample|images|imgs|img|examples|tokens|it|its|iters|clips <seconds>"),
+    (Meaning::StepTime, "<step> time|duration|latency|elapsed|<seconds>"),
+    (Meaning::Time, "=time|date|wall.time|unix.time|time.s|time.sec|time.seconds / timestamp|datetime|walltime|elapsed|ts"),
+    (Meaning::BatchSize, "=batch.size|micro.batch|micro.batch.size|bs"),
+    (Meaning::Step, "=step|global.step|train.step|trainer.global.step|iteration|iter|it"),
+    (Meaning::BatchIndex, "=batch|batch.idx|batch.index|batch.id|batch.number"),
+    (Meaning::Epoch, "epoch"),
+    (Meaning::Phase, "=phase|stage|mode|split"),
+    (Meaning::Pid, "=pid"),
+    (Meaning::DeviceUuid, "uuid"),
+    (Meaning::DeviceIndex, "=index|gpu.index|gpu.id|device.id|device.index"),
+    (Meaning::Device, "=gpu|device|cuda|rank|local.rank !<bytes>"),
+    (Meaning::Ignored, "utilization|util|utilisation cpu|encoder|decoder|jpeg|ofa|<memory>"),
+    (Meaning::Utilization, "utilization|util|utilisation"),
+    (Meaning::Ignored, "rss|ram <peak>|total|free|available / host|cpu|system <memory>|<bytes> <peak>|total|free|available"),
+    (Meaning::HostRss, "rss|ram / host|cpu|system <memory>|<bytes>"),
+    (Meaning::Budget, "=budget <bytes>"),
+    (Meaning::Ignored, "arena|budget|limit|min|avg"),
+    (Meaning::Planned, "planned|forecast <memory>|<bytes>"),
     // Statistics of `torch.cuda.memory_stats()`, such as `allocated_bytes.all.current`.
-    ("=allocated.all.allocated", None),
-    ("allocated all peak", Some(Meaning::AllocatedPeak)),
-    ("allocated all current", Some(Meaning::Allocated)),
-    (
-        "allocated|alloc|active <peak> !all|requests",
-        Some(Meaning::AllocatedPeak),
-    ),
-    (
-        "allocated|alloc|active !all|requests",
-        Some(Meaning::Allocated),
-    ),
-    ("reserved|cached <peak>", None),
-    ("reserved|cached", Some(Meaning::Reserved)),
-    (
-        "total|capacity <memory>|<bytes>|gpu|cuda",
-        Some(Meaning::Total),
-    ),
-    (
-        "free|available <memory>|<bytes>|gpu|cuda",
-        Some(Meaning::Free),
-    ),
-    (
-        "process|proc <peak> <memory>|<bytes>|gpu|cuda",
-        Some(Meaning::ProcessPeak),
-    ),
-    (
-        "process|proc <memory>|<bytes>|gpu|cuda",
-        Some(Meaning::Process),
-    ),
-    ("<memory> <peak>", Some(Meaning::AllocatedPeak)),
-    ("<memory>", Some(Meaning::Used)),
-    ("=used", Some(Meaning::Used)),
-    ("used|gpu|cuda <bytes> <peak>", Some(Meaning::AllocatedPeak)),
-    ("used|gpu|cuda <bytes>", Some(Meaning::Used)),
+    (Meaning::Ignored, "=allocated.all.allocated"),
+    (Meaning::AllocatedPeak, "allocated all peak / allocated|alloc|active <peak> !all|requests"),
+    (Meaning::Allocated, "allocated all current / allocated|alloc|active !all|requests"),
+    (Meaning::Ignored, "reserved|cached <peak>"),
+    (Meaning::Reserved, "reserved|cached"),
+    (Meaning::Total, "total|capacity <memory>|<bytes>|gpu|cuda"),
+    (Meaning::Free, "free|available <memory>|<bytes>|gpu|cuda"),
+    (Meaning::ProcessPeak, "process|proc <peak> <memory>|<bytes>|gpu|cuda"),
+    (Meaning::Process, "process|proc <memory>|<bytes>|gpu|cuda"),
+    (Meaning::AllocatedPeak, "<memory> <peak> / used|gpu|cuda <bytes> <peak>"),
+    (Meaning::Used, "<memory> / =used / used|gpu|cuda <bytes>"),
 ];
 
 /// Meaning of a name; `None` if it is irrelevant for the analysis.
@@ -270,14 +200,10 @@ pub(super) fn column(name: &str) -> Option<Column> {
         _ => None,
     });
     let mut marks: Vec<&str> = words.iter().map(String::as_str).collect();
+    let is_loss = marks.last() == Some(&"loss");
+    marks.extend(is_loss.then_some("<loss>"));
     marks.extend(bytes.map(|_| "<bytes>"));
     marks.extend(seconds.map(|_| "<seconds>"));
-    marks.extend(
-        words
-            .last()
-            .filter(|word| *word == "loss")
-            .map(|_| "<loss>"),
-    );
     for (group, members) in GROUPS {
         let is_there = members.split('|').any(|word| marks.contains(&word));
         marks.extend(is_there.then_some(group));
@@ -288,37 +214,34 @@ pub(super) fn column(name: &str) -> Option<Column> {
         b'!' => !condition[1..].split('|').any(|word| marks.contains(&word)),
         _ => condition.split('|').any(|word| marks.contains(&word)),
     };
-    let fits = |(rule, _): &&(&str, Option<Meaning>)| rule.split(' ').all(holds);
-    let meaning = RULES.iter().find(fits)?.1?;
-    let is_percent = ["percent", "pct", "percentage"]
-        .iter()
-        .any(|word| marks.contains(word));
+    let fits = |rule: &str| rule.split(" / ").any(|rule| rule.split(' ').all(holds));
+    let (meaning, _) = *RULES.iter().find(|(_, rule)| fits(rule))?;
     let scale = match meaning {
+        Meaning::Ignored => return None,
         _ if meaning.is_bytes() => bytes,
         Meaning::StepTime | Meaning::DataTime => seconds.or(Some(1.0)),
-        Meaning::Waited if is_percent => Some(0.01),
+        Meaning::Waited if marks.contains(&"<percent>") => Some(0.01),
         _ => Some(1.0),
     };
     Some(Column { meaning, scale })
 }
 
 fn words(name: &str) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut word = String::new();
+    let mut spaced = String::new();
     let mut was_small = false;
     // Keeps `MiB` in one word despite the capital in its middle.
     for c in name.replace("iB", "ib").chars() {
-        let is_capital = c.is_ascii_uppercase();
-        if !c.is_ascii_alphanumeric() || (is_capital && was_small) {
-            words.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
+        if was_small && c.is_ascii_uppercase() {
+            spaced.push(' ');
         }
-        if c.is_ascii_alphanumeric() {
-            word.push(c.to_ascii_lowercase());
-        }
+        spaced.push(c.to_ascii_lowercase());
         was_small = c.is_ascii_lowercase() || c.is_ascii_digit();
     }
-    words.extend((!word.is_empty()).then_some(word));
+    let words = spaced.split(|c: char| !c.is_ascii_alphanumeric());
     words
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]

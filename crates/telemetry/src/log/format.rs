@@ -4,13 +4,11 @@ use serde::Serialize;
 
 use super::LineKind;
 use super::columns::{Column, Meaning};
-use super::dmon::DmonReader;
 use super::json::JsonReader;
 use super::lines::LONGEST_LINE;
-use super::prose::ProseReader;
-use super::sample::{SampleReader, UnitGuess};
-use super::screen::ScreenReader;
-use super::table::CsvReader;
+use super::sample::SampleReader;
+use super::table::TableReader;
+use super::text::TextReader;
 use super::trouble::trouble;
 use crate::error::TelemetryError;
 
@@ -53,14 +51,13 @@ impl Format {
 }
 
 /// Reader of the lines of one format.
+#[derive(Clone)]
 pub(super) enum LogReader {
     Json(JsonReader),
-    Csv(CsvReader),
-    Dmon(DmonReader),
-    Screen(ScreenReader),
-    Prose(ProseReader),
+    Table(TableReader),
+    Text(TextReader),
     /// Text without samples, but with an error message.
-    Text,
+    Errors,
 }
 
 impl LogReader {
@@ -68,40 +65,18 @@ impl LogReader {
         let text = || std::str::from_utf8(line).map_err(|_| "no UTF-8".to_owned());
         match self {
             LogReader::Json(json) => json.read(line, sample).map(|()| LineKind::Sample),
-            LogReader::Csv(csv) => csv.read(text()?, sample),
-            LogReader::Dmon(dmon) => dmon.read(text()?, sample),
-            LogReader::Screen(screen) => screen.read(text()?, sample),
-            LogReader::Prose(prose) => prose.read(text()?, sample),
-            LogReader::Text => Err("no numbers in it".to_owned()),
+            LogReader::Table(table) => table.read(text()?, sample),
+            LogReader::Text(reader) => Ok(reader.read(text()?, sample)),
+            LogReader::Errors => Err("no numbers in it".to_owned()),
         }
-    }
-
-    /// Reads the window once to guess the unit of numbers whose names have none.
-    pub fn unit_guess(&self, window: &[u8]) -> UnitGuess {
-        let mut sample = SampleReader::default();
-        let mut reader = match self {
-            LogReader::Json(_) => LogReader::Json(JsonReader::default()),
-            LogReader::Csv(csv) => LogReader::Csv(csv.clone()),
-            // These formats have units of their own.
-            _ => return UnitGuess::default(),
-        };
-        for line in window.split(|&byte| byte == b'\n').take(512) {
-            sample.clear();
-            if line.len() <= LONGEST_LINE {
-                // Unreadable lines are counted in the main pass.
-                let _ = reader.read(line.trim_ascii(), &mut sample);
-            }
-        }
-        sample.guess().decided()
     }
 
     /// Names and meanings of the recognised columns.
     pub fn recognised_columns(&self) -> Vec<String> {
         let columns = match self {
-            LogReader::Json(json) => &json.columns,
-            LogReader::Csv(csv) => &csv.columns,
-            LogReader::Dmon(dmon) => &dmon.columns,
-            LogReader::Screen(_) | LogReader::Prose(_) | LogReader::Text => return Vec::new(),
+            LogReader::Json(json) => json.columns.as_slice(),
+            LogReader::Table(table) => &table.columns,
+            LogReader::Text(_) | LogReader::Errors => &[],
         };
         let show = |(name, column): &(String, Option<Column>)| {
             Some(format!("{name}: {}", (*column)?.meaning.words()))
@@ -110,34 +85,22 @@ impl LogReader {
     }
 
     pub fn format(&self) -> Format {
+        const OURS: [&str; 5] = [
+            "time",
+            "phase",
+            "used_bytes",
+            "process_bytes",
+            "arena_bytes",
+        ];
         match self {
-            LogReader::Json(json) => {
-                let ours = [
-                    "time",
-                    "phase",
-                    "used_bytes",
-                    "process_bytes",
-                    "arena_bytes",
-                ];
-                if ours.iter().all(|name| json.has(name)) {
-                    Format::Holdall
-                } else {
-                    Format::JsonLines
-                }
-            }
-            LogReader::Csv(csv) => {
-                let is_dotted =
-                    |name: &str| name.starts_with("memory.") || name.starts_with("utilization.");
-                if csv.has(|name, _| is_dotted(name)) {
-                    Format::NvidiaSmi
-                } else {
-                    Format::Csv
-                }
-            }
-            LogReader::Dmon(_) => Format::NvidiaSmiDmon,
-            LogReader::Screen(_) => Format::NvidiaSmiTable,
-            LogReader::Prose(_) => Format::TrainingLog,
-            LogReader::Text => Format::Text,
+            LogReader::Json(json) if OURS.iter().all(|name| json.has(name)) => Format::Holdall,
+            LogReader::Json(_) => Format::JsonLines,
+            LogReader::Table(table) if table.is_dmon => Format::NvidiaSmiDmon,
+            LogReader::Table(table) if is_of_nvidia_smi(table) => Format::NvidiaSmi,
+            LogReader::Table(_) => Format::Csv,
+            LogReader::Text(text) if text.is_table => Format::NvidiaSmiTable,
+            LogReader::Text(_) => Format::TrainingLog,
+            LogReader::Errors => Format::Text,
         }
     }
 
@@ -165,17 +128,17 @@ impl LogReader {
         if let Some(reader) = LogReader::by_its_head(&lines, window, notes) {
             return Ok(reader);
         }
-        if let Some(csv) = CsvReader::guessed(&lines) {
-            let found: Vec<&str> = csv.columns.iter().map(|(name, _)| name.as_str()).collect();
-            let found: Vec<&str> = found.into_iter().filter(|name| !name.is_empty()).collect();
+        if let Some(table) = TableReader::guessed(first) {
+            let found = table.columns.iter().map(|(name, _)| name.as_str());
+            let found: Vec<&str> = found.filter(|name| !name.is_empty()).collect();
             notes.push(format!(
                 "no header: columns taken for {}, by the units beside their numbers; --columns says them",
                 found.join(", ")
             ));
-            return Ok(LogReader::Csv(csv));
+            return Ok(LogReader::Table(table));
         }
         if lines.iter().any(|line| trouble(line.as_bytes()).is_some()) {
-            return Ok(LogReader::Text);
+            return Ok(LogReader::Errors);
         }
         let found = first.chars().take(60).collect();
         Err(TelemetryError::NoHeader { log, found })
@@ -183,9 +146,13 @@ impl LogReader {
 
     /// A CSV with the user's column names.
     fn with_names(log: String, names: &[String]) -> Result<LogReader, TelemetryError> {
-        let csv = CsvReader::named(names.iter().map(String::as_str));
-        if csv.has(|_, meaning| meaning.is_bytes() || meaning == Meaning::Utilization) {
-            return Ok(LogReader::Csv(csv.in_mebibytes()));
+        let table = TableReader::named(names.iter().map(String::as_str));
+        let mut meanings = table
+            .columns
+            .iter()
+            .filter_map(|(_, column)| Some((*column)?.meaning));
+        if meanings.any(|meaning| meaning.is_bytes() || meaning == Meaning::Utilization) {
+            return Ok(LogReader::Table(table.in_mebibytes()));
         }
         let found = names.join(",");
         Err(TelemetryError::Columns { log, found })
@@ -194,36 +161,37 @@ impl LogReader {
     /// A reader for a format that its first lines show.
     fn by_its_head(lines: &[&str], window: &[u8], notes: &mut Vec<String>) -> Option<LogReader> {
         let head = &lines[..lines.len().min(16)];
-        if let Some(dmon) = head.iter().find_map(|line| DmonReader::of_header(line)) {
-            if !dmon.has_memory {
-                notes.push(
-                    "dmon shows memory with -s m (`nvidia-smi dmon -s pucm`): without it only how busy the GPU is can be judged"
-                        .to_owned(),
-                );
-            }
-            return Some(LogReader::Dmon(dmon));
+        if let Some(text) = TextReader::of_table(head) {
+            return Some(LogReader::Text(text));
         }
-        if head.iter().any(|line| ScreenReader::is_head(line)) {
-            return Some(LogReader::Screen(ScreenReader::default()));
+        let begins = |line: &&str| line.starts_with('{') || line.starts_with("[{");
+        let has_json = lines.iter().any(begins);
+        let mut tables = head.iter().filter_map(|line| TableReader::of_header(line));
+        let table = tables.find(|table| table.is_dmon || !has_json);
+        let window = String::from_utf8_lossy(window);
+        let is_dmon = table.as_ref().is_some_and(|table| table.is_dmon);
+        if !has_json && !is_dmon && window.lines().any(TextReader::has_memory) {
+            return Some(LogReader::Text(TextReader::default()));
         }
-        let has_json = lines
-            .iter()
-            .any(|line| line.starts_with('{') || line.starts_with("[{"));
-        if !has_json {
-            let window = String::from_utf8_lossy(window);
-            if window.lines().any(ProseReader::has_memory) {
-                return Some(LogReader::Prose(ProseReader::default()));
-            }
-            if let Some(csv) = head.iter().find_map(|line| CsvReader::of_header(line)) {
-                let is_smi = csv.has(|name, _| name.starts_with("memory."));
-                return Some(LogReader::Csv(if is_smi {
-                    csv.in_mebibytes()
-                } else {
-                    csv
-                }));
-            }
+        let Some(table) = table else {
+            let has_braces = lines.iter().any(|line| line.contains('{'));
+            return has_braces.then(|| LogReader::Json(JsonReader::default()));
+        };
+        if table.is_dmon && !table.has(Meaning::Used) {
+            notes.push(
+                "dmon shows memory with -s m (`nvidia-smi dmon -s pucm`): without it only how busy the GPU is can be judged"
+                    .to_owned(),
+            );
         }
-        let has_braces = has_json || lines.iter().any(|line| line.contains('{'));
-        has_braces.then(|| LogReader::Json(JsonReader::default()))
+        let is_smi = table.has_name("memory.");
+        Some(LogReader::Table(if is_smi {
+            table.in_mebibytes()
+        } else {
+            table
+        }))
     }
+}
+
+fn is_of_nvidia_smi(table: &TableReader) -> bool {
+    table.has_name("memory.") || table.has_name("utilization.")
 }

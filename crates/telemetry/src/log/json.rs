@@ -12,11 +12,9 @@ const MOST_NAMES: usize = 256;
 const DEEPEST: usize = 3;
 
 /// Reader of JSON lines, with the keys seen so far.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct JsonReader {
     pub columns: Columns,
-    /// Index at which the next key is expected: most lines have the keys of the line before, in its order.
-    cursor: usize,
 }
 
 impl JsonReader {
@@ -26,60 +24,48 @@ impl JsonReader {
             let text = quoted_non_finite(&String::from_utf8_lossy(text));
             serde_json::from_str(&text).map_err(|_| cause.to_string())
         });
-        self.cursor = 0;
-        self.add(None, &parsed?, DEEPEST, sample);
+        self.add("", &parsed?, DEEPEST, sample);
         Ok(())
     }
 
     fn add(
         &mut self,
-        outer: Option<&str>,
+        prefix: &str,
         object: &Map<String, Value>,
         depth: usize,
         sample: &mut SampleReader,
     ) {
         for (inner, value) in object {
-            let full = outer.map(|outer| format!("{outer}.{inner}"));
-            let name = full.as_ref().unwrap_or(inner);
+            let name = format!("{prefix}{inner}");
             if let Value::Object(object) = value {
                 if depth > 1 {
-                    self.add(Some(name), object, depth - 1, sample);
+                    self.add(&format!("{name}."), object, depth - 1, sample);
                 }
                 continue;
             }
-            let Some(column) = self.column(name, inner) else {
-                continue;
-            };
-            match value {
-                Value::Number(number) => {
+            match (self.column(&name, inner), value) {
+                (Some(column), Value::Number(number)) => {
                     sample.set_number(column, number.as_f64().unwrap_or(f64::NAN));
                 }
-                Value::String(text) => sample.set_text(column, text),
+                (Some(column), Value::String(text)) => {
+                    sample.set_text(column, text);
+                }
                 _ => {}
             }
         }
     }
 
     fn column(&mut self, name: &str, inner: &str) -> Option<Column> {
-        let is_next = |(known, _): &(String, _)| known == name;
-        let mut at = self.cursor;
-        if !self.columns.get(at).is_some_and(is_next) {
-            at = self
-                .columns
-                .iter()
-                .position(is_next)
-                .unwrap_or(self.columns.len());
+        if let Some((_, column)) = self.columns.iter().find(|(known, _)| known == name) {
+            return *column;
         }
-        if at == self.columns.len() {
-            if at == MOST_NAMES {
-                return None;
-            }
-            // For `memory: {allocated: 1}` the full name has more information; the inner name is the fallback.
-            let column = column(name).or_else(|| column(inner));
+        // For `memory: {allocated: 1}` the full name has more information; the inner name is the fallback.
+        let column = column(name).or_else(|| column(inner));
+        let column = column.filter(|_| self.columns.len() < MOST_NAMES);
+        if self.columns.len() < MOST_NAMES {
             self.columns.push((name.to_owned(), column));
         }
-        self.cursor = at + 1;
-        self.columns[at].1
+        column
     }
 
     /// Whether a key has occurred.

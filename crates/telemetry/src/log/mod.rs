@@ -5,14 +5,12 @@
 //! are counted, and the first reason is kept.
 
 mod columns;
-mod dmon;
 mod format;
 mod json;
 mod lines;
-mod prose;
 mod sample;
-mod screen;
 mod table;
+mod text;
 mod trouble;
 mod values;
 
@@ -21,7 +19,7 @@ use std::io::{Chain, Cursor, Read};
 use serde::Serialize;
 
 use self::format::LogReader;
-use self::lines::{Line, LogLines};
+use self::lines::{LONGEST_LINE, Line, LogLines};
 use self::sample::SampleReader;
 use crate::error::{TelemetryError, failed};
 
@@ -124,8 +122,17 @@ impl<R: Read> Log<R> {
         }
         let mut notes = Vec::new();
         let log_reader = LogReader::detect(name, &window, names, &mut notes)?;
-        let guess = log_reader.unit_guess(&window);
-        if let Some(unit) = guess.unit() {
+        let mut sample = SampleReader::default();
+        // Reads the window once to guess the unit of numbers whose names have none. Unreadable lines are counted in the main pass.
+        let mut rehearsal = log_reader.clone();
+        for line in window.split(|&byte| byte == b'\n').take(512) {
+            sample.clear();
+            if line.len() <= LONGEST_LINE {
+                let _ = rehearsal.read(line.trim_ascii(), &mut sample);
+            }
+        }
+        sample.guess.decide();
+        if let Some((unit, _)) = sample.guess.unit {
             notes.push(format!(
                 "names without a unit are read as {unit}, by the size of their numbers; a name such as `allocated_mib` says it"
             ));
@@ -134,7 +141,7 @@ impl<R: Read> Log<R> {
             name: name.to_owned(),
             lines: LogLines::new(Cursor::new(window).chain(reader)),
             reader: log_reader,
-            sample: SampleReader::new(guess),
+            sample,
             num_samples: 0,
             last_step: None,
             num_lines: 0,
@@ -158,8 +165,17 @@ impl<R: Read> Log<R> {
             if line.bytes.is_empty() || matches!(line.bytes, b"[" | b"]") {
                 continue;
             }
-            if let Some(what) = trouble::trouble(line.bytes).filter(|_| !line.is_too_long) {
-                trouble::add(&mut self.troubles, what, &line, self.last_step);
+            if let Some(kind) = trouble::trouble(line.bytes).filter(|_| !line.is_too_long) {
+                match self.troubles.iter_mut().find(|known| known.kind == kind) {
+                    Some(known) => known.count += 1,
+                    None => self.troubles.push(TroubleLines {
+                        kind,
+                        first_line: line.number,
+                        text: trouble::excerpt(line.bytes),
+                        count: 1,
+                        step: self.last_step,
+                    }),
+                }
             }
             self.sample.clear();
             match read_line(&line, &mut self.reader, &mut self.sample, self.num_samples) {

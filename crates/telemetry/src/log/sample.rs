@@ -10,7 +10,7 @@ pub(crate) struct Sample {
     /// Line number in the log, from 1.
     pub line: u64,
     pub phase: Option<Phase>,
-    numbers: [Option<f64>; Meaning::COUNT],
+    numbers: [Option<f64>; Meaning::NUM_QUANTITIES],
 }
 
 impl Default for Sample {
@@ -18,7 +18,7 @@ impl Default for Sample {
         Sample {
             line: 0,
             phase: None,
-            numbers: [None; Meaning::COUNT],
+            numbers: [None; Meaning::NUM_QUANTITIES],
         }
     }
 }
@@ -52,6 +52,22 @@ impl Sample {
         self.get(Meaning::Epoch).map(|epoch| epoch as u64)
     }
 
+    pub fn set(&mut self, meaning: Meaning, number: Option<f64>) {
+        self.numbers[meaning as usize] = number;
+    }
+
+    /// Combines each number with another sample's; this sample keeps its place in the log.
+    pub fn merge(&mut self, other: &Sample, combine: impl Fn(f64, f64) -> f64) {
+        let is_place = |index| (Meaning::Time as usize..=Meaning::Epoch as usize).contains(&index);
+        for (index, (own, other)) in self.numbers.iter_mut().zip(other.numbers).enumerate() {
+            if let (Some(one), Some(two), false) = (*own, other, is_place(index)) {
+                *own = Some(combine(one, two));
+            } else {
+                *own = own.or(other);
+            }
+        }
+    }
+
     #[cfg(test)]
     pub fn with(mut self, meaning: Meaning, number: f64) -> Sample {
         self.numbers[meaning as usize] = Some(number);
@@ -59,19 +75,20 @@ impl Sample {
     }
 }
 
-/// Reads the numbers of one line at a time, and guesses the unit of names without one.
+/// Reads the numbers of one line at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SampleReader {
     sample: Sample,
     pub device: String,
     device_rank: usize,
-    guess: UnitGuess,
+    pub guess: UnitGuess,
 }
 
 /// Guess of the unit of names without one, from the largest number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnitGuess {
-    scale: Option<f64>,
+    /// Name and bytes of the unit, once it is decided.
+    pub unit: Option<(&'static str, f64)>,
     largest: f64,
     has_fraction: bool,
 }
@@ -80,52 +97,25 @@ impl UnitGuess {
     fn scaled(&mut self, number: f64) -> f64 {
         self.largest = self.largest.max(number);
         self.has_fraction |= number.fract() != 0.0;
-        // Where the window had no such number, the first one decides.
-        number
-            * *self
-                .scale
-                .get_or_insert_with(|| guessed_scale(number, self.has_fraction))
+        number * self.unit.unwrap_or_else(|| self.best()).1
     }
 
-    /// The guess from all numbers so far.
-    pub fn decided(&self) -> UnitGuess {
-        UnitGuess {
-            scale: (self.largest > 0.0).then(|| guessed_scale(self.largest, self.has_fraction)),
-            ..UnitGuess::default()
+    /// No GPU has 4 TiB, so a number that would be more in MiB is in bytes; none has 512 GiB, so a number above 512 is not in GiB.
+    fn best(&self) -> (&'static str, f64) {
+        match self.largest {
+            n if n > 4_194_304.0 => ("bytes", 1.0),
+            n if n > 512.0 || !self.has_fraction => ("MiB", 1_048_576.0),
+            _ => ("GiB", 1_073_741_824.0),
         }
     }
 
-    /// Name of the guessed unit.
-    pub fn unit(&self) -> Option<&'static str> {
-        self.scale.map(|scale| match scale {
-            s if s > 1e9 => "GiB",
-            s if s > 1e6 => "MiB",
-            _ => "bytes",
-        })
-    }
-}
-
-/// No GPU has 4 TiB, so a number that would be more in MiB is in bytes; none has 512 GiB, so a number above 512 is not in GiB.
-fn guessed_scale(largest: f64, has_fraction: bool) -> f64 {
-    match largest {
-        n if n > 4_194_304.0 => 1.0,
-        n if n > 512.0 || !has_fraction => 1_048_576.0,
-        _ => 1_073_741_824.0,
+    /// Decides by the numbers so far, if there were any.
+    pub fn decide(&mut self) {
+        self.unit = (self.largest > 0.0).then(|| self.best());
     }
 }
 
 impl SampleReader {
-    pub fn new(guess: UnitGuess) -> SampleReader {
-        SampleReader {
-            guess,
-            ..SampleReader::default()
-        }
-    }
-
-    pub fn guess(&self) -> &UnitGuess {
-        &self.guess
-    }
-
     /// Forgets the line before.
     pub fn clear(&mut self) {
         self.sample = Sample::default();
@@ -139,56 +129,61 @@ impl SampleReader {
     }
 
     pub fn step(&self) -> Option<u64> {
-        self.checked().step()
+        self.sample.step()
     }
 
-    /// Whether the line has a number of this meaning.
-    pub fn is_known(&self, meaning: Meaning) -> bool {
-        self.sample.get(meaning).is_some()
+    /// Sets a number in the base unit.
+    pub fn set(&mut self, meaning: Meaning, number: f64) {
+        let scale = Some(1.0);
+        self.set_number(Column { meaning, scale }, number);
     }
 
     pub fn set_number(&mut self, column: Column, number: f64) {
-        let slot = &mut self.sample.numbers[column.meaning as usize];
-        match column.meaning {
-            // One loss that is not finite counts more than others that are.
-            Meaning::Loss if !number.is_finite() => *slot = Some(f64::NAN),
-            _ if !number.is_finite() => {}
-            meaning if meaning.is_device() => {
-                if (0.0..1e9).contains(&number) {
-                    self.set_device(meaning, &format!("{}", number.trunc()));
-                }
+        let meaning = column.meaning;
+        if !number.is_finite() {
+            if meaning == Meaning::Loss {
+                // One loss that is not finite counts more than others that are.
+                self.sample.set(meaning, Some(f64::NAN));
             }
-            Meaning::Phase => {}
-            // Of several columns with the same meaning, the first counts.
-            _ if slot.is_some() => {}
-            Meaning::Time => *slot = Some(seconds(number)),
-            _ => {
-                *slot = Some(match column.scale {
-                    Some(scale) => number * scale,
-                    None => self.guess.scaled(number),
-                });
-            }
+            return;
         }
+        if meaning.is_device() && meaning.may_be(number) {
+            self.set_device(meaning, &number.trunc().to_string());
+        }
+        // Of several columns with the same meaning, the first counts.
+        if meaning as usize >= Meaning::NUM_QUANTITIES || self.sample.get(meaning).is_some() {
+            return;
+        }
+        let number = match (meaning, column.scale) {
+            (Meaning::Time, _) => seconds(number),
+            (_, Some(scale)) => number * scale,
+            (_, None) => self.guess.scaled(number),
+        };
+        let number = Some(number).filter(|number| meaning.may_be(*number));
+        self.sample.set(meaning, number);
     }
 
-    pub fn set_text(&mut self, column: Column, text: &str) {
-        match column.meaning {
-            Meaning::Loss if is_not_finite(text) => self.set_number(column, f64::NAN),
-            _ if is_unknown(text) => {}
-            Meaning::Phase => self.sample.phase = self.sample.phase.or(phase(text)),
-            meaning if meaning.is_device() => self.set_device(meaning, text.trim()),
-            _ => {
-                let time = timestamp(text).filter(|_| column.meaning == Meaning::Time);
-                if let Some(time) = time {
-                    self.set_number(column, time);
-                } else if let Some((number, unit)) = number_and_unit(text) {
-                    // A unit beside the number takes precedence over a unit in the name.
-                    let of_number = unit_bytes(&unit).filter(|_| column.meaning.is_bytes());
-                    let scale = of_number.or(column.scale);
-                    self.set_number(Column { scale, ..column }, number);
-                }
-            }
+    /// Sets the text of a cell; false if it cannot be read.
+    pub fn set_text(&mut self, column: Column, text: &str) -> bool {
+        let meaning = column.meaning;
+        if meaning == Meaning::Loss && is_not_finite(text) {
+            self.set_number(column, f64::NAN);
+        } else if is_unknown(text) {
+        } else if meaning == Meaning::Phase {
+            self.sample.phase = self.sample.phase.or(phase(text));
+        } else if meaning.is_device() {
+            self.set_device(meaning, text.trim());
+        } else if let Some(time) = timestamp(text).filter(|_| meaning == Meaning::Time) {
+            self.set_number(column, time);
+        } else if let Some((number, unit)) = number_and_unit(text) {
+            // A unit beside the number takes precedence over a unit in the name.
+            let of_number = unit_bytes(&unit).filter(|_| meaning.is_bytes());
+            let scale = of_number.or(column.scale);
+            self.set_number(Column { meaning, scale }, number);
+        } else {
+            return false;
         }
+        true
     }
 
     fn set_device(&mut self, meaning: Meaning, name: &str) {
@@ -199,53 +194,27 @@ impl SampleReader {
         }
     }
 
-    /// The numbers that make sense.
-    fn checked(&self) -> Sample {
-        /// More than any machine has.
-        const MOST_BYTES: f64 = 1e15;
-        let mut sample = self.sample;
-        for (index, slot) in sample.numbers.iter_mut().enumerate() {
-            let is = |meaning: Meaning| index == meaning as usize;
-            *slot = slot.filter(|number| match *number {
-                n if is(Meaning::Total) || is(Meaning::Budget) || is(Meaning::Planned) => {
-                    0.0 < n && n < MOST_BYTES
-                }
-                n if index <= Meaning::Planned as usize => (0.0..MOST_BYTES).contains(&n),
-                n if is(Meaning::Time) => n.abs() < 1e12,
-                n if is(Meaning::Step) || is(Meaning::BatchIndex) || is(Meaning::Epoch) => {
-                    (0.0..1e15).contains(&n)
-                }
-                n if is(Meaning::Utilization) => (0.0..=100.0).contains(&n),
-                n if is(Meaning::DataTime) => (0.0..1e12).contains(&n),
-                n if is(Meaning::Waited) => (0.0..=1.0).contains(&n),
-                n => (1e-9..1e12).contains(&n),
-            });
-        }
-        sample
-    }
-
     /// The sample; `None` without memory and utilization.
     pub fn sample(&self, line: u64) -> Option<Sample> {
-        let mut sample = Sample {
-            line,
-            ..self.checked()
-        };
-        let get = |meaning| sample.get(meaning);
-        let used = get(Meaning::Used).or_else(|| {
-            let total = get(Meaning::Total)?;
-            Some((total - get(Meaning::Free)?).max(0.0))
-        });
+        let mut sample = self.sample;
+        sample.line = line;
+        let get = |meaning| self.sample.get(meaning);
+        let rest = || Some((get(Meaning::Total)? - get(Meaning::Free)?).max(0.0));
+        let used = get(Meaning::Used).or_else(rest);
         // Scripts report allocated memory as used and the rest as free, but reserved memory is in use too.
         let used = used.map(|used| used.max(get(Meaning::Reserved).unwrap_or(0.0)));
-        let others = || Some((used? - get(Meaning::Process)?).max(0.0));
-        let waited = get(Meaning::Waited)
-            .or_else(|| waited_share(get(Meaning::DataTime)?, get(Meaning::StepTime)?));
-        let others = others();
-        sample.numbers[Meaning::Used as usize] = used;
-        sample.numbers[Meaning::Others as usize] = others;
-        sample.numbers[Meaning::Waited as usize] = waited;
-        let is_sample = sample.get(Meaning::Utilization).is_some()
-            || sample.first_of(&Meaning::CHANNELS).is_some();
+        let process = get(Meaning::Process);
+        let others = used
+            .zip(process)
+            .map(|(used, process)| (used - process).max(0.0));
+        let waited = || waited_share(get(Meaning::DataTime)?, get(Meaning::StepTime)?);
+        sample.set(Meaning::Used, used);
+        sample.set(Meaning::Others, others);
+        sample.set(Meaning::Waited, get(Meaning::Waited).or_else(waited));
+        let is_sample = get(Meaning::Utilization).is_some()
+            || sample.numbers[..Meaning::Total as usize]
+                .iter()
+                .any(Option::is_some);
         is_sample.then_some(sample)
     }
 }
@@ -316,14 +285,17 @@ mod tests {
             (11.7, true, "GiB"),
             (200.0, false, "MiB"),
         ] {
-            let guess = UnitGuess {
+            let mut guess = UnitGuess {
                 largest,
                 has_fraction,
-                scale: None,
+                unit: None,
             };
-            assert_eq!(guess.decided().unit(), Some(unit), "{largest}");
+            guess.decide();
+            assert_eq!(guess.unit.unwrap().0, unit, "{largest}");
         }
-        assert_eq!(UnitGuess::default().decided().unit(), None);
+        let mut none = UnitGuess::default();
+        none.decide();
+        assert_eq!(none.unit, None);
     }
 
     #[test]

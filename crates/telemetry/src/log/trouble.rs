@@ -1,13 +1,8 @@
 //! Error messages of tools in a log of any format: `GPU is lost`, `ERR!`, an Xid, `CUDA out of memory`. Such lines are rarely
 //! samples, and would otherwise be skipped as unreadable.
 
-use serde::Serialize;
-
-use super::lines::Line;
-
 /// Kind of an error message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// The driver cannot reach the GPU or a part of it.
     Gpu,
@@ -20,37 +15,32 @@ pub(crate) enum Trouble {
 /// The error messages of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct TroubleLines {
-    pub what: Trouble,
+    pub kind: Trouble,
     /// Line number of the first message, from 1.
     pub first_line: u64,
+    /// The first message, without control characters.
     pub text: String,
     pub count: u64,
     /// Step of the last sample before the first message.
     pub step: Option<u64>,
 }
 
-/// Phrases in lower case. Earlier phrases take precedence, so that an out-of-memory error is not reported as a CUDA error.
-const PHRASES: [(&str, Trouble); 20] = [
-    ("out of memory", Trouble::OutOfMemory),
-    ("cuda_error_out_of_memory", Trouble::OutOfMemory),
-    ("outofmemoryerror:", Trouble::OutOfMemory),
-    ("gpu is lost", Trouble::Gpu),
-    ("gpu requires reset", Trouble::Gpu),
-    ("unable to determine the device handle", Trouble::Gpu),
-    ("fallen off the bus", Trouble::Gpu),
-    ("no devices were found", Trouble::Gpu),
-    ("failed to initialize nvml", Trouble::Gpu),
-    ("couldn't communicate with the nvidia driver", Trouble::Gpu),
-    ("uncorrectable ecc error", Trouble::Gpu),
-    ("err!", Trouble::Gpu),
-    ("unknown error]", Trouble::Gpu),
-    ("xid (", Trouble::Gpu),
-    ("xid:", Trouble::Gpu),
-    ("xid error", Trouble::Gpu),
-    ("cuda error", Trouble::Cuda),
-    ("cuda_error_", Trouble::Cuda),
-    ("illegal memory access", Trouble::Cuda),
-    ("device-side assert", Trouble::Cuda),
+/// Phrases in lower case. Earlier kinds take precedence, so that an out-of-memory error is not reported as a CUDA error.
+const PHRASES: [(Trouble, &str); 3] = [
+    (
+        Trouble::OutOfMemory,
+        "out of memory|cuda_error_out_of_memory|outofmemoryerror:",
+    ),
+    (
+        Trouble::Gpu,
+        "gpu is lost|gpu requires reset|unable to determine the device handle|fallen off the bus|no devices were found|\
+         failed to initialize nvml|couldn't communicate with the nvidia driver|uncorrectable ecc error|err!|unknown error]|\
+         xid (|xid:|xid error",
+    ),
+    (
+        Trouble::Cuda,
+        "cuda error|cuda_error_|illegal memory access|device-side assert",
+    ),
 ];
 
 /// Kind of the error in a line, if any.
@@ -59,31 +49,14 @@ pub(super) fn trouble(line: &[u8]) -> Option<Trouble> {
     // Whole words only: `taxid: 3` is not an Xid.
     let is_word = |at: usize| !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
     let has = |phrase: &str| line.match_indices(phrase).any(|(at, _)| is_word(at));
-    let found = PHRASES.iter().find(|(phrase, _)| has(phrase));
-    found.map(|(_, trouble)| *trouble)
-}
-
-/// Adds an error message to the entry of its kind; `step` is the last step before it.
-pub(super) fn add(
-    troubles: &mut Vec<TroubleLines>,
-    what: Trouble,
-    line: &Line<'_>,
-    step: Option<u64>,
-) {
-    match troubles.iter_mut().find(|known| known.what == what) {
-        Some(known) => known.count += 1,
-        None => troubles.push(TroubleLines {
-            what,
-            first_line: line.number,
-            text: excerpt(line.bytes),
-            count: 1,
-            step,
-        }),
-    }
+    let found = PHRASES
+        .iter()
+        .find(|(_, phrases)| phrases.split('|').any(has));
+    found.map(|(kind, _)| *kind)
 }
 
 /// The beginning of a line, without control characters.
-fn excerpt(line: &[u8]) -> String {
+pub(super) fn excerpt(line: &[u8]) -> String {
     const LONGEST: usize = 160;
     let text = String::from_utf8_lossy(&line[..line.len().min(4 * LONGEST)]);
     let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });

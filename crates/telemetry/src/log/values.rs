@@ -34,102 +34,71 @@ pub(super) fn is_not_finite(text: &str) -> bool {
 
 /// Whether a cell says that the value is unknown.
 pub(super) fn is_unknown(text: &str) -> bool {
+    const WORDS: &str = "|n/a|na|nan|inf|-inf|infinity|-infinity|none|null|-|not supported|unknown error|gpu is lost|\
+                         gpu requires reset|err!|insufficient permissions|requested functionality has been deprecated";
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return false;
     }
-    let text = text.trim().trim_matches(['[', ']']);
-    matches!(
-        text.to_ascii_lowercase().as_str(),
-        "" | "n/a"
-            | "na"
-            | "nan"
-            | "inf"
-            | "-inf"
-            | "infinity"
-            | "-infinity"
-            | "none"
-            | "null"
-            | "-"
-            | "not supported"
-            | "unknown error"
-            | "gpu is lost"
-            | "gpu requires reset"
-            | "err!"
-            | "insufficient permissions"
-            | "requested functionality has been deprecated"
-    )
+    let text = text.trim().trim_matches(['[', ']']).to_ascii_lowercase();
+    WORDS.split('|').any(|word| word == text)
 }
 
-/// Seconds since 1970 of a date and time: with `/` or `-`, a blank or a `T`, `.` or `,` before the fraction, with or without a
-/// time zone.
+/// Seconds since 1970 of a date and time: with `/` or `-` or nothing between the parts of the date, a blank or a `T`, `.` or `,` before
+/// the fraction, with or without a time zone. A time without a date is of 1970-01-01.
 pub(super) fn timestamp(text: &str) -> Option<f64> {
     let text = text.trim();
-    let bytes = text.as_bytes();
-    if bytes.len() < 19 || !text.is_ascii() {
-        return None;
-    }
-    let separators = (bytes[4], bytes[7], bytes[10], bytes[13], bytes[16]);
-    if !matches!(
-        separators,
-        (b'/', b'/', b' ', b':', b':') | (b'-', b'-', b' ' | b'T', b':', b':')
-    ) {
-        return None;
-    }
-    let number = |from: usize, to: usize| -> Option<i64> {
-        let digits = &text[from..to];
-        digits
-            .bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| digits.parse().ok())?
-    };
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1..=12).contains(&month)
-        || !(1..=31).contains(&day)
-        || hour > 23
-        || minute > 59
-        || second > 60
-    {
-        return None;
-    }
-    let rest = &text[19..];
-    let fraction_end = match rest.as_bytes().first() {
-        Some(b'.' | b',') => rest[1..]
-            .find(|c: char| !c.is_ascii_digit())
-            .map_or(rest.len(), |at| at + 1),
-        _ => 0,
-    };
-    let fraction = match fraction_end {
-        0 | 1 => 0.0,
-        end => format!("0.{}", &rest[1..end]).parse::<f64>().ok()?,
-    };
-    let zone_seconds = zone(&rest[fraction_end..])?;
-    let whole = days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
-    Some((whole - zone_seconds) as f64 + fraction)
+    let (date, time) = text.split_once([' ', 'T']).unwrap_or(("1970-01-01", text));
+    let (clock, zone) = time.split_at(time.find(['Z', '+', '-']).unwrap_or(time.len()));
+    let clock = clock.replace(',', ".");
+    let mut parts = clock.splitn(3, ':');
+    let (hour, minute) = (number(parts.next()?)?, number(parts.next()?)?);
+    let second = parts.next()?;
+    let is_plain = second
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let second: f64 = second.parse().ok().filter(|_| is_plain)?;
+    let is_time = hour < 24 && minute < 60 && second < 61.0;
+    let day_seconds = 86_400 * days_since_1970(date)?;
+    let whole = day_seconds + 3_600 * hour + 60 * minute - zone_seconds(zone)?;
+    is_time.then_some(whole as f64 + second)
+}
+
+/// A number of few digits.
+fn number(digits: &str) -> Option<i64> {
+    let is_plain = digits.len() <= 4 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_plain)
 }
 
 /// Offset in seconds of a time zone: `Z`, `+01:00`, `-0500`, or none.
-fn zone(text: &str) -> Option<i64> {
-    let sign = match text.as_bytes().first() {
-        None => return Some(0),
-        Some(b'Z') if text.len() == 1 => return Some(0),
-        Some(b'+') => 1,
-        Some(b'-') => -1,
-        Some(_) => return None,
-    };
-    let digits: String = text[1..].chars().filter(|c| *c != ':').collect();
-    let number: i64 = digits.parse().ok().filter(|_| digits.len() == 4)?;
+fn zone_seconds(text: &str) -> Option<i64> {
+    if matches!(text, "" | "Z") {
+        return Some(0);
+    }
+    let sign = if text.starts_with('-') { -1 } else { 1 };
+    let digits = text[1..].replace(':', "");
+    let number = number(&digits).filter(|_| digits.len() == 4)?;
     Some(sign * (number / 100 * 3_600 + number % 100 * 60))
 }
 
 /// Howard Hinnant's `days_from_civil`: years begin in March, so that the leap day comes last.
-fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+fn days_since_1970(date: &str) -> Option<i64> {
+    let parts: Vec<&str> = if date.len() == 8 && date.is_ascii() {
+        vec![&date[..4], &date[4..6], &date[6..]]
+    } else {
+        date.split(['/', '-']).collect()
+    };
+    let [year, month, day] = parts[..] else {
+        return None;
+    };
+    let (year, month, day) = (number(year)?, number(month)?, number(day)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
     let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
+    Some(era * 146_097 + day_of_era - 719_468)
 }
 
 #[cfg(test)]

@@ -347,7 +347,7 @@ fn a_gpu_that_waits_is_not_told_to_take_larger_batches() {
 
 #[test]
 fn idle() {
-    assert_detected("idle", Symptom::Idle, &[], |dice| {
+    assert_detected("idle", Symptom::WaitingForData, &[], |dice| {
         let writer = dice.pick(&[Writer::Holdall, Writer::Smi]);
         let mut drawn = Drawn::healthy_of(writer, dice);
         drawn.empty = [0, 0];

@@ -1,13 +1,16 @@
-//! The card, and small runs on it.
+//! The card, small runs on it, and what tests leave out where it is the software card.
 
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use holdall_device::{Arithmetic, Device, DeviceChoice, cuda};
+use holdall_models::clip::config::{TextConfig, TextPooling};
 use holdall_models::config::ClipConfig;
 use holdall_models::folder::Elements;
+use holdall_models::vit::config::VisionConfig;
 use holdall_plan::{HostState, Recompute};
-use holdall_train::config::RunConfig;
+use holdall_train::config::{Precision, RunConfig};
 use holdall_train::engine::batch::Batch;
 use holdall_train::engine::optimizer::StepScalars;
 use holdall_train::engine::scaler::LossScaler;
@@ -15,6 +18,7 @@ use holdall_train::engine::schedule::LearningRates;
 use holdall_train::engine::step::{Step, StepReport};
 use holdall_train::engine::step_graph::StepConfig;
 use holdall_train::engine::task::Task;
+use holdall_train::planning::setup::Setup;
 use holdall_train::tasks::clip::ClipTask;
 
 use crate::support::{self, Split, config_of, draw_weights, without_some_labels};
@@ -45,6 +49,44 @@ pub fn say(line: &str) {
 pub fn take_turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the card is the software card, where a kernel takes a thousand times as long.
+fn is_software() -> bool {
+    std::env::var_os("HOLDALL_SOFTWARE_GPU").is_some()
+}
+
+/// The first on a real card, the second on the software card.
+pub fn card_or_software<T>(on_card: T, on_software: T) -> T {
+    if is_software() { on_software } else { on_card }
+}
+
+/// All cases on a real card; `count` of them on the software card. Its seed and the calling line choose them, so that with other seeds
+/// each test runs in other number formats, and each format with other cases.
+#[track_caller]
+pub fn drawn<T: Copy>(all: &[T], count: usize) -> Vec<T> {
+    if !is_software() {
+        return all.to_vec();
+    }
+    let seed = std::env::var("HOLDALL_SOFTWARE_GPU_SEED").unwrap_or_default();
+    let place = format!("{seed} {}", Location::caller());
+    let first = holdall_files::fnv1a(holdall_files::FNV_START, place.as_bytes()) >> 32;
+    let from_first = all.iter().cycle().skip(first as usize % all.len());
+    from_first.take(count.min(all.len())).copied().collect()
+}
+
+/// Each of the first with each of the second.
+pub fn pairs<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
+    let with_each = |&one: &A| second.iter().map(move |&other| (one, other));
+    first.iter().flat_map(with_each).collect()
+}
+
+/// Whether a test is left out because the software card would take hours for it; a line that says so.
+pub fn is_left_out(name: &str, reason: &str) -> bool {
+    if is_software() {
+        say(&format!("SKIPPED on the software card: {name}: {reason}"));
+    }
+    is_software()
 }
 
 /// Says that there is no card, once and behind the runner's own last line; fails where one is required. These tests are the last of
@@ -108,7 +150,8 @@ impl Gpu {
         }
     }
 
-    /// Those of these that the card computes in; a line for each of the others.
+    /// Those of these that the card computes in; a line for each of the others. On the software card one of them is drawn.
+    #[track_caller]
     pub fn supported<const N: usize>(&self, wanted: [Arithmetic; N]) -> Vec<Arithmetic> {
         let supports = |arithmetic: &Arithmetic| {
             let supported = self.device.supports(*arithmetic);
@@ -117,15 +160,67 @@ impl Gpu {
             }
             supported
         };
-        wanted.into_iter().filter(supports).collect()
+        let supported: Vec<Arithmetic> = wanted.into_iter().filter(supports).collect();
+        drawn(&supported, 1)
+    }
+
+    /// The same as they are written in a config.
+    #[track_caller]
+    pub fn supported_precisions<const N: usize>(&self, wanted: [Precision; N]) -> Vec<Precision> {
+        let supported = self.supported(wanted.map(|one| one.arithmetic().unwrap()));
+        let is_supported = |one: &Precision| supported.contains(&one.arithmetic().unwrap());
+        wanted.into_iter().filter(is_supported).collect()
     }
 }
 
-/// The small preset with a label head.
+/// The model that most tests train: the preset `small`. On the software card a smaller one of the same kind, with heads as wide.
+pub fn small_model() -> ClipConfig {
+    let preset = ClipConfig::preset("small").unwrap();
+    let smaller = ClipConfig {
+        text: TextConfig {
+            hidden_size: 64,
+            intermediate_size: 128,
+            num_layers: 2,
+            num_heads: 2,
+            vocab_size: 80,
+            max_positions: 8,
+            pooling: TextPooling::FirstEos(79),
+            ..preset.text
+        },
+        vision: VisionConfig {
+            hidden_size: 64,
+            intermediate_size: 128,
+            num_layers: 2,
+            num_heads: 2,
+            image_size: 16,
+            ..preset.vision
+        },
+        projection_dim: 64,
+        ..preset
+    };
+    card_or_software(preset, smaller)
+}
+
+/// [`small_model`] with a label head.
 pub fn small_task(device: &Device) -> ClipTask {
-    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(NUM_LABELS));
+    let mut task = ClipTask::new(small_model(), Some(NUM_LABELS));
     task.sorted_ids = device.wants_sorted_ids();
     task
+}
+
+/// The setup of a run of [`small_task`]; of `run`, the model and the number of labels are replaced.
+pub fn small_setup(run: RunConfig, device: &Device) -> Setup {
+    let run = RunConfig {
+        model: "small".to_owned(),
+        labels: Some(NUM_LABELS),
+        ..run
+    };
+    let mut setup = Setup::without_data(&run, device).unwrap();
+    if is_software() {
+        // What is frozen or adapted was found by its name in the preset, which has all layers of the smaller model.
+        setup.step.task = Arc::new(small_task(device));
+    }
+    setup
 }
 
 /// A step of it in a number format.
@@ -142,6 +237,23 @@ pub fn batches(task: &ClipTask) -> [Batch; 3] {
         without_some_labels(task, task.random_batch(EFFECTIVE_BATCH, 2)),
         task.random_batch(EFFECTIVE_BATCH - 3, 3),
     ]
+}
+
+/// fp16's scaler, beginning at this scale.
+pub fn scaler_from(scale: f64) -> LossScaler {
+    let mut written = serde_json::to_value(LossScaler::suiting(Arithmetic::F16)).unwrap();
+    let largest = written["largest"].as_f64().unwrap().max(scale);
+    (written["scale"], written["largest"]) = (scale.into(), largest.into());
+    serde_json::from_value(written).unwrap()
+}
+
+/// The scaler that a run begins with. Gradients of the smaller model are larger: fp16's usual scale would leave its first steps out.
+fn scaler(arithmetic: Arithmetic) -> LossScaler {
+    let usual = LossScaler::suiting(arithmetic);
+    match arithmetic {
+        Arithmetic::F16 => card_or_software(usual, scaler_from(4096.0)),
+        Arithmetic::F32 | Arithmetic::Tf32 | Arithmetic::Bf16 => usual,
+    }
 }
 
 /// A run as a trainer does it, without files.
@@ -188,12 +300,12 @@ impl<'a> Run<'a> {
         draw_weights(device, &mut step, &task.model, 5);
         let mut run = RunConfig::default();
         // Not so fast that the batches are known by heart: of a loss that is gone, every difference is large.
-        run.train.lr = Some(4e-5);
+        run.train.lr = Some(card_or_software(4e-5, 4e-4));
         Run {
             device,
             step,
             batches: batches(&task),
-            scaler: LossScaler::suiting(config.arithmetic),
+            scaler: scaler(config.arithmetic),
             number: 0,
             rates: LearningRates::new(&run, total),
         }

@@ -7,7 +7,7 @@ use holdall_train::engine::optimizer::StepScalars;
 use holdall_train::planning::setup::Setup;
 use holdall_train::run::verify::{usual_splits, verify};
 
-use crate::card::{EIGHT_BY_FOUR, Gpu, NUM_LABELS};
+use crate::card::{EIGHT_BY_FOUR, Gpu, drawn, small_setup};
 use crate::support::step;
 
 const FREEZES: [&str; 6] = [
@@ -21,28 +21,22 @@ const FREEZES: [&str; 6] = [
 
 fn setup(gpu: &Gpu, precision: Precision, freeze: &str) -> Setup {
     let mut run = RunConfig {
-        model: "small".to_owned(),
-        labels: Some(NUM_LABELS),
         precision,
         ..RunConfig::default()
     };
     run.train.freeze = freeze.parse().unwrap();
-    Setup::without_data(&run, gpu.device).unwrap()
+    small_setup(run, gpu.device)
 }
 
 #[test]
 fn splits_are_exact_and_frozen_weights_stay_whatever_is_frozen() {
     let Some(gpu) = Gpu::open() else { return };
-    for precision in [Precision::F32, Precision::Bf16] {
-        let arithmetic = precision.arithmetic().unwrap();
-        if gpu.supported([arithmetic]).is_empty() {
-            continue;
-        }
-        for freeze in FREEZES {
+    for precision in gpu.supported_precisions([Precision::F32, Precision::Bf16]) {
+        for freeze in drawn(&FREEZES, 2) {
             let setup = setup(&gpu, precision, freeze);
             let task = Arc::clone(&setup.step.task);
             let batch = task.random_batch(32, 1);
-            let splits = usual_splits(32);
+            let splits = drawn(&usual_splits(32), 2);
             let certificate = verify(
                 &setup,
                 gpu.device,

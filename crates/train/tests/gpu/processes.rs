@@ -19,7 +19,7 @@ use holdall_train::engine::task::Task;
 use holdall_train::tasks::clip::ClipTask;
 use serde_json::{Value, json};
 
-use crate::card::{ALL, is_there, say, take_turn};
+use crate::card::{ALL, card_or_software, drawn, is_there, say, small_model, take_turn};
 
 /// Says which number format a process is to train in.
 const FORMAT: &str = "HOLDALL_TEST_FORMAT";
@@ -40,7 +40,7 @@ fn train(arithmetic: Arithmetic) -> Value {
     if !device.supports(arithmetic) {
         return json!({ "skipped": arithmetic.name() });
     }
-    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+    let mut task = ClipTask::new(small_model(), Some(10));
     task.sorted_ids = true;
     let task = Arc::new(task);
     let config = StepConfig {
@@ -160,7 +160,7 @@ fn processes_on_one_card_train_as_one() {
     };
     let idle = used_bytes().unwrap();
     let mut wrong = Vec::new();
-    for arithmetic in ALL {
+    for arithmetic in drawn(&ALL, 1) {
         let name = arithmetic.name();
         let alone = elsewhere(1, arithmetic, free_port()).remove(0);
         if alone["skipped"].is_string() {
@@ -181,7 +181,7 @@ fn processes_on_one_card_train_as_one() {
             bytes("held_bytes") as f64 / f64::from(1 << 20),
             beside as f64 / f64::from(1 << 20)
         );
-        for count in [2, 4] {
+        for count in drawn(&[2, 4], 1) {
             // A run sends the first process's algorithms to all (`PlannedRun::reserve`). Here each chooses for itself where the cache has none, so
             // the cache gets them before bits are compared.
             elsewhere(count, arithmetic, free_port());
@@ -216,7 +216,10 @@ fn processes_on_one_card_train_as_one() {
                 off <= most,
                 "{name}, {count}: {first:?}\none process: {expected:?}"
             );
-            if used > planned || (planned - used) as f64 > 0.01 * planned as f64 {
+            // How much less is in use than forecast is the driver's: kernels that its libraries load later, whole pages. The software card
+            // has neither, but no more than the forecast may be in use there too.
+            let least = card_or_software(0.99 * planned as f64, 0.0);
+            if used > planned || (used as f64) < least {
                 wrong.push(format!(
                     "{name}, {count}: forecast {planned}, in use {used}"
                 ));

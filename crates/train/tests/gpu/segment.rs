@@ -14,11 +14,10 @@ use holdall_train::planning::setup::Setup;
 use holdall_train::run::verify::{usual_splits, verify};
 use holdall_train::tasks::segment::SegmentTask;
 
-use crate::card::Gpu;
+use crate::card::{Gpu, card_or_software, drawn};
 use crate::support::{Split, on_cpu, step};
 
 const EFFECTIVE_BATCH: usize = 6;
-const NUM_STEPS: usize = 8;
 
 const TWO_BY_THREE: Split = Split {
     batch_size: 2,
@@ -27,14 +26,19 @@ const TWO_BY_THREE: Split = Split {
 };
 
 /// Each kind of network, with and without deep supervision; pictures that are not square.
-fn tasks() -> [(&'static str, SegmentTask); 3] {
-    ["unet-small", "nnunet", "nnunet-resenc"].map(|name| {
+fn tasks() -> Vec<(&'static str, SegmentTask)> {
+    let names = drawn(&["unet-small", "nnunet", "nnunet-resenc"], 1).into_iter();
+    let tasks = names.map(|name| {
         let mut model = UnetConfig::preset(name).unwrap();
-        let stages = 4;
-        model.channels = vec![16, 24, 32, 40];
-        model.encoder_blocks.truncate(stages);
-        (name, SegmentTask::new(model, [64, 48]))
-    })
+        model.encoder_blocks.truncate(4);
+        let (channels, blocks, size) = card_or_software(
+            (vec![16, 24, 32, 40], model.encoder_blocks, [64, 48]),
+            (vec![8, 8, 16, 24], vec![1, 2, 1, 1], [32, 24]),
+        );
+        (model.channels, model.encoder_blocks) = (channels, blocks);
+        (name, SegmentTask::new(model, size))
+    });
+    tasks.collect()
 }
 
 fn prepared(device: &Device, task: &SegmentTask, arithmetic: Arithmetic, split: Split) -> Step {
@@ -50,7 +54,7 @@ fn prepared(device: &Device, task: &SegmentTask, arithmetic: Arithmetic, split: 
 fn losses(device: &Device, task: &SegmentTask, arithmetic: Arithmetic, split: Split) -> Vec<f64> {
     let mut step = prepared(device, task, arithmetic, split);
     let batches = [0, 1].map(|less| task.random_batch(EFFECTIVE_BATCH - less, less as u64));
-    let losses = (0..NUM_STEPS).map(|number| {
+    let losses = (0..card_or_software(8, 4)).map(|number| {
         let scalars = StepScalars {
             step: number as u64 + 1,
             rates: &[1e-3, 1e-3],
@@ -119,12 +123,13 @@ fn recomputation_changes_no_bit() {
             };
             // How many micro-batches are kept decides the order in which gradients are added.
             let expected = [0, 3].map(|kept| (kept, weights(Recompute::None, kept)));
-            for (recompute, (kept, expected)) in [
+            let cases = [
                 (Recompute::Cheap, &expected[0]),
-                (Recompute::Cheap, &expected[1]),
                 (Recompute::Blocks, &expected[0]),
+                (Recompute::Cheap, &expected[1]),
                 (Recompute::Blocks, &expected[1]),
-            ] {
+            ];
+            for (recompute, (kept, expected)) in drawn(&cases, 2) {
                 let kept = *kept;
                 let found = weights(recompute, kept);
                 let mut names: Vec<&String> = found
@@ -147,10 +152,7 @@ fn recomputation_changes_no_bit() {
 fn usual_splits_are_exact() {
     let Some(gpu) = Gpu::open() else { return };
     for (name, task) in tasks() {
-        for precision in [Precision::F32, Precision::Bf16] {
-            if gpu.supported([precision.arithmetic().unwrap()]).is_empty() {
-                continue;
-            }
+        for precision in gpu.supported_precisions([Precision::F32, Precision::Bf16]) {
             let run = RunConfig {
                 task: Some(TaskName::Segment),
                 model: "unet-small".to_owned(),
@@ -160,7 +162,8 @@ fn usual_splits_are_exact() {
             let mut setup = Setup::without_data(&run, gpu.device).unwrap();
             setup.step.task = Arc::new(task.clone());
             let batch = task.random_batch(7, 2);
-            let (splits, same) = (usual_splits(7), Arc::clone(&setup.step.task));
+            let splits = drawn(&usual_splits(7), 2);
+            let same = Arc::clone(&setup.step.task);
             let certificate = verify(&setup, gpu.device, &batch, &splits, same, |_| ()).unwrap();
             println!(
                 "{name} in {}: {:.1e} ({}), loss {:.1e}, within {:e}",

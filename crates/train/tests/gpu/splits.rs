@@ -10,7 +10,7 @@ use holdall_train::run::verify::{
     Split, tolerance, usual_splits, verify, verify_plain_accumulation,
 };
 
-use crate::card::{Gpu, NUM_LABELS, say, small_task};
+use crate::card::{Gpu, drawn, small_setup, small_task};
 use crate::support::without_some_labels;
 
 const PRECISIONS: [Precision; 4] = [
@@ -20,33 +20,26 @@ const PRECISIONS: [Precision; 4] = [
     Precision::Fp16,
 ];
 
-/// A setup of the small preset and a batch of this many samples; `None`, and a line, where the card lacks the format.
-fn setup(gpu: &Gpu, precision: Precision, samples: usize, seed: u64) -> Option<(Setup, Batch)> {
-    if !gpu.device.supports(precision.arithmetic().unwrap()) {
-        say(&format!("SKIPPED: this card has no {}", precision.name()));
-        return None;
-    }
+/// A setup and a batch of this many samples.
+fn setup(gpu: &Gpu, precision: Precision, samples: usize, seed: u64) -> (Setup, Batch) {
     let run = RunConfig {
-        model: "small".to_owned(),
-        labels: Some(NUM_LABELS),
         precision,
         seed,
         ..RunConfig::default()
     };
-    let setup = Setup::without_data(&run, gpu.device).unwrap();
+    let setup = small_setup(run, gpu.device);
     let batch = setup.step.task.random_batch(samples, seed);
-    Some((setup, without_some_labels(&small_task(gpu.device), batch)))
+    (setup, without_some_labels(&small_task(gpu.device), batch))
 }
 
 #[test]
 fn usual_splits_are_exact_in_every_number_format() {
     let Some(gpu) = Gpu::open() else { return };
-    for precision in PRECISIONS {
-        for (seed, samples) in [(0, 13), (1, 32)] {
-            let Some((setup, batch)) = setup(&gpu, precision, samples, seed) else {
-                continue;
-            };
-            let (splits, task) = (usual_splits(samples), Arc::clone(&setup.step.task));
+    for precision in gpu.supported_precisions(PRECISIONS) {
+        for (seed, samples) in drawn(&[(0, 13), (1, 32)], 1) {
+            let (setup, batch) = setup(&gpu, precision, samples, seed);
+            let splits = drawn(&usual_splits(samples), 2);
+            let task = Arc::clone(&setup.step.task);
             let certificate = verify(&setup, gpu.device, &batch, &splits, task, |_| ()).unwrap();
             println!(
                 "{}, {samples} samples: {:.1e} ({}), loss {:.1e}, within {:e}",
@@ -67,14 +60,8 @@ fn usual_splits_are_exact_in_every_number_format() {
 #[test]
 fn usual_splits_of_adapters_are_exact_in_every_number_format() {
     let Some(gpu) = Gpu::open() else { return };
-    for precision in PRECISIONS {
-        if !gpu.device.supports(precision.arithmetic().unwrap()) {
-            say(&format!("SKIPPED: this card has no {}", precision.name()));
-            continue;
-        }
+    for precision in gpu.supported_precisions(PRECISIONS) {
         let mut run = RunConfig {
-            model: "small".to_owned(),
-            labels: Some(NUM_LABELS),
             precision,
             ..RunConfig::default()
         };
@@ -84,9 +71,10 @@ fn usual_splits_of_adapters_are_exact_in_every_number_format() {
             dropout: 0.1,
             ..LoraSection::default()
         });
-        let setup = Setup::without_data(&run, gpu.device).unwrap();
+        let setup = small_setup(run, gpu.device);
         let batch = setup.step.random_batch(13, 2);
-        let (splits, task) = (usual_splits(13), Arc::clone(&setup.step.task));
+        let splits = drawn(&usual_splits(13), 2);
+        let task = Arc::clone(&setup.step.task);
         let certificate = verify(&setup, gpu.device, &batch, &splits, task, |_| ()).unwrap();
         assert!(certificate.exact, "{}: {certificate:#?}", precision.name());
     }
@@ -95,10 +83,8 @@ fn usual_splits_of_adapters_are_exact_in_every_number_format() {
 #[test]
 fn plain_accumulation_is_found_out() {
     let Some(gpu) = Gpu::open() else { return };
-    for precision in PRECISIONS {
-        let Some((setup, batch)) = setup(&gpu, precision, 12, 1) else {
-            continue;
-        };
+    for precision in gpu.supported_precisions(PRECISIONS) {
+        let (setup, batch) = setup(&gpu, precision, 12, 1);
         let certificate = |batch_size| {
             let split = Split {
                 batch_size,

@@ -3,7 +3,9 @@
 use holdall_train::config::GradientFormat;
 use holdall_train::engine::optimizer::{Averaging, MomentFormat};
 
-use crate::card::{ALL, Gpu, Run, assert_same_bits, bits, small, small_task};
+use crate::card::{
+    ALL, Gpu, Run, assert_same_bits, bits, card_or_software, drawn, small, small_task,
+};
 use crate::support::evaluated;
 
 const NUM_STEPS: usize = 60;
@@ -16,20 +18,22 @@ fn mean(losses: &[f64]) -> f64 {
 #[test]
 fn losses_stay_near_those_with_moments_in_f32_and_are_the_same_twice() {
     let Some(gpu) = Gpu::open() else { return };
+    let num_steps = card_or_software(NUM_STEPS, TOGETHER);
     for arithmetic in gpu.supported(ALL) {
         let losses = |moments, gradients| {
             let mut config = small(gpu.device, arithmetic);
             (config.optimizer.moments, config.gradients) = (moments, gradients);
-            let mut run = Run::begin(gpu.device, &config, NUM_STEPS);
-            (run.losses(NUM_STEPS), run.state())
+            let mut run = Run::begin(gpu.device, &config, num_steps);
+            (run.losses(num_steps), run.state())
         };
         let (expected, _) = losses(MomentFormat::F32, GradientFormat::F32);
-        for (moments, gradients) in [
+        let formats = [
             (MomentFormat::Bf16, GradientFormat::F32),
             (MomentFormat::EightBit, GradientFormat::F32),
             (MomentFormat::F32, GradientFormat::Bf16),
             (MomentFormat::EightBit, GradientFormat::Bf16),
-        ] {
+        ];
+        for (moments, gradients) in drawn(&formats, 1) {
             let what = format!(
                 "{}, moments in {}, gradients in {gradients:?}",
                 arithmetic.name(),

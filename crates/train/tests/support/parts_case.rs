@@ -45,8 +45,8 @@ fn advance(step: &mut Step, device: &Device, batch: &Batch, runs: usize) -> Adva
     })
 }
 
-pub fn assert_parts_are_a_step(device: &Device, arithmetic: Arithmetic) {
-    let mut task = ClipTask::new(ClipConfig::preset("small").unwrap(), Some(10));
+pub fn assert_parts_are_a_step(device: &Device, model: ClipConfig, arithmetic: Arithmetic) {
+    let mut task = ClipTask::new(model, Some(10));
     task.sorted_ids = device.wants_sorted_ids();
     let config = StepConfig {
         arithmetic,

@@ -1,22 +1,30 @@
-//! Text logs of training scripts.
+//! Text: what training scripts print, and the table that `nvidia-smi -l 1` repeats.
 //!
 //! ```text
 //! 2026-01-02 03:04:05 INFO Epoch [3/20] Step [40/100]
 //! 2026-01-02 03:04:05 INFO GPU Memory - Allocated: 2.15GB / Peak: 3.01GB
 //! [GPU] memory: 3.50 GB / 24.00 GB
+//!
+//! Mon Nov 16 02:57:09 2026
+//! |   0  NVIDIA H200                    On  |   00000000:1B:00.0 Off |                    0 |
+//! | N/A   34C    P0             77W /  700W |   61284MiB / 143771MiB |     98%      Default |
 //! ```
 //!
-//! A number is read if it has a unit of bytes, and a name with a known meaning, by itself or after the subject of its line. Epoch
-//! and step are remembered from earlier lines.
+//! A number is read if it has a unit of bytes, and a name with a known meaning, by itself or after the subject of its line. Epoch, step,
+//! the table's time and the index of its GPU are remembered from earlier lines.
 
 use super::LineKind;
-use super::columns::{Column, Meaning, column};
+use super::columns::{Meaning, column};
 use super::sample::SampleReader;
 use super::values::{number_and_unit, timestamp, unit_bytes};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct ProseReader {
+pub(super) struct TextReader {
+    /// Whether it is the table of nvidia-smi.
+    pub is_table: bool,
     counters: [Option<f64>; COUNTERS.len()],
+    time: Option<f64>,
+    gpu: Option<f64>,
 }
 
 /// Counters of a script, and their meanings.
@@ -26,44 +34,93 @@ const COUNTERS: [(&[&str], Meaning); 3] = [
     (&["batch"], Meaning::BatchIndex),
 ];
 
-impl ProseReader {
-    /// Whether a line has a recognised amount of memory.
-    pub fn has_memory(line: &str) -> bool {
-        memory(line).any(|(meaning, _)| meaning.is_bytes())
+impl TextReader {
+    /// A reader of nvidia-smi's table, if one of the lines is its head.
+    pub fn of_table(lines: &[&str]) -> Option<TextReader> {
+        let is_table = lines.iter().any(|line| line.starts_with("| NVIDIA-SMI"));
+        is_table.then(|| TextReader {
+            is_table,
+            ..TextReader::default()
+        })
     }
 
-    pub fn read(&mut self, line: &str, sample: &mut SampleReader) -> Result<LineKind, String> {
+    /// Whether a line has a recognised amount of memory.
+    pub fn has_memory(line: &str) -> bool {
+        memory(line).next().is_some()
+    }
+
+    pub fn read(&mut self, line: &str, sample: &mut SampleReader) -> LineKind {
+        let is_sample = if self.is_table {
+            self.read_table(line, sample)
+        } else {
+            self.read_prose(line, sample)
+        };
+        if is_sample.is_some() {
+            LineKind::Sample
+        } else {
+            LineKind::Header
+        }
+    }
+
+    fn read_prose(&mut self, line: &str, sample: &mut SampleReader) -> Option<()> {
         for (slot, (words, _)) in self.counters.iter_mut().zip(COUNTERS) {
             *slot = counter(line, words).or(*slot);
         }
-        let mut is_of_memory = false;
-        for (meaning, bytes) in memory(line) {
-            is_of_memory = true;
-            sample.set_number(of(meaning), bytes);
-        }
-        if !is_of_memory {
-            return Ok(LineKind::Header);
-        }
-        let counters = self.counters.iter().zip(COUNTERS);
-        for (number, (_, meaning)) in counters {
-            if let Some(number) = number {
-                sample.set_number(of(meaning), *number);
-            }
-        }
+        let amounts: Vec<(Meaning, f64)> = memory(line).collect();
+        amounts.first()?;
+        amounts
+            .into_iter()
+            .for_each(|(meaning, bytes)| sample.set(meaning, bytes));
         let begin = line.trim_start_matches('[');
-        let time = [23, 19]
-            .iter()
-            .find_map(|end| timestamp(begin.get(..*end)?));
-        if let Some(time) = time {
-            sample.set_number(of(Meaning::Time), time);
+        let mut ends = [23, 19].into_iter();
+        let time = ends.find_map(|end| timestamp(begin.get(..end)?));
+        let counters = self
+            .counters
+            .into_iter()
+            .zip(COUNTERS.map(|(_, meaning)| meaning));
+        for (number, meaning) in counters.chain([(time, Meaning::Time)]) {
+            number
+                .into_iter()
+                .for_each(|number| sample.set(meaning, number));
         }
-        Ok(LineKind::Sample)
+        Some(())
     }
-}
 
-fn of(meaning: Meaning) -> Column {
-    let scale = Some(1.0);
-    Column { meaning, scale }
+    /// Two rows per GPU: the first has its index, the second its memory. Other lines are borders and processes.
+    fn read_table(&mut self, line: &str, sample: &mut SampleReader) -> Option<()> {
+        self.time = date(line).or(self.time);
+        let cells: Vec<&str> = line
+            .strip_prefix('|')?
+            .trim_end_matches('|')
+            .split('|')
+            .collect();
+        let [first, second, third] = cells[..] else {
+            return None;
+        };
+        let word = |cell: &str| cell.split_whitespace().next().map(str::to_owned);
+        let bytes = |text: &str| amount(&[text.trim()]).map(|(bytes, _)| bytes);
+        let amounts = second.split_once('/');
+        let amounts = amounts.and_then(|(used, total)| Some((bytes(used)?, bytes(total)?)));
+        let Some((used, total)) = amounts else {
+            let index = word(first).and_then(|word| word.parse().ok());
+            self.gpu = index.or(self.gpu);
+            return None;
+        };
+        sample.set(Meaning::Used, used);
+        sample.set(Meaning::Total, total);
+        let busy = word(third).and_then(|word| word.strip_suffix('%')?.parse().ok());
+        let optional = [
+            (Meaning::Utilization, busy),
+            (Meaning::DeviceIndex, self.gpu.take()),
+            (Meaning::Time, self.time),
+        ];
+        for (meaning, number) in optional {
+            number
+                .into_iter()
+                .for_each(|number| sample.set(meaning, number));
+        }
+        Some(())
+    }
 }
 
 /// All amounts of memory in a line, with their meanings.
@@ -136,6 +193,20 @@ fn counter(line: &str, words: &[&str]) -> Option<f64> {
     })
 }
 
+/// Time of a line such as `Mon Nov 16 02:57:09 2026`.
+fn date(line: &str) -> Option<f64> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let words: Vec<&str> = line.split_whitespace().take(6).collect();
+    let [_, month, day, time, year] = words[..] else {
+        return None;
+    };
+    let month = 1 + MONTHS.iter().position(|name| *name == month)?;
+    let (day, year): (u32, u32) = (day.parse().ok()?, year.parse().ok()?);
+    timestamp(&format!("{year:04}-{month:02}-{day:02} {time}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::sample::Sample;
@@ -144,12 +215,12 @@ mod tests {
     const GIB: f64 = 1_073_741_824.0;
 
     fn samples(text: &str) -> Vec<Sample> {
-        let mut reader = ProseReader::default();
+        let mut reader = TextReader::default();
         let mut raw = SampleReader::default();
         let lines = text.lines().filter_map(|line| {
             raw.clear();
             match reader.read(line, &mut raw) {
-                Ok(LineKind::Sample) => raw.sample(1),
+                LineKind::Sample => raw.sample(1),
                 _ => None,
             }
         });
@@ -253,7 +324,54 @@ mod tests {
             "dataset: 2.5GB",
             "https://example.org:8080/a 3GB",
         ] {
-            assert!(!ProseReader::has_memory(line), "{line}");
+            assert!(!TextReader::has_memory(line), "{line}");
         }
+    }
+
+    const MIB: f64 = 1_048_576.0;
+
+    #[test]
+    fn a_table_of_two_gpus() {
+        let text = "\
+Mon Nov 16 02:57:09 2026
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 550.54.15              Driver Version: 550.54.15      CUDA Version: 12.4     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA H200                    On  |   00000000:1B:00.0 Off |                    0 |
+| N/A   34C    P0             77W /  700W |   61284MiB / 143771MiB |     98%      Default |
+|                                         |                        |             Disabled |
++-----------------------------------------+------------------------+----------------------+
+|   1  NVIDIA H200                    On  |   00000000:1C:00.0 Off |                    0 |
+| N/A   34C    P0            ERR! /  700W |       4MiB / 143771MiB |     N/A      Default |
++-----------------------------------------------------------------------------------------+
+|    0   N/A  N/A      1234      C   python                                    61280MiB |";
+        let mut reader = TextReader::of_table(&["| NVIDIA-SMI 550.54.15 |"]).unwrap();
+        let mut raw = SampleReader::default();
+        let mut found: Vec<(Sample, String)> = Vec::new();
+        for line in text.lines() {
+            raw.clear();
+            if reader.read(line, &mut raw) == LineKind::Sample {
+                found.push((raw.sample(1).unwrap(), raw.device.clone()));
+            }
+        }
+        assert_eq!(found.len(), 2);
+        let (first, device) = &found[0];
+        assert_eq!(
+            (first.get(Meaning::Used), first.get(Meaning::Total)),
+            (Some(61_284.0 * MIB), Some(143_771.0 * MIB))
+        );
+        assert_eq!(
+            (first.get(Meaning::Utilization), device.as_str()),
+            (Some(98.0), "0")
+        );
+        assert_eq!(first.time(), timestamp("2026-11-16 02:57:09"));
+        assert_eq!(
+            (found[1].0.get(Meaning::Utilization), found[1].1.as_str()),
+            (None, "1")
+        );
     }
 }

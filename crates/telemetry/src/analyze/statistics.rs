@@ -1,4 +1,4 @@
-//! Does memory grow steadily? A slope with a confidence interval; warm-up and single steps are not reported as leaks.
+//! Robust statistics, shared by all verdicts: quantiles, and the trend of a series.
 //!
 //! ```text
 //! y(x) = a + c x + b (1 - exp(-x / tau)) + noise        x in [0, 1], b >= 0
@@ -71,26 +71,15 @@ fn normalized(at: &[f64]) -> Option<Vec<f64>> {
     (last > first).then(|| at.iter().map(|at| (at - first) / (last - first)).collect())
 }
 
-/// Theil-Sen estimate of the growth, including warm-up and steps.
-pub(super) fn raw_growth(at: &[f64], y: &[f64]) -> f64 {
-    let of_line = normalized(at).and_then(|x| theil_sen(&x, y));
-    of_line.map_or(0.0, |(growth, _)| growth)
-}
-
 /// 97.5% quantile of Student's t: tabulated for few degrees of freedom, else by the Cornish-Fisher expansion.
 pub(super) fn t_975(free: f64) -> f64 {
     const FEW: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
     const Z: f64 = 1.959_964;
-    match free {
-        f if f < 1.5 => FEW[0],
-        f if f < 2.5 => FEW[1],
-        f if f < 3.5 => FEW[2],
-        f if f < 4.5 => FEW[3],
-        f => {
-            Z + (Z.powi(3) + Z) / (4.0 * f)
-                + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * f * f)
-        }
+    if free < 4.5 {
+        return FEW[(free.round() as usize).clamp(1, 4) - 1];
     }
+    Z + (Z.powi(3) + Z) / (4.0 * free)
+        + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * free * free)
 }
 
 struct Fit {
@@ -103,56 +92,58 @@ struct Fit {
     cost: f64,
 }
 
-/// Least squares with Huber weights.
+/// Least squares with Huber weights. Each series is taken relative to its mean, and `x` without what the warm-up explains of it:
+/// then each coefficient is a quotient of two products.
 fn fit(x: &[f64], y: &[f64], warm_up: Option<&[f64]>) -> Option<Fit> {
     let n = x.len();
-    let num_columns = if warm_up.is_some() { 3 } else { 2 };
-    let row = |i: usize| [1.0, x[i], warm_up.map_or(0.0, |warm_up| warm_up[i])];
-    let mut weights = vec![1.0; n];
-    let mut residuals = vec![0.0; n];
-    let (mut slope, mut height, mut slope_variance) = (0.0, 0.0, 0.0);
-    for _ in 0..3 {
-        let mut matrix = vec![vec![0.0; num_columns + 2]; num_columns];
-        for i in 0..n {
-            let row = row(i);
-            for (r, cells) in matrix.iter_mut().enumerate() {
-                for c in 0..num_columns {
-                    cells[c] += weights[i] * row[r] * row[c];
-                }
-                cells[num_columns] += weights[i] * row[r] * y[i];
-            }
-        }
-        // A second right-hand side gives the column of the inverse that belongs to the slope.
-        matrix[1][num_columns + 1] = 1.0;
-        solve(&mut matrix)?;
-        let coefficients: Vec<f64> = matrix.iter().map(|cells| cells[num_columns]).collect();
-        (slope, slope_variance) = (coefficients[1], matrix[1][num_columns + 1]);
-        height = coefficients.get(2).copied().unwrap_or(0.0);
-        for (i, residual) in residuals.iter_mut().enumerate() {
-            let fitted = coefficients.iter().zip(row(i)).map(|(b, value)| b * value);
-            *residual = y[i] - fitted.sum::<f64>();
-        }
-        let bound = 2.5 * 1.4826 * median(residuals.iter().map(|r| r.abs()).collect());
-        for (weight, residual) in weights.iter_mut().zip(&residuals) {
-            let is_outlier = residual.abs() > bound && bound > 0.0;
-            *weight = if is_outlier {
-                bound / residual.abs()
-            } else {
-                1.0
-            };
-        }
-    }
-    let squares: f64 = weights.iter().zip(&residuals).map(|(w, r)| w * r * r).sum();
-    let free = (n as f64 - num_columns as f64).max(1.0);
+    let none = vec![0.0; n];
+    let warm_up = warm_up.unwrap_or(&none);
     // Smaller differences are rounding errors.
-    let floor = y.iter().fold(0.0f64, |most, y| most.max(y.abs())) * 1e-9;
-    let variance = (squares / free).max(floor * floor);
-    Some(Fit {
-        slope,
-        warm_up: height,
-        error: (variance * slope_variance.max(0.0)).sqrt() * widening(&residuals),
-        cost: (squares / n as f64).max(floor * floor),
-    })
+    let rounding = y.iter().fold(0.0f64, |most, y| most.max(y.abs())) * 1e-9;
+    let mut weights = vec![1.0; n];
+    let mut fit = None;
+    for _ in 0..3 {
+        let product = |a: &[f64], b: &[f64]| -> f64 {
+            let products = a.iter().zip(b).zip(&weights).map(|((a, b), w)| w * a * b);
+            products.sum()
+        };
+        let centred = |values: &[f64]| -> Vec<f64> {
+            let mean = product(values, &vec![1.0; n]) / weights.iter().sum::<f64>();
+            values.iter().map(|value| value - mean).collect()
+        };
+        let without = |from: &[f64], share: f64, of: &[f64]| -> Vec<f64> {
+            let rest = from.iter().zip(of).map(|(from, of)| from - share * of);
+            rest.collect()
+        };
+        let (x, y, g) = (centred(x), centred(y), centred(warm_up));
+        let of_warm_up = |values: &[f64]| match product(&g, &g) {
+            square if square > 0.0 => product(&g, values) / square,
+            _ => 0.0,
+        };
+        let rest = without(&x, of_warm_up(&x), &g);
+        let square = product(&rest, &rest);
+        if square < 1e-9 {
+            return None;
+        }
+        let slope = product(&rest, &y) / square;
+        let beside_line = without(&y, slope, &x);
+        let height = of_warm_up(&beside_line);
+        let residuals = without(&beside_line, height, &g);
+        let squares = product(&residuals, &residuals);
+        let free = (n as f64 - if height == 0.0 { 2.0 } else { 3.0 }).max(1.0);
+        let variance = (squares / free).max(rounding * rounding);
+        fit = Some(Fit {
+            slope,
+            warm_up: height,
+            error: (variance / square).sqrt() * widening(&residuals),
+            cost: (squares / n as f64).max(rounding * rounding),
+        });
+        let bound = 2.5 * 1.4826 * median(residuals.iter().map(|r| r.abs()).collect());
+        let is_outlier = |residual: f64| residual.abs() > bound && bound > 0.0;
+        let weight = |r: &f64| if is_outlier(*r) { bound / r.abs() } else { 1.0 };
+        weights = residuals.iter().map(weight).collect();
+    }
+    fit
 }
 
 /// Factor of the standard error for autocorrelated residuals.
@@ -162,75 +153,42 @@ fn widening(residuals: &[f64]) -> f64 {
     if squares <= 0.0 {
         return 1.0;
     }
-    // Residuals of a fit look less correlated than the noise, by about 4/n.
-    let alike = (products / squares + 4.0 / residuals.len() as f64 * 0.5).clamp(0.0, 0.9);
+    // Residuals of a fit look less correlated than the noise, by about 2/n.
+    let alike = (products / squares + 2.0 / residuals.len() as f64).clamp(0.0, 0.9);
     ((1.0 + alike) / (1.0 - alike)).sqrt()
-}
-
-/// Gaussian elimination with pivoting; the right-hand sides become the solutions.
-fn solve(matrix: &mut [Vec<f64>]) -> Option<()> {
-    let n = matrix.len();
-    for at in 0..n {
-        let pivot = (at..n).max_by(|a, b| matrix[*a][at].abs().total_cmp(&matrix[*b][at].abs()))?;
-        matrix.swap(at, pivot);
-        let value = matrix[at][at];
-        // Linearly dependent columns.
-        if value.abs() < 1e-9 || !value.is_finite() {
-            return None;
-        }
-        matrix[at].iter_mut().for_each(|cell| *cell /= value);
-        let row = matrix[at].clone();
-        for (other, cells) in matrix.iter_mut().enumerate() {
-            if other != at {
-                let factor = cells[at];
-                cells
-                    .iter_mut()
-                    .zip(&row)
-                    .for_each(|(cell, value)| *cell -= factor * value);
-            }
-        }
-    }
-    Some(())
 }
 
 /// Median slope over the whole range, and its standard error by Sen's ranks.
 fn theil_sen(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     let n = y.len();
-    let mut slopes: Vec<f64> = Vec::with_capacity(n * n.saturating_sub(1) / 2);
-    for i in 0..n {
-        for j in i + 1..n {
-            if x[j] > x[i] {
-                slopes.push((y[j] - y[i]) / (x[j] - x[i]));
-            }
-        }
-    }
+    let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
+    let pairs = pairs.filter(|&(i, j)| x[j] > x[i]);
+    let mut slopes: Vec<f64> = pairs.map(|(i, j)| (y[j] - y[i]) / (x[j] - x[i])).collect();
     if slopes.is_empty() {
         return None;
     }
     slopes.sort_by(f64::total_cmp);
-    let pairs = slopes.len() as f64;
-    let n = n as f64;
+    let (n, num_pairs) = (n as f64, slopes.len() as f64);
     let spread = 1.96 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
     let at = |rank: f64| slopes[(rank.max(0.0) as usize).min(slopes.len() - 1)];
-    let (low, high) = (at((pairs - spread) / 2.0), at((pairs + spread) / 2.0));
-    Some((at(pairs / 2.0), (high - low) / (2.0 * 1.96)))
+    let (low, high) = (
+        at((num_pairs - spread) / 2.0),
+        at((num_pairs + spread) / 2.0),
+    );
+    Some((at(num_pairs / 2.0), (high - low) / (2.0 * 1.96)))
 }
 
 /// Median; 0 for an empty list.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    quantile(&mut values, 0.5)
+pub(super) fn median(values: Vec<f64>) -> f64 {
+    quantile(values, 0.5)
 }
 
 /// The value that a share of the values does not exceed; 0 for an empty list.
-pub(super) fn quantile(values: &mut [f64], share: f64) -> f64 {
-    if values.is_empty() {
-        return 0.0;
-    }
+pub(super) fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    let rank = (share * (values.len() - 1) as f64).round() as usize;
-    values[rank.min(values.len() - 1)]
+    let rank = share * values.len().saturating_sub(1) as f64;
+    values.get(rank.round() as usize).copied().unwrap_or(0.0)
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
