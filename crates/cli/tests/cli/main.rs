@@ -46,6 +46,7 @@ mod monitor;
 mod mpirun;
 mod not_finite;
 mod odd_numbers;
+#[cfg(target_os = "linux")]
 mod on_a_card;
 mod out_folder;
 mod plan_table;

@@ -1,6 +1,6 @@
 //! Numbers that nobody means, typed all the same: an answer, never a panic or a hang.
 
-use crate::typed::{BAD_INPUT, DOES_NOT_FIT, holdall, holdall_words};
+use crate::typed::{BAD_INPUT, DOES_NOT_FIT, holdall};
 
 #[test]
 fn numbers_out_of_range_are_refused_with_a_hint() {
@@ -98,7 +98,7 @@ fn two_models_at_once_are_refused() {
 fn names_that_are_no_text_are_refused() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    holdall_words([OsStr::new("plan"), OsStr::from_bytes(b"\xff")]).exits(BAD_INPUT);
+    crate::typed::holdall_words([OsStr::new("plan"), OsStr::from_bytes(b"\xff")]).exits(BAD_INPUT);
 }
 
 #[test]

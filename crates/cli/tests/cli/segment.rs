@@ -9,7 +9,7 @@ use image::{GrayImage, Luma, Rgb, RgbImage};
 use serde_json::Value;
 
 use crate::training::{Home, RunFiles, assert_same_lines, assert_same_model};
-use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, bytes, holdall_words, start};
+use crate::typed::{Answer, BAD_INPUT, DOES_NOT_FIT, DONE, holdall_words, start};
 
 /// Bright disks on a dark ground, each picture its own: `images/N.png` and `masks/N.png`.
 pub fn with_disks(count: u32, size: [u32; 2]) -> (Home, PathBuf) {
@@ -316,7 +316,8 @@ fn an_evaluation_of_large_pictures_plans_what_it_holds() {
     .exits(DONE)
     .json();
     // With several threads it depends on the moment whether two pictures are decoded at once, for which there must be room.
-    let [planned, held] = ["planned_bytes", "process_bytes"].map(|key| bytes(&answer, key));
+    let [planned, held] =
+        ["planned_bytes", "process_bytes"].map(|key| crate::typed::bytes(&answer, key));
     assert!(held <= planned, "{held} of {planned}");
     assert!(planned - held <= planned / 12, "{held} of {planned}");
 }

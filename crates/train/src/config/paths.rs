@@ -166,8 +166,6 @@ fn with_paths(config: &RunConfig, change: &dyn Fn(&Path) -> PathBuf) -> RunConfi
 
 #[cfg(test)]
 mod tests {
-    use holdall_data::DataConfig;
-
     use super::*;
     use crate::config::tests::{folder, parse};
 
@@ -212,9 +210,9 @@ mod tests {
         std::os::unix::fs::symlink(folder.path().join("data"), folder.path().join("link")).unwrap();
         let at = |path: &str| RunConfig {
             out: Some(folder.path().join("configs/../runs/1")),
-            data: DataConfig {
+            data: holdall_data::DataConfig {
                 train: Some(folder.path().join(path)),
-                ..DataConfig::default()
+                ..holdall_data::DataConfig::default()
             },
             ..RunConfig::default()
         };
