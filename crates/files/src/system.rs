@@ -45,10 +45,13 @@ mod tests {
         const BYTES: usize = 64 << 20;
         let before = resident_bytes().unwrap();
         let written = std::hint::black_box(vec![1_u8; BYTES]);
+        // Linux counts pages by processor, and adds these up now and then.
+        let least = before + BYTES as u64 * 9 / 10;
         let with = resident_bytes().unwrap();
-        assert!(with - before > BYTES as u64 * 9 / 10, "{before} {with}");
+        assert!(with >= least, "{with}, expected {least}");
         drop(written);
-        assert!(peak_resident_bytes().unwrap() >= with);
+        let peak = peak_resident_bytes().unwrap();
+        assert!(peak >= least, "{peak}, expected {least}");
         assert!(resident_bytes_of(std::process::id()).is_some());
         assert_eq!(resident_bytes_of(u32::MAX - 3), None);
     }
