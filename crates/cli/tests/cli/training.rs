@@ -34,6 +34,7 @@ impl Home {
     }
 
     /// The folder itself, without this home.
+    #[cfg(unix)]
     pub fn folder(self) -> TempDir {
         self.folder
     }

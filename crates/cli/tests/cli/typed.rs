@@ -242,6 +242,7 @@ impl Running {
     }
 
     /// How it ends.
+    #[cfg(unix)]
     pub fn ends(mut self) -> ExitStatus {
         self.status()
     }
