@@ -16,16 +16,22 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
         // both.
         options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
     }
-    let file = options.open(path)?;
+    let file = match options.open(path) {
+        // Windows opens no folder.
+        Err(_) if path.is_dir() => return Err(not_regular("a folder")),
+        opened => opened?,
+    };
     let metadata = file.metadata()?;
     if metadata.is_file() {
         Ok((file, metadata))
     } else {
-        Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            format!("expected a regular file, found {}", kind(&metadata)),
-        ))
+        Err(not_regular(kind(&metadata)))
     }
+}
+
+fn not_regular(found: &str) -> io::Error {
+    let text = format!("expected a regular file, found {found}");
+    io::Error::new(ErrorKind::InvalidInput, text)
 }
 
 /// Reads a regular file of at most `most_bytes`. A file that is larger, or grows past that while it is read, is an error.
