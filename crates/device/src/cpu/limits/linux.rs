@@ -179,7 +179,7 @@ fn limit_rooms(limits: &str, status: &str) -> Vec<Room> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::smallest_of;
+    use super::super::{host_memory, smallest_of};
     use super::*;
 
     const MIB: u64 = 1 << 20;
