@@ -1,6 +1,6 @@
 //! Analysis of a memory log, in one pass and constant memory.
 //!
-//! Every sample goes into a bounded list of groups per device (`DeviceLog`). At the end of the log each of [`DETECTORS`] looks at
+//! Every sample goes into a bounded list of groups per device (`DeviceLog`). At the end of the log each of `DETECTORS` looks at
 //! these. Every finding has supporting numbers and one line of advice.
 
 mod device;
