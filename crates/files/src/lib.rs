@@ -33,7 +33,7 @@ pub use open::{open_regular, read_regular};
 pub use splitmix::{GOLDEN, SplitMix64, mix};
 #[cfg(windows)]
 pub use system::{WindowsMemory, windows_memory};
-pub use system::{free_bytes, peak_resident_bytes, resident_bytes, resident_bytes_of};
+pub use system::{free_bytes, kib_field, peak_resident_bytes, resident_bytes, resident_bytes_of};
 pub use write::{
     partial, remove_file, rename, sync_folder, write_shared, write_whole, write_whole_by,
     write_whole_file,

@@ -30,6 +30,13 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
     calls::free_bytes(folder)
 }
 
+/// Parses a line of Linux's `/proc`, such as `VmRSS:  24683520 kB`; returns bytes.
+pub fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// Memory of a process.
 struct ProcessMemory {
     resident_bytes: u64,

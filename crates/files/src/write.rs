@@ -68,13 +68,12 @@ fn write_as(
 /// up to ten seconds are waited for them.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     retry(|| fs::rename(from, to), is_held, sleep).map_err(|cause| {
-        if is_held(&cause) {
-            let [from, to] = [from.display(), to.display()];
-            let held =
-                format!("{cause}\nhint: another program may have {from} or {to} open; close it");
-            return io::Error::new(cause.kind(), held);
+        if !is_held(&cause) {
+            return cause;
         }
-        cause
+        let [from, to] = [from.display(), to.display()];
+        let held = format!("{cause}; another program may have {from} or {to} open");
+        io::Error::new(cause.kind(), held)
     })
 }
 

@@ -6,9 +6,6 @@
 #[cfg_attr(not(windows), path = "limits/linux.rs")]
 mod system;
 
-#[cfg(not(windows))]
-pub(super) use system::kib_field;
-
 /// Source of a memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {

@@ -7,7 +7,7 @@ pub use holdall_files::{peak_resident_bytes, resident_bytes};
 #[cfg(not(windows))]
 pub fn resident_bytes_exactly() -> Option<u64> {
     let pages = std::fs::read_to_string("/proc/self/smaps_rollup").ok();
-    let exactly = pages.and_then(|text| super::limits::kib_field(&text, "Rss:"));
+    let exactly = pages.and_then(|text| holdall_files::kib_field(&text, "Rss:"));
     exactly.or_else(resident_bytes)
 }
 

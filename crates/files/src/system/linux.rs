@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::ProcessMemory;
+use super::{ProcessMemory, kib_field};
 
 pub fn memory_of(pid: Option<u32>) -> Option<ProcessMemory> {
     let process = pid.map_or("self".to_owned(), |pid| pid.to_string());
@@ -12,13 +12,6 @@ pub fn memory_of(pid: Option<u32>) -> Option<ProcessMemory> {
         resident_bytes: kib_field(&status, "VmRSS:")?,
         peak_resident_bytes: kib_field(&status, "VmHWM:")?,
     })
-}
-
-/// Parses a line such as `VmRSS:  24683520 kB`; returns bytes.
-fn kib_field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 pub fn free_bytes(folder: &Path) -> Option<u64> {

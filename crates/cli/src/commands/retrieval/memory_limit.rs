@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use holdall_files::kib_field;
+
 /// Sampling interval.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -49,12 +51,7 @@ impl Shares {
 /// Resident memory without file pages; `None` where the system does not report it.
 fn private_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kib * 1024)
-    };
-    Some(field("RssAnon:")? + field("RssShmem:")?)
+    Some(kib_field(&status, "RssAnon:")? + kib_field(&status, "RssShmem:")?)
 }
 
 /// Runs `work` while a thread samples memory. Returns the peak of private bytes.

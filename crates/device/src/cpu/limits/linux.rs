@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use holdall_files::kib_field;
+
 use super::{Bound, Room};
 
 /// The machine, then what limits this process on it.
@@ -26,13 +28,6 @@ fn rooms_under(root: &Path) -> Option<Vec<Room>> {
         rooms.extend(limit_rooms(&limits, &status));
     }
     Some(rooms)
-}
-
-/// Parses a line such as `MemTotal:  24683520 kB`; returns bytes.
-pub(in crate::cpu) fn kib_field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Names of a control group's files in one version of control groups.
